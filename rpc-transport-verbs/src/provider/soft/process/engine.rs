@@ -33,7 +33,7 @@ use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::NewRing;
-use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
+use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 use crate::provider::soft::shared::ring::{
     ContextNotifier, LAYOUT_VERSION, RING_LEN, RingNotifier, RingSender,
 };
@@ -320,7 +320,7 @@ pub(crate) fn handle_message(
         LinkMessage::Hello { .. } => return Err("it sent a second hello".into()),
         LinkMessage::Arena { number } => {
             let [file] = files.try_into().map_err(without)?;
-            let mapping = Mapping::from_peer(&file, 1, PeerAccess::ReadOnly).map_err(wrong)?;
+            let mapping = Mapping::from_peer(&file, 1, PeerMemory::Arena).map_err(wrong)?;
             peer.add_arena(number, mapping);
         }
         LinkMessage::ArenaGone { number } => peer.remove_arena(number),
@@ -339,7 +339,7 @@ pub(crate) fn handle_message(
             let notifier = peer.context(context).ok_or_else(|| {
                 format!("it attached a ring of its context {context}, which it has not announced")
             })?;
-            let ring = Mapping::from_peer(&ring, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
+            let ring = Mapping::from_peer(&ring, RING_LEN, PeerMemory::Ring).map_err(wrong)?;
             let notifier = RingNotifier::new(notifier, ready_index as usize);
             let sender = RingSender::new(ring, notifier).map_err(wrong)?;
             // A queue pair that has been destroyed meanwhile needs no ring.
@@ -382,7 +382,7 @@ fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<P
 fn context_notifier(files: [OwnedFd; CONTEXT_FILES]) -> io::Result<ContextNotifier> {
     let [bits, wake, peer_wake] = files;
     let len = size_of::<DomainReadyBits>();
-    let bits = Mapping::from_peer(&bits, len, PeerAccess::ReadWrite)?;
+    let bits = Mapping::from_peer(&bits, len, PeerMemory::ReadyBits)?;
     let file = EventFd::from_peer(wake)?;
     let engine = EventFd::from_peer(peer_wake)?;
     ContextNotifier::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())

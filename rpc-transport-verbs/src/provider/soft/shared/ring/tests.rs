@@ -1,7 +1,7 @@
 //! Tests of a ring against a small model, and against peers that write garbage into it.
 
 use std::collections::VecDeque;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,14 +10,15 @@ use proptest::prelude::*;
 use super::sender::BadAck;
 use super::*;
 use crate::event_fd::EventFd;
-use crate::provider::soft::shared::memory::{PeerAccess, SharedMemory};
+use crate::provider::soft::shared::copy::copy_message;
+use crate::provider::soft::shared::memory::{PeerMemory, SharedMemory};
 use crate::provider::soft::shared::wake::DomainReadyBits;
 
 /// Returns both halves of one ring, mapped twice, as in two processes.
 pub(super) fn pair(psn: u32) -> (RingSender, RingReceiver) {
     let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
-    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
     (RingSender::new(mapping, notifier()).unwrap(), receiver)
 }
 
@@ -37,7 +38,11 @@ fn copy(incoming: &Incoming) -> Vec<u8> {
     let mut bytes = vec![0; incoming.len];
     // SAFETY: `peek` returned a payload of this length, and the message is not yet acknowledged.
     unsafe {
-        ptr::copy_nonoverlapping(incoming.payload.as_ptr(), bytes.as_mut_ptr(), incoming.len)
+        copy_message(
+            incoming.payload,
+            NonNull::from(&mut *bytes).cast(),
+            incoming.len,
+        )
     };
     bytes
 }
@@ -238,6 +243,6 @@ fn a_ring_of_another_layout_is_refused() {
         .version
         .store(LAYOUT_VERSION + 1, Ordering::Relaxed);
     let fd = receiver.fd().try_clone_to_owned().unwrap();
-    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
     assert!(RingSender::new(mapping, notifier()).is_err());
 }
