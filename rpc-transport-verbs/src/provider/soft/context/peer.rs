@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::ContextNotifier;
+use crate::provider::soft::shared::wake_socket::EngineCaller;
 use crate::verbs::types::Gid;
 
 /// Another process, or this one seen through its own socket, identified by its GID.
@@ -13,6 +14,8 @@ use crate::verbs::types::Gid;
 pub(crate) struct Peer {
     pub(crate) gid: Gid,
     gone: AtomicBool,
+    /// Wakes the peer's engine; the link to the peer has to be set.
+    pub(crate) engine: EngineCaller,
     memory: Mutex<Memory>,
 }
 
@@ -29,6 +32,7 @@ impl Peer {
         Self {
             gid,
             gone: AtomicBool::new(false),
+            engine: EngineCaller::default(),
             memory: Mutex::default(),
         }
     }
@@ -40,6 +44,7 @@ impl Peer {
 
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Release);
+        self.engine.clear();
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -18,12 +18,15 @@ pub(crate) enum LinkMessage {
     Arena { number: u64 },
     /// The arena was deregistered.
     ArenaGone { number: u64 },
-    /// With three files: how a peer notifies the sender's context `number`. They are the context's
-    /// ready bits, the eventfd that wakes the context, and the eventfd that wakes the engine of its
-    /// process. Sent once per link and context, before the first `Attach` that names the context.
+    /// With three files: how the receiver notifies the sender's context `number`. They are the
+    /// context's ready bits for the receiver, its sleep note, and the receiver's end of a pair of
+    /// wake sockets. Sent once per link and context, before the first `Attach` that names the
+    /// context.
     Context { number: u32 },
     /// The context was closed: no queue pair of it is left.
     ContextGone { number: u32 },
+    /// Asks the receiver's engine to handle one-sided requests for contexts that no thread polls.
+    Wake,
     /// With one file: the ring in which the sender's queue pair `from`, of its context `context`,
     /// receives from `to`.
     Attach {
@@ -38,8 +41,6 @@ pub(crate) enum LinkMessage {
 pub(crate) const MAX_PACKET: usize = 64;
 /// Maximum number of files beside one message.
 pub(crate) const MAX_FILES: usize = 4;
-/// Number of files beside [`LinkMessage::Context`].
-pub(crate) const CONTEXT_FILES: usize = 3;
 
 const HELLO: u32 = 0x4c42_4556;
 const ARENA: u32 = 1;
@@ -47,6 +48,7 @@ const ARENA_GONE: u32 = 2;
 const ATTACH: u32 = 5;
 const CONTEXT: u32 = 6;
 const CONTEXT_GONE: u32 = 7;
+const WAKE: u32 = 8;
 
 impl LinkMessage {
     pub(crate) fn encode(self) -> Vec<u8> {
@@ -77,6 +79,7 @@ impl LinkMessage {
                 put(&CONTEXT_GONE.to_le_bytes());
                 put(&number.to_le_bytes());
             }
+            Self::Wake => put(&WAKE.to_le_bytes()),
             Self::Attach {
                 from,
                 to,
@@ -112,6 +115,7 @@ impl LinkMessage {
             CONTEXT_GONE => Self::ContextGone {
                 number: take_u32(&mut rest)?,
             },
+            WAKE => Self::Wake,
             ATTACH => Self::Attach {
                 from: take_u32(&mut rest)?,
                 to: take_u32(&mut rest)?,
@@ -152,6 +156,7 @@ mod tests {
             any::<u64>().prop_map(|number| LinkMessage::ArenaGone { number }),
             any::<u32>().prop_map(|number| LinkMessage::Context { number }),
             any::<u32>().prop_map(|number| LinkMessage::ContextGone { number }),
+            Just(LinkMessage::Wake),
             any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
                 from,
                 to,

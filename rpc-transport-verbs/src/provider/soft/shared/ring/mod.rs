@@ -26,7 +26,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub(crate) use receiver::{Incoming, NextMessage, RingReceiver};
-pub(crate) use sender::{ContextNotifier, ReceiverState, RingNotifier, RingSender};
+pub(crate) use sender::{ContextNotifier, NotifierFiles, ReceiverState, RingNotifier, RingSender};
 
 use self::closed::Closed;
 use super::commit::{AckWord, CommitWord};

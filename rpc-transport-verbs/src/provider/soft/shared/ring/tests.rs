@@ -9,25 +9,26 @@ use proptest::prelude::*;
 
 use super::sender::BadAck;
 use super::*;
-use crate::event_fd::EventFd;
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::shared::memory::{PeerMemory, SharedMemory};
-use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::provider::soft::shared::wake::{DomainReadyBits, SleepNote};
+use crate::provider::soft::shared::wake_socket::{EngineCaller, WakeSockets};
 
 /// Returns both halves of one ring, mapped twice, as in two processes.
 pub(super) fn pair(psn: u32) -> (RingSender, RingReceiver) {
     let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
-    (RingSender::new(mapping, notifier()).unwrap(), receiver)
+    (RingSender::new(mapping, notifier(3)).unwrap(), receiver)
 }
 
-fn notifier() -> RingNotifier {
+pub(super) fn notifier(index: usize) -> RingNotifier {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
-    let file = EventFd::new().unwrap();
-    let engine = EventFd::new().unwrap();
-    let context = ContextNotifier::new(bits.mapping, file, engine).unwrap();
-    RingNotifier::new(Arc::new(context), 3)
+    let note = SharedMemory::for_readers("test", size_of::<SleepNote>()).unwrap();
+    let (_, wake) = WakeSockets::new().unwrap().add().unwrap();
+    let files = [bits.fd, note.fd, wake];
+    let context = ContextNotifier::from_peer(files, EngineCaller::default()).unwrap();
+    RingNotifier::new(Arc::new(context), index)
 }
 
 fn send(sender: &mut RingSender, message: &[u8]) {
@@ -244,5 +245,5 @@ fn a_ring_of_another_layout_is_refused() {
         .store(LAYOUT_VERSION + 1, Ordering::Relaxed);
     let fd = receiver.fd().try_clone_to_owned().unwrap();
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
-    assert!(RingSender::new(mapping, notifier()).is_err());
+    assert!(RingSender::new(mapping, notifier(3)).is_err());
 }
