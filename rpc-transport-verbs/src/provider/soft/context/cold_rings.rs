@@ -34,12 +34,17 @@ impl ColdRings {
         self.count == 0
     }
 
-    pub(crate) fn insert(&mut self, qp_index: u32, next: NextMessage) {
-        let index = qp_index as usize;
-        if self.rings.len() <= index {
-            self.rings.resize_with(index + 1, || None);
+    /// Makes room for the rings of queue pairs with indices below `end`, so that a ring that goes
+    /// cold allocates nothing.
+    pub(crate) fn make_room(&mut self, end: usize) {
+        if self.rings.len() < end {
+            self.rings.resize_with(end, || None);
         }
-        if self.rings[index].replace(next).is_none() {
+    }
+
+    /// Inserts a ring, for which room was made.
+    pub(crate) fn insert(&mut self, qp_index: u32, next: NextMessage) {
+        if self.rings[qp_index as usize].replace(next).is_none() {
             self.count += 1;
         }
     }
@@ -85,6 +90,7 @@ mod tests {
     /// Counts the time until a ring is found at its worst, for polls of a given length.
     fn time_to_find(rings: u32, poll: Duration) -> Duration {
         let mut cold = ColdRings::default();
+        cold.make_room(rings as usize);
         let receivers: Vec<_> = (0..rings)
             .map(|_| RingReceiver::new(0, false).unwrap())
             .collect();
@@ -119,6 +125,7 @@ mod tests {
     fn looks_are_bounded_whatever_the_time() {
         let mut cold = ColdRings::default();
         let receiver = RingReceiver::new(0, false).unwrap();
+        cold.make_room(30_001);
         cold.insert(30_000, receiver.next_message());
         let now = Instant::now();
         assert_eq!(cold.looks_due(now), 1);
