@@ -1,11 +1,11 @@
-//! [`EventFd`]: a file through which a thread or a process wakes another.
+//! [`EventFd`]: a file through which a thread wakes another thread of its process. Processes wake each
+//! other by other means: the flag that makes an eventfd non-blocking belongs to the open file, so a
+//! process that has the file could clear it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
 
 /// An eventfd that never blocks: it is readable from the first write until it is emptied.
 #[derive(Debug)]
@@ -21,21 +21,6 @@ impl EventFd {
     pub(crate) fn semaphore() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self(eventfd(0, flags)?))
-    }
-
-    /// Adopts a peer's file after checking that it is an eventfd: every sender of this process
-    /// writes to it, so a write must neither block nor end the process with SIGPIPE, as a write to
-    /// a pipe without a reader would.
-    pub(crate) fn from_peer(file: OwnedFd) -> io::Result<Self> {
-        fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
-        // An eventfd rejects exactly one value regardless of its counter: all ones (eventfd(2)).
-        match rustix::io::write(&file, &u64::MAX.to_ne_bytes()) {
-            Err(Errno::INVAL) => Ok(Self(file)),
-            _ => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the peer sent a file that is not an eventfd",
-            )),
-        }
     }
 
     /// Makes the file readable.
@@ -80,10 +65,9 @@ mod tests {
     #[test]
     fn writing_makes_it_readable_until_it_is_emptied() {
         let file = EventFd::new().unwrap();
-        let peers = EventFd::from_peer(file.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        assert!(!is_readable(&file), "taking it does not write it");
-        peers.write();
-        peers.write();
+        assert!(!is_readable(&file));
+        file.write();
+        file.write();
         assert!(is_readable(&file));
         file.empty();
         assert!(!is_readable(&file));
@@ -91,21 +75,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_eventfd_is_refused() {
-        let (reads, writes) = rustix::pipe::pipe().unwrap();
-        drop(reads);
-        assert!(EventFd::from_peer(writes).is_err());
-        let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(EventFd::from_peer(here.into()).is_err());
-        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert!(EventFd::from_peer(memory).is_err());
-    }
-
-    #[test]
     fn a_full_counter_does_not_block_the_writer() {
-        let file = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let file = EventFd::new().unwrap();
         rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        let file = EventFd::from_peer(file).unwrap();
         file.write();
         assert!(is_readable(&file));
     }

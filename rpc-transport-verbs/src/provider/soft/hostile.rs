@@ -18,7 +18,7 @@ use super::shared::memory::SharedMemory;
 use super::shared::ring::hostile::scribble;
 use super::shared::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};
 use super::shared::wake::DomainReadyBits;
-use crate::event_fd::EventFd;
+use super::shared::wake_socket::WakeSockets;
 use crate::verbs::{
     Access, AckTimeout, Binding, CompletionChannel, CompletionQueue, CompletionStatus, Context,
     ExposedMemory, Gid, MemoryWindow, Psn, QpNum, QpState, QueuePair, QueuePairConfig,
@@ -242,7 +242,8 @@ impl Side {
             }
         } else {
             let at = usize::from(script.short());
-            scribble(&domain.ready.mapping, at, script.piece());
+            let state = domain.enter().expect("this process has not forked");
+            state.common.ready.scribble(at, script.piece());
         }
     }
 
@@ -337,6 +338,13 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
             layout_version: LAYOUT_VERSION,
             gid: side.gid(),
         },
+        7 if step & 64 != 0 => LinkMessage::ContextGone {
+            number: u32::from(script.byte() % 4),
+        },
+        6 if step & 16 == 0 => LinkMessage::Wake,
+        7 if step & 8 == 0 => LinkMessage::Context {
+            number: u32::from(script.byte() % 4),
+        },
         _ => LinkMessage::Attach {
             from: if step & 16 == 0 {
                 own.0
@@ -354,9 +362,13 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
 fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -> Vec<OwnedFd> {
     let shape = script.byte();
     let right: &[u8] = match message {
-        LinkMessage::Attach { .. } => &[0, 1, 2, 2],
+        LinkMessage::Attach { .. } => &[0],
+        LinkMessage::Context { .. } => &[1, 5, 2],
         LinkMessage::Arena { .. } => &[3],
-        LinkMessage::Hello { .. } | LinkMessage::ArenaGone { .. } => &[],
+        LinkMessage::Hello { .. }
+        | LinkMessage::ArenaGone { .. }
+        | LinkMessage::ContextGone { .. }
+        | LinkMessage::Wake => &[],
     };
     if shape < 128 {
         return right
@@ -365,24 +377,28 @@ fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -
             .collect();
     }
     let count = usize::from(shape % 5);
-    let kinds: Vec<_> = (0..count).map(|_| script.byte() % 6).collect();
+    let kinds: Vec<_> = (0..count).map(|_| script.byte() % 7).collect();
     kinds
         .into_iter()
         .map(|kind| file(kind, forged, script))
         .collect()
 }
 
-/// Returns a file: a ring, ready bits, an eventfd, or memory with arbitrary contents, too short, or
-/// without seals.
+/// Returns a file: a ring, ready bits, a socket to wake with, an arena with arbitrary contents, a
+/// sleep note, or memory that is too short or without seals.
 fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
     let shared = |len| SharedMemory::for_writers("forged", len).expect("memory");
     let again = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().expect("a descriptor");
     match kind {
         0 => again(&forged.fd()),
         1 => shared(size_of::<DomainReadyBits>()).fd,
-        2 => again(&EventFd::new().expect("an eventfd")),
-        3 => {
-            let SharedMemory { mapping, fd } = shared(RING_LEN);
+        2 => {
+            let sockets = WakeSockets::new().expect("an epoll set");
+            sockets.add().expect("a pair of sockets").1
+        }
+        3 | 5 => {
+            let memory = SharedMemory::for_readers("forged", RING_LEN).expect("memory");
+            let SharedMemory { mapping, fd } = memory;
             scribble(&mapping, usize::from(script.short()), script.piece());
             fd
         }

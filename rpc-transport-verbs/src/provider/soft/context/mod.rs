@@ -1,6 +1,7 @@
 //! One context: the state that its owner word guards.
 
 pub(super) mod channel_events;
+pub(super) mod cold_rings;
 pub(super) mod completion_queues;
 pub(super) mod event_queue;
 pub(super) mod general_send;
@@ -8,6 +9,7 @@ pub(super) mod owner;
 pub(super) mod peer;
 pub(super) mod pending;
 pub(super) mod queue_pair;
+pub(super) mod ready_peers;
 pub(super) mod receive_queue;
 pub(super) mod regions;
 pub(super) mod remote_access;

@@ -1,12 +1,12 @@
 //! The state that this process keeps about a process that it communicates with.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::ContextNotifier;
+use crate::provider::soft::shared::wake_socket::EngineCaller;
 use crate::verbs::types::Gid;
 
 /// Another process, or this one seen through its own socket, identified by its GID.
@@ -14,6 +14,8 @@ use crate::verbs::types::Gid;
 pub(crate) struct Peer {
     pub(crate) gid: Gid,
     gone: AtomicBool,
+    /// Wakes the peer's engine; the link to the peer has to be set.
+    pub(crate) engine: EngineCaller,
     memory: Mutex<Memory>,
 }
 
@@ -21,9 +23,8 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
-    /// The [`ContextNotifier`]s of the peer's contexts; each lives as long as a ring to the
-    /// context.
-    notifiers: HashMap<u32, Weak<ContextNotifier>>,
+    /// The [`ContextNotifier`]s of the contexts that the peer has announced.
+    contexts: HashMap<u32, Arc<ContextNotifier>>,
 }
 
 impl Peer {
@@ -31,6 +32,7 @@ impl Peer {
         Self {
             gid,
             gone: AtomicBool::new(false),
+            engine: EngineCaller::default(),
             memory: Mutex::default(),
         }
     }
@@ -42,6 +44,7 @@ impl Peer {
 
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Release);
+        self.engine.clear();
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -63,22 +66,18 @@ impl Peer {
         self.memory().arenas.get(&number).cloned()
     }
 
-    /// Returns the [`ContextNotifier`] of one of the peer's contexts. Calls `make` to create it if
-    /// it is not known yet.
-    pub(crate) fn notifier(
-        &self,
-        context: u32,
-        make: impl FnOnce() -> io::Result<ContextNotifier>,
-    ) -> io::Result<Arc<ContextNotifier>> {
-        let mut memory = self.memory();
-        if let Some(notifier) = memory.notifiers.get(&context).and_then(Weak::upgrade) {
-            return Ok(notifier);
-        }
-        let notifier = Arc::new(make()?);
-        memory
-            .notifiers
-            .retain(|_, notifier| notifier.strong_count() > 0);
-        memory.notifiers.insert(context, Arc::downgrade(&notifier));
-        Ok(notifier)
+    /// Records how one of the peer's contexts is notified.
+    pub(crate) fn add_context(&self, number: u32, notifier: ContextNotifier) {
+        self.memory().contexts.insert(number, Arc::new(notifier));
+    }
+
+    pub(crate) fn remove_context(&self, number: u32) {
+        self.memory().contexts.remove(&number);
+    }
+
+    /// Returns the [`ContextNotifier`] of one of the peer's contexts; `None` if the peer has not
+    /// announced it.
+    pub(crate) fn context(&self, number: u32) -> Option<Arc<ContextNotifier>> {
+        self.memory().contexts.get(&number).cloned()
     }
 }

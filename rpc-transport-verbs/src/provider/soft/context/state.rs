@@ -13,17 +13,18 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use super::cold_rings::ColdRings;
 use super::completion_queues::{Completion, CompletionQueues};
 use super::event_queue::EventQueue;
 use super::pending::{Matter, Pending};
 use super::queue_pair::SoftQueuePair;
+use super::ready_peers::ReadyPeers;
 use super::receive_queue::SharedReceives;
 use super::regions::Regions;
 use super::window_table::Windows;
 use crate::provider::soft::shared::commit::Commit;
-use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::ring::NextMessage;
-use crate::provider::soft::shared::wake::OwnReadyBits;
+use crate::provider::soft::shared::wake::{Mapped, SleepNote};
 use crate::verbs::types::{AsyncEvent, DeviceCounters, SoftOptions};
 
 /// The part of a context that the holder of the owner word may access.
@@ -43,11 +44,14 @@ pub(crate) struct Common {
     pub(crate) polls_at_tick: u64,
     /// The rings that are polled directly.
     pub(crate) hot: Vec<HotRing>,
+    /// The rings that are not: their senders announce messages by ready bits.
+    pub(crate) cold: ColdRings,
     /// Index in `hot` of the ring that the next poll looks at first.
     pub(crate) first_look: usize,
     /// Messages that polls have taken without looking beyond hot rings, since they last did.
     pub(crate) streak: u32,
-    pub(crate) ready: OwnReadyBits,
+    pub(crate) ready: ReadyPeers,
+    pub(crate) note: Mapped<SleepNote>,
     pub(crate) counters: DeviceCounters,
     pub(crate) regions: Regions,
     pub(crate) completion_queues: CompletionQueues,
@@ -91,7 +95,7 @@ pub(crate) enum Look {
 
 impl State {
     pub(crate) fn new(
-        ready: Arc<SharedMemory>,
+        note: Mapped<SleepNote>,
         events: Arc<EventQueue>,
         options: SoftOptions,
     ) -> Self {
@@ -102,9 +106,11 @@ impl State {
                 polls: 0,
                 polls_at_tick: 0,
                 hot: Vec::new(),
+                cold: ColdRings::default(),
                 first_look: 0,
                 streak: 0,
-                ready: OwnReadyBits::new(ready),
+                ready: ReadyPeers::default(),
+                note,
                 counters: DeviceCounters::default(),
                 regions: Regions::default(),
                 completion_queues: CompletionQueues::default(),

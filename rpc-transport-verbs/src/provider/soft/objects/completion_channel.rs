@@ -1,9 +1,9 @@
 //! Completion channels: armed completion queues raise their events here, and a thread can sleep
 //! until they do.
 //!
-//! A channel is readable for two reasons, so its file is an epoll set of two eventfds: its own,
-//! which counts the events not yet taken, and its context's, which peers write. A thread that the
-//! second one wakes handles the peers' requests, whichever queue they are for. A sleeping thread
+//! A channel is readable for two reasons, so its file is an epoll set of two files: its own eventfd,
+//! which counts the events not yet taken, and the context's end of the sockets with which peers wake
+//! it. A thread that the second one wakes handles the peers' requests, whichever queue they are for. A sleeping thread
 //! thus does the device's work itself, and the engine need not.
 
 use std::io;
@@ -59,10 +59,10 @@ impl CompletionChannel {
             if let Some(cq) = self.events.take() {
                 return Ok(Some(cq));
             }
-            // The file is emptied before the look: see `wake`. The look may find work for another
+            // The sockets are emptied before the look: see `wake`. The look may find work for another
             // channel of the context, or for a queue that is not armed; then this thread sleeps
             // again.
-            self.domain.wake.empty();
+            self.domain.wake.drain();
             self.domain.enter()?.progress();
             if let Some(cq) = self.events.take() {
                 return Ok(Some(cq));

@@ -120,6 +120,7 @@ impl ProtectionDomain {
         qp.index = index32(index);
         entry.insert(qp);
         common.qp_index_end = common.qp_index_end.max(index + 1);
+        common.cold.make_room(common.qp_index_end);
         if common.qp_index_end > GROUP {
             common.pending.add(Matter::ManyQueuePairs);
         }

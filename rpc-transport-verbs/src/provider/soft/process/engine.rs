@@ -9,10 +9,10 @@
 //! requests for a context that no thread polls do not wait for a tick: their sender wakes the
 //! engine.
 //!
-//! A tick that finds that no thread has polled a context since the last tick sets a note beside the
-//! ready bits: the context is unattended. A sender of one-sided requests that finds the note after
-//! its fence notifies the engine through an eventfd. The engine clears the note while it works for
-//! the context. Plain messages to an unattended context do not notify the engine: they wait for a
+//! A tick that finds that no thread has polled a context since the last tick sets the context's sleep
+//! note: the context is unattended. A sender of one-sided requests that finds the note after
+//! its fence notifies the engine with a message on the link. The engine clears the note while it
+//! works for the context. Plain messages to an unattended context do not notify the engine: they wait for a
 //! poll or a tick.
 
 use std::collections::HashMap;
@@ -28,16 +28,14 @@ use rustix::event::{Timespec, epoll};
 use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
 use super::node::domain::Domain;
-use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_PEER_WAKE, TOKEN_WAKE};
-use crate::event_fd::EventFd;
+use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_WAKE};
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::NewRing;
-use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
+use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 use crate::provider::soft::shared::ring::{
     ContextNotifier, LAYOUT_VERSION, RING_LEN, RingNotifier, RingSender,
 };
-use crate::provider::soft::shared::wake::DomainReadyBits;
 use crate::verbs::types::OpenError;
 
 /// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
@@ -55,6 +53,9 @@ const TICK_WHILE_IDLE: Duration = Duration::from_millis(50);
 /// Maximum number of batches that a tick does for a context whose application does not poll, before
 /// it serves the other contexts.
 const BATCHES_PER_TICK: usize = 64;
+
+/// Maximum number of messages that the engine handles for one link before it serves the other links.
+const MESSAGES_PER_EVENT: usize = 64;
 
 static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
 
@@ -178,12 +179,6 @@ impl Engine {
                 self.node.wake.empty();
                 self.node.ticks_slowly.store(false, Ordering::Relaxed);
             }
-            TOKEN_PEER_WAKE => {
-                // Emptied before the look, so that a call arriving meanwhile wakes the engine
-                // again.
-                self.node.peer_wake.empty();
-                self.handle_unattended_contexts();
-            }
             token if token % 2 == 0 => {
                 if let Some(gid) = self.node.gid_of_token(token) {
                     self.node.forget_peer(gid);
@@ -222,18 +217,32 @@ impl Engine {
         let Some((link, peer)) = self.links.get_mut(&token) else {
             return;
         };
-        let reason = loop {
+        let mut is_called = false;
+        let mut messages = 0;
+        let end = loop {
+            // The other messages raise another event.
+            if messages == MESSAGES_PER_EVENT {
+                break None;
+            }
+            messages += 1;
             match link.receive() {
-                Ok(Packet::Empty) => return,
-                Ok(Packet::End) => break None,
-                Ok(Packet::Garbage) => break Some("it sent an invalid message".to_owned()),
+                Ok(Packet::Empty) => break None,
+                Ok(Packet::End) => break Some(None),
+                Ok(Packet::Garbage) => break Some(Some("it sent an invalid message".to_owned())),
                 Ok(Packet::Message(message, files)) => {
+                    is_called |= message == LinkMessage::Wake;
                     if let Err(reason) = handle_message(&self.node, link, peer, message, files) {
-                        break Some(reason);
+                        break Some(Some(reason));
                     }
                 }
-                Err(error) => break Some(error.to_string()),
+                Err(error) => break Some(Some(error.to_string())),
             }
+        };
+        if is_called {
+            self.handle_unattended_contexts();
+        }
+        let Some(reason) = end else {
+            return;
         };
         // Closing the socket also removes it from the epoll set.
         let Some((_, peer)) = self.links.remove(&token) else {
@@ -320,18 +329,32 @@ pub(crate) fn handle_message(
         LinkMessage::Hello { .. } => return Err("it sent a second hello".into()),
         LinkMessage::Arena { number } => {
             let [file] = files.try_into().map_err(without)?;
-            let mapping = Mapping::from_peer(&file, 1, PeerAccess::ReadOnly).map_err(wrong)?;
+            let mapping = Mapping::from_peer(&file, 1, PeerMemory::Arena).map_err(wrong)?;
             peer.add_arena(number, mapping);
         }
         LinkMessage::ArenaGone { number } => peer.remove_arena(number),
+        LinkMessage::Context { number } => {
+            let files = files.try_into().map_err(without)?;
+            let engine = peer.engine.clone();
+            let notifier = ContextNotifier::from_peer(files, engine).map_err(wrong)?;
+            peer.add_context(number, notifier);
+        }
+        LinkMessage::ContextGone { number } => peer.remove_context(number),
+        // The engine handles it after the messages before it.
+        LinkMessage::Wake => {}
         LinkMessage::Attach {
             from,
             to,
             context,
             ready_index,
         } => {
-            let files = files.try_into().map_err(without)?;
-            let sender = ring_sender(peer, context, ready_index, files).map_err(wrong)?;
+            let [ring] = files.try_into().map_err(without)?;
+            let notifier = peer.context(context).ok_or_else(|| {
+                format!("it attached a ring of its context {context}, which it has not announced")
+            })?;
+            let ring = Mapping::from_peer(&ring, RING_LEN, PeerMemory::Ring).map_err(wrong)?;
+            let notifier = RingNotifier::new(notifier, ready_index as usize);
+            let sender = RingSender::new(ring, notifier).map_err(wrong)?;
             // A queue pair that has been destroyed meanwhile needs no ring.
             if let Some((context, qp_index)) = node.find_queue_pair(to) {
                 let ring = NewRing {
@@ -366,24 +389,4 @@ fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<P
         return Err(format!("it is not the process of {gid}, or another user's"));
     }
     Ok(node.peer(gid))
-}
-
-/// Maps the ring that a peer receives from, and what wakes the peer's context. The files are the
-/// ring, the ready bits, and the eventfds of the context and of the engine.
-fn ring_sender(
-    peer: &Peer,
-    context: u32,
-    ready_index: u32,
-    files: [OwnedFd; 4],
-) -> io::Result<RingSender> {
-    let [ring, bits, wake, peer_wake] = files;
-    let ring = Mapping::from_peer(&ring, RING_LEN, PeerAccess::ReadWrite)?;
-    let notifier = peer.notifier(context, || {
-        let len = size_of::<DomainReadyBits>();
-        let bits = Mapping::from_peer(&bits, len, PeerAccess::ReadWrite)?;
-        let file = EventFd::from_peer(wake)?;
-        let engine = EventFd::from_peer(peer_wake)?;
-        ContextNotifier::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())
-    })?;
-    RingSender::new(ring, RingNotifier::new(notifier, ready_index as usize))
 }

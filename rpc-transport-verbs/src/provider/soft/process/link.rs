@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -179,13 +179,20 @@ impl AsFd for IncomingLink {
 /// A link that this process made to another: this one sends.
 #[derive(Debug)]
 pub(crate) struct OutgoingLink {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
 }
 
 impl OutgoingLink {
     #[cfg(all(any(test, fuzzing), not(loom)))]
     pub(crate) fn of_socket(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self {
+            socket: Arc::new(socket),
+        }
+    }
+
+    /// Returns the socket, for calls of the peer's engine.
+    pub(crate) fn shared(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.socket)
     }
 
     /// Connects to the process that a GID names, and verifies that it is that process.
@@ -213,7 +220,9 @@ impl OutgoingLink {
             sockopt::Timeout::Send,
             Some(std::time::Duration::from_secs(5)),
         )?;
-        Ok(Self { socket })
+        Ok(Self {
+            socket: Arc::new(socket),
+        })
     }
 
     pub(crate) fn send(&self, message: LinkMessage, files: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -18,10 +18,17 @@ pub(crate) enum LinkMessage {
     Arena { number: u64 },
     /// The arena was deregistered.
     ArenaGone { number: u64 },
-    /// With four files: the ring in which the sender's queue pair `from` receives from `to`; the
-    /// ready bits of its context; the eventfd that wakes that context; and the eventfd that wakes
-    /// its process's engine. All but the first are the same in every message of a context, so the
-    /// other side can release them with its last ring.
+    /// With three files: how the receiver notifies the sender's context `number`. They are the
+    /// context's ready bits for the receiver, its sleep note, and the receiver's end of a pair of
+    /// wake sockets. Sent once per link and context, before the first `Attach` that names the
+    /// context.
+    Context { number: u32 },
+    /// The context was closed: no queue pair of it is left.
+    ContextGone { number: u32 },
+    /// Asks the receiver's engine to handle one-sided requests for contexts that no thread polls.
+    Wake,
+    /// With one file: the ring in which the sender's queue pair `from`, of its context `context`,
+    /// receives from `to`.
     Attach {
         from: u32,
         to: u32,
@@ -39,6 +46,9 @@ const HELLO: u32 = 0x4c42_4556;
 const ARENA: u32 = 1;
 const ARENA_GONE: u32 = 2;
 const ATTACH: u32 = 5;
+const CONTEXT: u32 = 6;
+const CONTEXT_GONE: u32 = 7;
+const WAKE: u32 = 8;
 
 impl LinkMessage {
     pub(crate) fn encode(self) -> Vec<u8> {
@@ -61,6 +71,15 @@ impl LinkMessage {
                 put(&ARENA_GONE.to_le_bytes());
                 put(&number.to_le_bytes());
             }
+            Self::Context { number } => {
+                put(&CONTEXT.to_le_bytes());
+                put(&number.to_le_bytes());
+            }
+            Self::ContextGone { number } => {
+                put(&CONTEXT_GONE.to_le_bytes());
+                put(&number.to_le_bytes());
+            }
+            Self::Wake => put(&WAKE.to_le_bytes()),
             Self::Attach {
                 from,
                 to,
@@ -90,6 +109,13 @@ impl LinkMessage {
             ARENA_GONE => Self::ArenaGone {
                 number: u64::from_le_bytes(take(&mut rest)?),
             },
+            CONTEXT => Self::Context {
+                number: take_u32(&mut rest)?,
+            },
+            CONTEXT_GONE => Self::ContextGone {
+                number: take_u32(&mut rest)?,
+            },
+            WAKE => Self::Wake,
             ATTACH => Self::Attach {
                 from: take_u32(&mut rest)?,
                 to: take_u32(&mut rest)?,
@@ -128,6 +154,9 @@ mod tests {
             }),
             any::<u64>().prop_map(|number| LinkMessage::Arena { number }),
             any::<u64>().prop_map(|number| LinkMessage::ArenaGone { number }),
+            any::<u32>().prop_map(|number| LinkMessage::Context { number }),
+            any::<u32>().prop_map(|number| LinkMessage::ContextGone { number }),
+            Just(LinkMessage::Wake),
             any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
                 from,
                 to,

@@ -51,10 +51,15 @@ impl State {
     /// Begins a poll: looks where its completion usually comes from.
     #[inline]
     pub(crate) fn look(&mut self) -> Look {
+        self.common.polls += 1;
+        self.look_again()
+    }
+
+    #[inline(always)]
+    fn look_again(&mut self) -> Look {
         let common = &mut self.common;
-        common.polls += 1;
         match &*common.hot {
-            [ring] if common.pending.is_empty() && !common.ready.has_any_in_first_group() => {
+            [ring] if common.pending.is_empty() && common.ready.pass_if_empty() => {
                 ring.next.look().map_or(Look::Nothing, Look::Message)
             }
             _ => Look::Unclear,
@@ -91,6 +96,12 @@ impl State {
     /// Ends a poll that has more to do than to look at one hot ring.
     #[inline(never)]
     pub(crate) fn poll_general(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
+        if self.common.ready.is_round_over() {
+            self.begin_round();
+            if self.look_again() == Look::Nothing {
+                return Ok(None);
+            }
+        }
         if self.common.pending.has(Matter::Unattended) {
             self.mark_attended();
         }

@@ -3,12 +3,18 @@
 
 use std::time::Instant;
 
+use slab::Slab;
+
 use super::receive::ReceiveOutcome;
+use crate::hooks;
 use crate::hooks::inject;
+use crate::provider::soft::context::cold_rings::ColdRings;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::ready_peers::ReadyPeer;
 use crate::provider::soft::context::state::{Common, HotRing, State};
-use crate::provider::soft::shared::ring::RingReceiver;
+use crate::provider::soft::shared::ring::{NextMessage, RingReceiver};
+use crate::verbs::types::Gid;
 
 /// Maximum number of rings that are polled directly. Each costs a poll one cached line. With more
 /// rings than this, a poll of empty rings takes longer than the path over a ready bit.
@@ -27,7 +33,7 @@ impl State {
     /// Makes one bounded batch of progress on everything. Returns the number of messages received.
     pub(crate) fn progress(&mut self) -> usize {
         if !inject!(LateBell) {
-            self.handle_ready_bits();
+            self.handle_all_ready_bits();
         }
         let mut received = 0;
         let mut place = 0;
@@ -82,25 +88,75 @@ impl State {
 
     // ---- hot and cold rings ----
 
-    /// Makes the cold rings hot whose bits are set.
+    /// Makes the cold rings hot that the next peer has set bits for: at most one word of them, of
+    /// one peer, and of a few more peers if many rings are hot, so that a poll takes as long for
+    /// either.
     #[inline]
     pub(crate) fn handle_ready_bits(&mut self) {
-        let Self {
+        for _ in 0..1 + self.common.hot.len() / 4 {
+            if self.common.ready.is_round_over() {
+                self.begin_round();
+            }
+            let State {
+                queue_pairs,
+                common,
+            } = self;
+            let Common {
+                ready, hot, cold, ..
+            } = common;
+            ready.take_next(common.qp_index_end, |gid, qp_index| {
+                make_hot_for(queue_pairs, hot, cold, gid, qp_index);
+            });
+        }
+    }
+
+    /// Makes the cold rings hot whose bits are set, of all peers.
+    pub(crate) fn handle_all_ready_bits(&mut self) {
+        let State {
             queue_pairs,
             common,
         } = self;
-        let hot = &mut common.hot;
-        common.ready.take(common.qp_index_end, |qp_index| {
-            // A peer can set any bit: a bit without a ring behind it is ignored.
-            if let Some(qp) = queue_pairs.get_mut(qp_index)
-                && !qp.is_hot
-                && let Some(receiver) = &qp.link.receiver
-            {
-                receiver.go_hot();
-                qp.is_hot = true;
-                hot.push(HotRing::new(receiver, qp.index));
-            }
+        let Common {
+            ready, hot, cold, ..
+        } = common;
+        ready.take_all(common.qp_index_end, |gid, qp_index| {
+            make_hot_for(queue_pairs, hot, cold, gid, qp_index);
         });
+    }
+
+    /// Begins another round of looks at ready bits, after looks at cold rings.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn begin_round(&mut self) {
+        self.common.ready.begin_round();
+        if !self.common.cold.is_empty() {
+            self.look_at_cold_rings(hooks::now());
+        }
+    }
+
+    /// Makes cold rings hot in which messages lie that no bit has announced.
+    fn look_at_cold_rings(&mut self, now: Instant) {
+        let State {
+            queue_pairs,
+            common,
+        } = self;
+        let mut looks = common.cold.looks_due(now);
+        while let Some(qp_index) = common.cold.find(&mut looks) {
+            if let Some(qp) = queue_pairs.get_mut(qp_index as usize) {
+                qp.make_hot_again(&mut common.hot, &mut common.cold);
+            }
+        }
+    }
+
+    /// Removes the ready bits of a peer that has gone, after taking them: its last messages may lie
+    /// in cold rings.
+    pub(crate) fn forget_ready_peer(&mut self, gid: &Gid) -> Option<ReadyPeer> {
+        self.handle_all_ready_bits();
+        if self.common.is_asleep() {
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+        self.common.ready.remove(gid)
     }
 
     /// Decides whether a ring stays hot after it was found empty. If not, it is removed from the
@@ -134,7 +190,8 @@ impl State {
         let is_cold = receiver.is_some_and(RingReceiver::try_go_cold);
         if is_cold {
             qp.is_hot = false;
-            common.hot.swap_remove(place);
+            let ring = common.hot.swap_remove(place);
+            common.cold.insert(ring.qp_index, ring.next);
         }
         is_cold
     }
@@ -145,7 +202,7 @@ impl State {
     #[inline(never)]
     pub(crate) fn mark_attended(&mut self) {
         self.common.pending.remove(Matter::Unattended);
-        self.common.ready.note.set_attended();
+        self.common.note.set_attended();
     }
 
     /// Handles peers' requests for a context that no thread polls, until nothing is left for the
@@ -154,13 +211,13 @@ impl State {
         if !self.common.pending.has(Matter::Unattended) {
             return;
         }
-        self.common.ready.note.set_attended();
+        self.common.note.set_attended();
         for _ in 0..PEER_WAKE_BATCHES {
             if self.progress() == 0 {
                 break;
             }
         }
-        self.common.ready.note.set_unattended();
+        self.common.note.set_unattended();
         self.progress();
     }
 
@@ -173,9 +230,14 @@ impl State {
         if !is_polled && !common.pending.has(Matter::Unattended) {
             common.pending.add(Matter::Unattended);
             // This precedes the check of the rings below.
-            common.ready.note.set_unattended();
+            common.note.set_unattended();
         }
-        let received = if is_polled { 0 } else { self.progress() };
+        let received = if is_polled {
+            0
+        } else {
+            self.look_at_cold_rings(now);
+            self.progress()
+        };
         self.expire_timers(now);
         self.settle_overrun();
         received > 0
@@ -188,24 +250,55 @@ impl SoftQueuePair {
             && !self.is_hot
         {
             self.is_hot = true;
-            common.hot.push(HotRing::new(receiver, self.index));
+            let next = receiver.next_message();
+            common.hot.push(HotRing::new(next, self.index));
         }
     }
 
+    /// Makes a cold ring hot.
+    fn make_hot_again(&mut self, hot: &mut Vec<HotRing>, cold: &mut ColdRings) {
+        if let Some(receiver) = &self.link.receiver
+            && let Some(mut next) = cold.remove(self.index)
+        {
+            receiver.go_hot();
+            receiver.update(&mut next);
+            self.is_hot = true;
+            hot.push(HotRing::new(next, self.index));
+        }
+    }
+
+    /// Removes the ring from the lists of hot and of cold rings.
     pub(crate) fn leave_hot(&mut self, common: &mut Common) {
         if self.is_hot {
             self.is_hot = false;
             common.hot.retain(|ring| ring.qp_index != self.index);
         }
+        common.cold.remove(self.index);
     }
 }
 
 impl HotRing {
-    fn new(receiver: &RingReceiver, qp_index: u32) -> Self {
+    fn new(next: NextMessage, qp_index: u32) -> Self {
         Self {
-            next: receiver.next_message(),
+            next,
             qp_index,
             empty_polls: 0,
         }
+    }
+}
+
+/// Makes a cold ring hot whose bit a peer has set. A peer can set any bit: a bit without a cold ring
+/// of that peer behind it is ignored.
+fn make_hot_for(
+    queue_pairs: &mut Slab<SoftQueuePair>,
+    hot: &mut Vec<HotRing>,
+    cold: &mut ColdRings,
+    gid: &Gid,
+    qp_index: usize,
+) {
+    if let Some(qp) = queue_pairs.get_mut(qp_index)
+        && qp.link.peer.as_ref().is_some_and(|peer| peer.gid == *gid)
+    {
+        qp.make_hot_again(hot, cold);
     }
 }

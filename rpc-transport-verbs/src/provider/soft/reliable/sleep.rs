@@ -22,7 +22,7 @@ impl State {
         self.common.pending.add(Matter::Completions);
         if !self.common.is_asleep() {
             self.common.pending.add(Matter::Asleep);
-            self.common.ready.note.fall_asleep();
+            self.common.note.fall_asleep();
         }
         self.stay_asleep();
         self.settle_overrun();
@@ -37,7 +37,7 @@ impl State {
         if self.wake_if_disarmed() {
             return;
         }
-        self.handle_ready_bits();
+        self.handle_all_ready_bits();
         let mut place = 0;
         let mut found_nothing = false;
         // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot,
@@ -71,7 +71,7 @@ impl State {
         let is_awake = !self.common.completion_queues.has_armed();
         if is_awake {
             self.common.pending.remove(Matter::Asleep);
-            self.common.ready.note.wake_up();
+            self.common.note.wake_up();
         }
         is_awake
     }

@@ -1,68 +1,60 @@
 //! Copies from and to memory that another party may read or write at the same time: the
-//! application, through the cells of exposed memory, or a peer.
+//! application, through the cells of exposed memory, or a peer. Every such copy of the device is one
+//! of these functions. They take raw pointers, and what is checked or used afterwards is the copy:
+//! the memory itself is read once for each use.
 
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
+mod access;
 
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+
+use self::access::{WORD, load_byte, load_word, store_byte, store_word};
 use crate::provider::work::Sge;
 
-/// Copies `len` bytes, word by word where the target is aligned. The final bytes (up to eight) are
-/// written last: a reader that polls the last byte then sees all the others, as with most network
-/// cards.
+/// Copies `len` bytes, word by word where the target is aligned: a word of the target is written in
+/// one store. The final bytes (up to eight) are written last: a reader that polls the last byte then
+/// sees all the others, as with most network cards.
 ///
 /// # Safety
 ///
-/// Until this returns, both ranges are mapped, the target is writable, and no reference to plain
-/// bytes (`&[u8]`, `&mut [u8]`) covers either range. The ranges may overlap: the target then holds
-/// a mix of old and new bytes.
+/// Until this returns, `from` is readable and `to` is writable for `len` bytes, and no reference to
+/// plain bytes (`&[u8]`, `&mut [u8]`) to the target, nor `&mut [u8]` to the source, is in use. The
+/// ranges may overlap: the target then holds a mix of old and new bytes.
 pub(crate) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
-    const WORD: usize = 8;
     let head = to.as_ptr().align_offset(WORD).min(len);
     let words = (len - head) / WORD;
     let tail = head + words * WORD;
     // SAFETY: each offset below is less than `len`, so it lies within both ranges, which the caller
     // guarantees to be mapped.
-    let byte = |offset: usize, order| unsafe {
-        let value = from_byte(from.add(offset));
-        to.add(offset)
-            .cast::<AtomicU8>()
-            .as_ref()
-            .store(value, order);
+    let byte = |offset: usize| unsafe { store_byte(to.add(offset), load_byte(from.add(offset))) };
+    let word = |index: usize| {
+        let offset = head + index * WORD;
+        // SAFETY: the eight bytes lie within both ranges, as above.
+        unsafe { store_word(to.add(offset), load_word(from.add(offset))) };
     };
     for offset in 0..head {
-        byte(offset, Ordering::Relaxed);
+        byte(offset);
     }
     let last_word = if tail == len {
         words.saturating_sub(1)
     } else {
         words
     };
-    let word = |index: usize, order| {
-        let offset = head + index * WORD;
-        // SAFETY: the eight bytes lie within both ranges, as above; `to` is aligned at `head`.
-        unsafe {
-            let value = from_word(from.add(offset));
-            to.add(offset)
-                .cast::<AtomicU64>()
-                .as_ref()
-                .store(value, order);
-        }
-    };
     for index in 0..last_word {
-        word(index, Ordering::Relaxed);
+        word(index);
     }
+    // A reader that sees one of the last bytes sees all bytes before it.
+    fence(Ordering::Release);
     if last_word < words {
-        // Release: a reader that sees this word sees all words before it.
-        word(last_word, Ordering::Release);
+        word(last_word);
     }
     for offset in tail..len {
-        byte(offset, Ordering::Release);
+        byte(offset);
     }
 }
 
 /// Copies the bytes of a message into a ring or out of one, or out of a peer's arena: the way of
-/// every plain message. The peer may write the memory at any time, so it is reached through raw
-/// pointers only, and read once: what is checked or used afterwards is the copy.
+/// every plain message.
 ///
 /// # Safety
 ///
@@ -74,9 +66,7 @@ pub(crate) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
 #[inline]
 pub(crate) unsafe fn copy_message(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
     // SAFETY: the caller guarantees it.
-    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), len) };
-    // Keeps the compiler from reading the source again in place of the copy.
-    compiler_fence(Ordering::SeqCst);
+    unsafe { access::copy(from, to, len) };
 }
 
 /// Returns the bytes of the elements in order; `None` if memory for them cannot be allocated.
@@ -122,35 +112,6 @@ pub(crate) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
     }
 }
 
-/// Reads a byte with a relaxed atomic load.
-///
-/// # Safety
-///
-/// The byte is mapped, and nothing writes it through a reference to a plain byte meanwhile.
-unsafe fn from_byte(from: NonNull<u8>) -> u8 {
-    // SAFETY: the caller guarantees that the byte is mapped and not written through plain
-    // references; every byte value is valid.
-    unsafe { from.cast::<AtomicU8>().as_ref().load(Ordering::Relaxed) }
-}
-
-/// Reads eight bytes: in one atomic load if they are aligned, otherwise byte by byte.
-///
-/// # Safety
-///
-/// As for `from_byte`, for all eight bytes.
-unsafe fn from_word(from: NonNull<u8>) -> u64 {
-    if from.cast::<AtomicU64>().is_aligned() {
-        // SAFETY: the pointer is aligned, as just checked; the caller guarantees the rest.
-        return unsafe { from.cast::<AtomicU64>().as_ref().load(Ordering::Relaxed) };
-    }
-    let mut bytes = [0; 8];
-    for (offset, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: the offset is less than eight, and the caller guarantees eight bytes.
-        *byte = unsafe { from_byte(from.add(offset)) };
-    }
-    u64::from_ne_bytes(bytes)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use proptest::prelude::*;
@@ -159,6 +120,8 @@ mod tests {
     use crate::verbs::types::LocalKey;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 16 } else { 256 }))]
+
         #[test]
         fn every_length_and_alignment_is_copied_whole_and_nothing_else(
             source in proptest::collection::vec(any::<u8>(), 64),
@@ -174,6 +137,24 @@ mod tests {
             unsafe { copy_shared(bytes.add(from), start.add(to), len) };
             prop_assert_eq!(&target[to..to + len], &source[from..from + len]);
             prop_assert!(target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0xa5));
+        }
+    }
+
+    #[test]
+    fn every_length_of_a_message_is_copied_whole_and_nothing_else() {
+        let longest = if cfg!(miri) { 300 } else { 2300 };
+        let source: Vec<u8> = (0..longest + 8).map(|at| (at % 251) as u8).collect();
+        for len in 0..longest {
+            let (from, to) = (len % 5, len % 7);
+            let mut target = vec![0xa5; longest + 16];
+            let bytes = NonNull::from(&*source).cast::<u8>();
+            let start = NonNull::from(&mut *target).cast::<u8>();
+            // SAFETY: both buffers are longer than the offset and the length together, and only
+            // this test uses them.
+            unsafe { copy_message(bytes.add(from), start.add(to), len) };
+            assert_eq!(target[to..to + len], source[from..from + len]);
+            let mut others = target[..to].iter().chain(&target[to + len..]);
+            assert!(others.all(|byte| *byte == 0xa5));
         }
     }
 

@@ -1,14 +1,19 @@
 //! Memory that processes share: sealed memfds and their mappings.
 //!
-//! A memfd is sealed against shrinking and growing before any other process gets it. The seals of a
-//! peer's memfd are checked before it is mapped: a peer that could truncate the file would turn our
-//! next access into SIGBUS.
+//! A memfd is sealed against shrinking and growing before any other process gets it, and memory that
+//! peers only read also against their writing. The seals of a peer's memfd are checked before it is
+//! mapped: a peer that could truncate the file would turn our next access into SIGBUS. So would a
+//! peer that could punch a hole into huge pages, which are not replaced when the system's pool is
+//! empty: huge pages are accepted only for memory that is sealed against writing, which includes
+//! holes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// A mapping of shared memory, unmapped when dropped.
@@ -53,21 +58,47 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Maps a peer's memory after checking its seals and that it has at least `min_len` bytes.
-    pub(crate) fn from_peer(fd: &OwnedFd, min_len: usize, access: PeerAccess) -> io::Result<Self> {
-        let (protection, pages) = match access {
-            PeerAccess::ReadOnly => (ProtFlags::READ, Pages::AtOnce),
-            PeerAccess::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, Pages::WhenTouched),
+    /// Maps a peer's memory after checking its seals, its pages, and that it has at least `min_len`
+    /// bytes.
+    pub(crate) fn from_peer(fd: &OwnedFd, min_len: usize, memory: PeerMemory) -> io::Result<Self> {
+        let seals = fcntl_get_seals(fd)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(invalid(
+                "a peer's memory is not sealed against changes of its length (F_SEAL_SHRINK, F_SEAL_GROW)",
+            ));
+        }
+        let protection = match memory {
+            PeerMemory::Arena | PeerMemory::SleepNote => {
+                if !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+                    return Err(invalid(
+                        "a peer's memory is not sealed against writing (F_SEAL_FUTURE_WRITE)",
+                    ));
+                }
+                ProtFlags::READ
+            }
+            PeerMemory::Ring | PeerMemory::ReadyBits => ProtFlags::READ | ProtFlags::WRITE,
         };
-        if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
-            return Err(invalid("a peer's memory is not sealed against shrinking"));
+        if memory != PeerMemory::Arena && is_huge(fd)? {
+            return Err(invalid(
+                "a peer's ring, ready bits or sleep note has huge pages: only arenas may",
+            ));
         }
         let len = usize::try_from(fstat(fd)?.st_size).unwrap_or(0);
         if len < min_len || len == 0 {
             return Err(invalid("a peer's memory is shorter than it has to be"));
         }
-        Self::map(fd.as_fd(), len, protection, pages)
+        // A peer's memory is never populated: the peer alone decides how long it is, and a page
+        // that the peer has not written would be allocated at this process's expense.
+        Self::map(fd.as_fd(), len, protection, Pages::WhenTouched)
     }
+}
+
+/// Magic number of the file system of huge pages (statfs(2)).
+const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+
+fn is_huge(fd: &OwnedFd) -> io::Result<bool> {
+    // The magic number has 32 bits; the field is wider on some targets, and signed.
+    Ok(fstatfs(fd)?.f_type as u32 == HUGETLBFS_MAGIC)
 }
 
 impl Drop for Mapping {
@@ -83,20 +114,24 @@ impl Drop for Mapping {
 /// When the kernel allocates the pages of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pages {
-    /// For arenas: avoids page faults on the data path.
+    /// For this process's own arenas: avoids page faults on the data path.
     AtOnce,
     /// For rings: an idle connection keeps only the few pages that it has touched. A busy ring has
-    /// touched all its pages after one round.
+    /// touched all its pages after one round. Also for all memory of a peer.
     WhenTouched,
 }
 
-/// How a peer's memory is mapped.
+/// What a peer's memory is for. It determines the access of its mapping, and what is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PeerAccess {
-    /// For the peer's arenas.
-    ReadOnly,
-    /// For the ring that the peer receives from, and for its ready bits.
-    ReadWrite,
+pub(crate) enum PeerMemory {
+    /// Mapped for reading; the peer has sealed it, so that no third process writes it.
+    Arena,
+    /// As an arena.
+    SleepNote,
+    /// The ring that the peer receives from: mapped for reading and writing.
+    Ring,
+    /// Mapped for reading and writing.
+    ReadyBits,
 }
 
 /// Memory of this process that peers map: the file to send to them, and our own mapping.
@@ -126,6 +161,12 @@ impl SharedMemory {
         Ok(Self { mapping, fd })
     }
 
+    /// Creates memory that only this process writes and that is not an arena: it never has huge
+    /// pages. It is sealed so that a peer cannot map it writable.
+    pub(crate) fn for_readers(name: &str, len: usize) -> io::Result<Self> {
+        Self::sealed_of_pages(name, len, PAGE, MemfdFlags::empty(), Pages::WhenTouched)
+    }
+
     /// Creates memory that only this process writes. It uses huge pages if available, and is sealed
     /// so that a peer cannot map it writable.
     pub(crate) fn arena(len: usize) -> io::Result<Self> {
@@ -149,17 +190,22 @@ impl SharedMemory {
     }
 
     fn arena_of_pages(len: usize, page: usize, flags: MemfdFlags) -> io::Result<Self> {
+        Self::sealed_of_pages("verbline-arena", len, page, flags, Pages::AtOnce)
+    }
+
+    fn sealed_of_pages(
+        name: &str,
+        len: usize,
+        page: usize,
+        flags: MemfdFlags,
+        pages: Pages,
+    ) -> io::Result<Self> {
         let len = len.next_multiple_of(page);
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("verbline-arena", flags)?;
+        let fd = rustix::fs::memfd_create(name, flags)?;
         ftruncate(&fd, len as u64)?;
-        let mapping = Mapping::map(
-            fd.as_fd(),
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            Pages::AtOnce,
-        )?;
-        // Only after our own mapping: this seal rejects every later writable mapping.
+        let mapping = Mapping::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, pages)?;
+        // Only after our own mapping: this seal rejects every later writable mapping, and holes.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals)?;
         Ok(Self { mapping, fd })
@@ -172,26 +218,97 @@ fn invalid(reason: &'static str) -> io::Error {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use rustix::fs::{FallocateFlags, fallocate};
+
     use super::*;
 
-    #[test]
-    fn an_arena_cannot_be_mapped_writable_by_a_peer() {
-        let arena = SharedMemory::arena(5000).unwrap();
-        assert!(Mapping::from_peer(&arena.fd, 5000, PeerAccess::ReadWrite).is_err());
-        assert!(Mapping::from_peer(&arena.fd, 5000, PeerAccess::ReadOnly).is_ok());
+    const ALL: [PeerMemory; 4] = [
+        PeerMemory::Arena,
+        PeerMemory::SleepNote,
+        PeerMemory::Ring,
+        PeerMemory::ReadyBits,
+    ];
+
+    fn file(seals: SealFlags, flags: MemfdFlags, len: usize) -> OwnedFd {
+        let flags = flags | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("test", flags).unwrap();
+        ftruncate(&fd, len as u64).unwrap();
+        fcntl_add_seals(&fd, seals).unwrap();
+        fd
     }
 
     #[test]
-    fn unsealed_memory_of_a_peer_is_refused() {
-        let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&fd, 8192).unwrap();
-        assert!(Mapping::from_peer(&fd, 4096, PeerAccess::ReadWrite).is_err());
+    fn what_peers_only_read_cannot_be_mapped_writable_by_a_peer_nor_punched() {
+        for memory in [
+            SharedMemory::arena(5000).unwrap(),
+            SharedMemory::for_readers("test", 5000).unwrap(),
+        ] {
+            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::Ring).is_err());
+            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::ReadyBits).is_err());
+            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::Arena).is_ok());
+            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::SleepNote).is_ok());
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            assert!(fallocate(&memory.fd, hole, 0, 4096).is_err());
+        }
+    }
+
+    #[test]
+    fn memory_of_a_peer_without_its_seals_is_refused_with_their_names() {
+        let len = SealFlags::SHRINK | SealFlags::GROW;
+        for memory in ALL {
+            let unsealed = file(SealFlags::empty(), MemfdFlags::empty(), 8192);
+            let error = Mapping::from_peer(&unsealed, 4096, memory).unwrap_err();
+            assert!(error.to_string().contains("F_SEAL_SHRINK"), "{error}");
+            let growing = file(SealFlags::SHRINK, MemfdFlags::empty(), 8192);
+            assert!(Mapping::from_peer(&growing, 4096, memory).is_err());
+            let writable = file(len, MemfdFlags::empty(), 8192);
+            let mapped = Mapping::from_peer(&writable, 4096, memory);
+            if matches!(memory, PeerMemory::Ring | PeerMemory::ReadyBits) {
+                assert!(mapped.is_ok());
+            } else {
+                let error = mapped.unwrap_err();
+                assert!(error.to_string().contains("F_SEAL_FUTURE_WRITE"), "{error}");
+            }
+        }
+    }
+
+    /// Such a file needs no huge page: nothing is mapped before the check.
+    #[test]
+    fn huge_pages_of_a_peer_are_accepted_for_sealed_arenas_only() {
+        let seals = SealFlags::SHRINK | SealFlags::GROW;
+        let flags = MemfdFlags::HUGETLB;
+        let unsealed = file(seals, flags, HUGE_PAGE);
+        let sealed = file(seals | SealFlags::FUTURE_WRITE, flags, HUGE_PAGE);
+        assert!(is_huge(&sealed).unwrap());
+        for memory in ALL {
+            let refused = |fd| {
+                Mapping::from_peer(fd, 4096, memory)
+                    .unwrap_err()
+                    .to_string()
+            };
+            if memory == PeerMemory::Arena {
+                assert!(refused(&unsealed).contains("F_SEAL_FUTURE_WRITE"));
+                // Accepted, and then mapped if this machine has a huge page.
+                let accepted = Mapping::from_peer(&sealed, 4096, memory);
+                assert!(accepted.is_ok_and(|_| true) || !has_free_huge_page());
+            } else {
+                assert!(refused(&sealed).contains("huge pages"), "{memory:?}");
+            }
+        }
+    }
+
+    fn has_free_huge_page() -> bool {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("HugePages_Free:"));
+        line.is_some_and(|line| !line.ends_with(" 0"))
     }
 
     #[test]
     fn memory_that_is_too_short_is_refused() {
         let memory = SharedMemory::for_writers("test", 4096).unwrap();
-        assert!(Mapping::from_peer(&memory.fd, 4097, PeerAccess::ReadWrite).is_err());
+        assert!(Mapping::from_peer(&memory.fd, 4097, PeerMemory::Ring).is_err());
     }
 
     #[test]

@@ -8,3 +8,4 @@ pub(super) mod request_message;
 pub(super) mod ring;
 pub(super) mod sync;
 pub(super) mod wake;
+pub(super) mod wake_socket;

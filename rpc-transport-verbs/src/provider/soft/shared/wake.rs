@@ -1,8 +1,9 @@
 //! How a sender reaches a receiver that no longer polls its ring.
 //!
 //! A poller directly polls a few *hot* rings. A ring that stays empty becomes *cold*: its receiver
-//! arms a mark in the ring, and from then on relies on the ring's bit in the domain's
-//! [`ReadyBits`].
+//! arms a mark in the ring, and from then on relies on the ring's bit in the [`ReadyBits`] of the
+//! ring's sender. Each pair of a context and a peer process has ready bits of its own, which only
+//! that peer maps: a peer that clears bits or sets them without end delays its own messages.
 //!
 //! ```text
 //!  receiver                              sender
@@ -23,17 +24,17 @@
 //!
 //! # Sleep
 //!
-//! A context whose completion queues are armed does not poll. It records this in a sleep note
-//! beside its ready bits, makes every ring cold, and relies on its
-//! [`EventFd`](crate::event_fd::EventFd):
+//! A context whose completion queues are armed does not poll. It records this in its sleep note,
+//! which peers map read-only, makes every ring cold, and relies on its
+//! [`wake sockets`](super::wake_socket), one for each peer:
 //!
 //! ```text
 //!  receiver                              sender, whose S3 has found the mark
 //!  A1 asleep = 1                         B1 set the ready bit
 //!  A2 fence                              B2 fence
-//!  A3 take the ready bits                B3 load asleep; if it is 1, write the file
+//!  A3 take the ready bits of all peers   B3 load asleep; if it is 1, write the file
 //!  A4 make each hot ring cold: R1 R2 R3
-//!  A5 wait for the file
+//!  A5 wait for the files
 //! ```
 //!
 //! No message is lost during sleep. If the sender's S3 finds a ring hot, then R3, in A4, finds its
@@ -48,15 +49,16 @@
 //! later write remains for the next wait. In the opposite order, emptying the file could discard
 //! the write for a bit that was set after A3.
 //!
-//! Senders only read the note. If they cleared it, so that only one of many senders writes the
+//! Senders can only read the note. If they cleared it, so that only one of many senders writes the
 //! file, a sender that was killed or stopped between the two steps would leave the other senders'
 //! messages unnoticed. So a sleeper may be notified more than once before it resumes. None of this
 //! is on the path of a message to a hot ring: B1 to B3 run only after S3 has found the mark.
 
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::memory::SharedMemory;
+use super::memory::Mapping;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::hooks::point;
 
@@ -99,8 +101,8 @@ impl Mark {
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
-/// A context's note that it sleeps or is unattended. Only the context's process writes it. It has
-/// its own cache line: senders read it after setting a bit or committing a one-sided request.
+/// A context's note that it sleeps or is unattended. Only the context's process can write it. It has
+/// its own memory: senders read it after setting a bit or committing a one-sided request.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct SleepNote {
@@ -112,7 +114,7 @@ pub(crate) struct SleepNote {
 }
 
 impl SleepNote {
-    #[cfg(any(test, loom))]
+    #[cfg(loom)]
     fn new() -> Self {
         Self {
             asleep: AtomicU32::new(AWAKE),
@@ -153,20 +155,19 @@ impl SleepNote {
     }
 
     /// Executes B2 and B3: returns true if the context has to be woken.
-    fn is_asleep_after_bit(&self) -> bool {
+    pub(crate) fn is_asleep_after_bit(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed) == ASLEEP
     }
 }
 
-/// Bits of a domain that mark its cold rings with new messages: one bit per queue pair, and a
-/// summary bit per word of bits, with all summaries in one cache line. A poll reads that line. No
-/// sender writes it while all traffic is on hot rings.
+/// Bits by which one peer marks the cold rings of one context that it has sent into: one bit per
+/// queue pair, and a summary bit per word of bits, with all summaries in one cache line. Polls read
+/// that line. No sender writes it while all traffic is on hot rings.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
     summaries: [AtomicU64; SUMMARIES],
-    pub(crate) note: SleepNote,
     words: [AtomicU64; WORDS],
 }
 
@@ -180,26 +181,66 @@ pub(crate) const GROUP: usize = 64 * 64;
 /// The bits of a whole domain, as laid out in its shared memory.
 pub(crate) type DomainReadyBits = ReadyBits<{ MAX_READY / 64 }, { MAX_READY / GROUP }>;
 
-/// The ready bits of a context of this process.
-#[derive(Debug)]
-pub(crate) struct OwnReadyBits(Arc<SharedMemory>);
+/// The type of a value in shared memory: it consists of atomics, so all bit patterns are valid, and
+/// its alignment is at most a page's.
+///
+/// # Safety
+///
+/// The type is as described.
+pub(crate) unsafe trait InSharedMemory {}
 
-impl OwnReadyBits {
-    /// Adopts memory that is at least as long as the bits.
-    pub(crate) fn new(memory: Arc<SharedMemory>) -> Self {
-        assert!(memory.mapping.len() >= size_of::<DomainReadyBits>());
-        Self(memory)
+// SAFETY: the bits are atomics, aligned to 64 bytes.
+unsafe impl InSharedMemory for DomainReadyBits {}
+// SAFETY: the note's fields are atomics, aligned to 64 bytes.
+unsafe impl InSharedMemory for SleepNote {}
+
+/// A value at the beginning of a mapping, which it keeps alive.
+#[derive(Debug)]
+pub(crate) struct Mapped<T> {
+    value: NonNull<T>,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: the pointer is an address of the process, the same from every thread. `new` is the only
+// constructor, and its types are atomics.
+unsafe impl<T: InSharedMemory> Send for Mapped<T> {}
+// SAFETY: a shared reference gives access to atomics only.
+unsafe impl<T: InSharedMemory> Sync for Mapped<T> {}
+
+impl<T: InSharedMemory> Mapped<T> {
+    /// Returns `None` if the memory is too short for the value.
+    pub(crate) fn new(mapping: Arc<Mapping>) -> Option<Self> {
+        (mapping.len() >= size_of::<T>()).then(|| Self {
+            value: mapping.start().cast(),
+            mapping,
+        })
     }
 }
 
-impl Deref for OwnReadyBits {
-    type Target = DomainReadyBits;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+impl<T> Mapped<T> {
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+impl<T> Clone for Mapped<T> {
+    fn clone(&self) -> Self {
+        Self {
+            value: self.value,
+            mapping: Arc::clone(&self.mapping),
+        }
+    }
+}
+
+impl<T: InSharedMemory> Deref for Mapped<T> {
+    type Target = T;
 
     #[inline]
-    fn deref(&self) -> &DomainReadyBits {
-        // SAFETY: `new` checked that the memory is long enough; mmap aligned it to a page, and it
-        // lives as long as `self`. The bits are atomics, for which all bit patterns are valid.
-        unsafe { self.0.mapping.start().cast().as_ref() }
+    fn deref(&self) -> &T {
+        // SAFETY: `new` checked that the memory is long enough, and mmap aligned it to a page; it
+        // lives as long as `self`. `T` consists of atomics, for which all bit patterns are valid.
+        unsafe { self.value.as_ref() }
     }
 }
 
@@ -208,7 +249,6 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
     fn new() -> Self {
         Self {
             summaries: std::array::from_fn(|_| AtomicU64::new(0)),
-            note: SleepNote::new(),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -220,53 +260,69 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
         self.summaries[0].load(Ordering::Relaxed) != 0
     }
 
-    /// Executes the sender's side, B1 to B3: sets the bit and returns true if the receiver has to
-    /// be woken.
-    pub(crate) fn announce(&self, index: usize) -> bool {
-        self.set(index);
-        self.note.is_asleep_after_bit()
-    }
-
-    /// Sets a bit. Ignores an index out of range, which only a faulty peer could have supplied.
-    fn set(&self, index: usize) {
+    /// Executes B1 on the sender's side: sets a bit. Ignores an index out of range, which only a
+    /// faulty peer could have supplied.
+    pub(crate) fn set(&self, index: usize) {
         let word = index / 64;
         let (Some(bits), Some(summary)) = (self.words.get(word), self.summaries.get(word / 64))
         else {
             return;
         };
         // The bit is set before its summary, and the receiver takes them in the opposite order: if
-        // it misses this bit, the summary bit is set after it took the summaries, and its next poll
+        // it misses this bit, the summary bit is set after it took the summary, and a later look
         // finds it. Release: a receiver that takes the bit sees the commit.
         bits.fetch_or(1 << (index % 64), Ordering::Release);
         point!(Summary);
         summary.fetch_or(1 << (word % 64), Ordering::Release);
     }
 
-    /// Executes the receiver's side: takes all set bits of the groups that hold indices below
-    /// `end`, and calls `found` for each.
+    /// Takes the set bits of one word, if any bit of the groups that hold indices below `end` is
+    /// set, and calls `found` for each: the work of a poll, bounded whatever the peer writes.
+    #[inline]
+    pub(crate) fn take_word(&self, end: usize, found: impl FnMut(usize)) {
+        for (group, summary) in self.groups(end) {
+            // A plain load first, as in `has_any_in_first_group`.
+            let words = summary.load(Ordering::Relaxed);
+            if words != 0 {
+                let word = words.trailing_zeros() as usize;
+                // Acquire: pairs with the summary's `fetch_or`, so that its bit is visible below.
+                summary.fetch_and(!(1 << word), Ordering::Acquire);
+                return self.take_bits(group * 64 + word, found);
+            }
+        }
+    }
+
+    /// Takes all set bits of the groups that hold indices below `end`, and calls `found` for each.
+    /// A bit that is set meanwhile may remain; each word is taken at most once.
     #[inline]
     pub(crate) fn take(&self, end: usize, mut found: impl FnMut(usize)) {
-        let groups = end.div_ceil(GROUP);
-        for (group, summary) in self.summaries.iter().take(groups).enumerate() {
-            // A plain load first, as in `has_any_in_first_group`.
+        for (group, summary) in self.groups(end) {
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // Acquire: pairs with the summary's `fetch_or`, so that its bit is visible below.
+            // Acquire: as in `take_word`.
             let mut words = summary.swap(0, Ordering::Acquire);
             while words != 0 {
                 let word = group * 64 + words.trailing_zeros() as usize;
                 words &= words - 1;
-                point!(TakeBits);
-                let Some(bits) = self.words.get(word) else {
-                    break;
-                };
-                let mut bits = bits.swap(0, Ordering::Acquire);
-                while bits != 0 {
-                    found(word * 64 + bits.trailing_zeros() as usize);
-                    bits &= bits - 1;
-                }
+                self.take_bits(word, &mut found);
             }
+        }
+    }
+
+    fn groups(&self, end: usize) -> impl Iterator<Item = (usize, &AtomicU64)> {
+        self.summaries.iter().take(end.div_ceil(GROUP)).enumerate()
+    }
+
+    fn take_bits(&self, word: usize, mut found: impl FnMut(usize)) {
+        point!(TakeBits);
+        let Some(bits) = self.words.get(word) else {
+            return;
+        };
+        let mut bits = bits.swap(0, Ordering::Acquire);
+        while bits != 0 {
+            found(word * 64 + bits.trailing_zeros() as usize);
+            bits &= bits - 1;
         }
     }
 }
@@ -291,9 +347,40 @@ mod tests {
     }
 
     #[test]
-    fn all_summaries_share_one_cache_line_and_the_note_has_its_own() {
-        assert_eq!(std::mem::offset_of!(DomainReadyBits, note), 64);
-        assert_eq!(std::mem::offset_of!(DomainReadyBits, words), 128);
+    fn one_word_is_taken_at_a_time_until_none_is_left() {
+        let ready = Box::new(DomainReadyBits::new());
+        let set = [3, 5, 64, 4096];
+        for index in set {
+            ready.set(index);
+        }
+        let mut taken = Vec::new();
+        let mut looks = 0;
+        while taken.len() < set.len() {
+            ready.take_word(2 * GROUP, |index| taken.push(index));
+            looks += 1;
+        }
+        assert_eq!((taken, looks), (set.to_vec(), 3));
+        ready.take_word(MAX_READY, |index| panic!("{index} was taken already"));
+    }
+
+    /// Whatever a peer writes, a look ends: it takes one word.
+    #[test]
+    fn a_storm_of_bits_costs_a_look_one_word() {
+        let ready = Box::new(DomainReadyBits::new());
+        for summary in &ready.summaries {
+            summary.store(u64::MAX, Ordering::Relaxed);
+        }
+        for word in &ready.words {
+            word.store(u64::MAX, Ordering::Relaxed);
+        }
+        let mut found = 0;
+        ready.take_word(MAX_READY, |_| found += 1);
+        assert_eq!(found, 64);
+    }
+
+    #[test]
+    fn all_summaries_share_one_cache_line() {
+        assert_eq!(std::mem::offset_of!(DomainReadyBits, words), 64);
     }
 }
 

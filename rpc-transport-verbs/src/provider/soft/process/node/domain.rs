@@ -1,16 +1,20 @@
 //! One context as its process and its peers see it.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Node;
-use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::event_queue::EventQueue;
 use crate::provider::soft::context::owner::{Owned, OwnerGuard};
+use crate::provider::soft::context::ready_peers::ReadyPeer;
 use crate::provider::soft::context::state::State;
-use crate::provider::soft::shared::memory::SharedMemory;
-use crate::provider::soft::shared::wake::DomainReadyBits;
-use crate::verbs::types::{Forked, SoftOptions};
+use crate::provider::soft::shared::memory::{Mapping, SharedMemory};
+use crate::provider::soft::shared::ring::NotifierFiles;
+use crate::provider::soft::shared::wake::{DomainReadyBits, InSharedMemory, Mapped, SleepNote};
+use crate::provider::soft::shared::wake_socket::WakeSockets;
+use crate::verbs::types::{Forked, Gid, SoftOptions};
 
 /// One context of the software device.
 #[derive(Debug)]
@@ -20,10 +24,10 @@ pub(crate) struct Domain {
     pub(crate) node: Arc<Node>,
     /// Identifies the context to peers.
     pub(crate) number: u32,
-    /// The ready bits, which peers set.
-    pub(crate) ready: Arc<SharedMemory>,
-    /// The eventfd that peers write to wake the context.
-    pub(crate) wake: EventFd,
+    /// The sleep note's file, which peers get.
+    note: OwnedFd,
+    /// The sockets with which peers wake the context.
+    pub(crate) wake: WakeSockets,
     pub(crate) events: Arc<EventQueue>,
     state: Owned<State>,
     /// Arenas that peers have to map, by number; used at set-up only.
@@ -31,17 +35,16 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Arc<Self>> {
-        let len = size_of::<DomainReadyBits>();
-        let ready = Arc::new(SharedMemory::for_writers("verbline-ready", len)?);
+    pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> io::Result<Arc<Self>> {
+        let note = SharedMemory::for_readers("verbline-note", size_of::<SleepNote>())?;
         let events = Arc::new(EventQueue::default());
-        let state = State::new(Arc::clone(&ready), Arc::clone(&events), options);
+        let state = State::new(mapped(note.mapping)?, Arc::clone(&events), options);
         let domain = Arc::new(Self {
             fork_guard: node.fork_guard,
             number: node.next_serial(),
             node,
-            ready,
-            wake: EventFd::new()?,
+            note: note.fd,
+            wake: WakeSockets::new()?,
             events,
             state: Owned::new(state),
             arenas: Mutex::default(),
@@ -71,6 +74,41 @@ impl Domain {
         self.state.try_enter()
     }
 
+    /// Makes the files of [`LinkMessage::Context`](super::super::link_message::LinkMessage) for a
+    /// peer: how that peer notifies this context. They replace those that the peer had.
+    pub(super) fn files_for(&self, gid: Gid) -> io::Result<NotifierFiles> {
+        let note = self.note.try_clone()?;
+        let bits = SharedMemory::for_writers("verbline-ready", size_of::<DomainReadyBits>())?;
+        let mapped_bits = mapped(bits.mapping)?;
+        let (token, peers_end) = self.wake.add()?;
+        let peer = ReadyPeer {
+            gid,
+            bits: mapped_bits,
+            wake: token,
+        };
+        let old = match self.enter() {
+            Ok(mut state) => state.common.ready.add(peer),
+            Err(_) => Some(peer),
+        };
+        self.release(old);
+        Ok([bits.fd, note, peers_end])
+    }
+
+    /// Releases what belongs to a peer that has gone.
+    pub(super) fn forget_peer(&self, gid: Gid) {
+        let old = match self.enter() {
+            Ok(mut state) => state.forget_ready_peer(&gid),
+            Err(_) => None,
+        };
+        self.release(old);
+    }
+
+    fn release(&self, peer: Option<ReadyPeer>) {
+        if let Some(peer) = peer {
+            self.wake.remove(peer.wake);
+        }
+    }
+
     pub(crate) fn arenas(&self) -> Vec<(u64, Arc<SharedMemory>)> {
         self.arenas
             .lock()
@@ -89,4 +127,18 @@ impl Domain {
         let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
         arenas.retain(|(arena, _)| *arena != number);
     }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // The child of a fork must not speak for its parent.
+        if self.check().is_ok() {
+            self.node.withdraw_context(self.number);
+        }
+    }
+}
+
+fn mapped<T: InSharedMemory>(memory: Mapping) -> io::Result<Mapped<T>> {
+    // The memory was made for the value.
+    Mapped::new(Arc::new(memory)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -42,9 +42,6 @@ pub(crate) struct Node {
     pub(crate) listener: Listener,
     /// The eventfd that makes the engine handle changes of this process.
     pub(crate) wake: EventFd,
-    /// The eventfd by which peers make the engine handle their requests for contexts that no thread
-    /// polls.
-    pub(crate) peer_wake: EventFd,
     /// Number of connected queue pairs: the engine ticks while it is not 0.
     pub(crate) connected: AtomicU32,
     /// True if the engine ticks slowly because all contexts sleep.
@@ -84,7 +81,6 @@ struct Link {
 /// Event tokens of the engine. Incoming links have odd tokens, outgoing links even ones.
 pub(crate) const TOKEN_LISTENER: u64 = 0;
 pub(crate) const TOKEN_WAKE: u64 = 1;
-pub(crate) const TOKEN_PEER_WAKE: u64 = 2;
 pub(crate) const FIRST_LINK_TOKEN: u64 = 4;
 
 /// Range of queue-pair numbers: 0 and 1 are special, and all ones is multicast.
@@ -109,9 +105,6 @@ impl Node {
             epoll::EventData::new_u64(TOKEN_WAKE),
             readable,
         )?;
-        let peer_wake = EventFd::new()?;
-        let data = epoll::EventData::new_u64(TOKEN_PEER_WAKE);
-        epoll::add(&epoll, &peer_wake, data, readable)?;
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let [a, b, c, d, e, f, g, h] = random;
@@ -125,7 +118,6 @@ impl Node {
             epoll,
             listener,
             wake,
-            peer_wake,
             connected: AtomicU32::new(0),
             ticks_slowly: AtomicBool::new(false),
             directory: Mutex::new(Directory {
@@ -261,8 +253,14 @@ impl Node {
             links.by_token.remove(&link.token);
         }
         drop(links);
-        if let Some(peer) = self.directory().peers.remove(&gid) {
+        let peer = self.directory().peers.remove(&gid);
+        if let Some(peer) = peer {
             peer.set_gone();
+        }
+        let mut contexts = Vec::new();
+        self.contexts(&mut contexts);
+        for context in contexts {
+            context.forget_peer(gid);
         }
     }
 
@@ -301,6 +299,9 @@ impl Node {
             )
             .map_err(|error| fail("be watched")(error.into()))?;
             links.by_token.insert(token, gid);
+            self.peer(gid)
+                .engine
+                .set_link(socket.shared(), LinkMessage::Wake.encode());
             let link = Link {
                 socket,
                 arenas: HashSet::new(),
@@ -326,20 +327,22 @@ impl Node {
             .by_gid
             .get_mut(&gid)
             .ok_or(io::ErrorKind::NotConnected)?;
-        link.contexts.insert(context.number);
+        if !link.contexts.contains(&context.number) {
+            let message = LinkMessage::Context {
+                number: context.number,
+            };
+            let files = context.files_for(gid)?;
+            link.socket
+                .send(message, &files.each_ref().map(AsFd::as_fd))?;
+            link.contexts.insert(context.number);
+        }
         for (number, memory) in context.arenas() {
             if link.arenas.insert(number) {
                 let message = LinkMessage::Arena { number };
                 link.socket.send(message, &[memory.fd.as_fd()])?;
             }
         }
-        let files = [
-            ring.as_fd(),
-            context.ready.fd.as_fd(),
-            context.wake.as_fd(),
-            self.peer_wake.as_fd(),
-        ];
-        link.socket.send(attach, &files)
+        link.socket.send(attach, &[ring.as_fd()])
     }
 
     /// Announces a newly registered arena to the peers that know this context.
@@ -363,6 +366,15 @@ impl Node {
                 // A peer that has ended need not be told. A peer that cannot be told keeps the
                 // mapping until it ends.
                 let _ = link.socket.send(LinkMessage::ArenaGone { number }, &[]);
+            }
+        }
+    }
+
+    /// Tells the peers that know a context that it was closed.
+    pub(crate) fn withdraw_context(&self, number: u32) {
+        for link in self.links().by_gid.values_mut() {
+            if link.contexts.remove(&number) {
+                let _ = link.socket.send(LinkMessage::ContextGone { number }, &[]);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Attacks of a hostile peer on a ring: forged writes, interleaved with the work of both halves.
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,12 +8,13 @@ use rpc_core::testing::hostile::Script;
 
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
-use super::super::wake::DomainReadyBits;
+use super::super::wake::{DomainReadyBits, SleepNote};
+use super::super::wake_socket::{EngineCaller, WakeSockets};
 use super::{
     ContextNotifier, MAX_IN_RING, RING_LEN, RingNotifier, RingReceiver, RingSender, SLOT_COUNT,
 };
-use crate::event_fd::EventFd;
-use crate::provider::soft::shared::memory::{Mapping, PeerAccess, SharedMemory};
+use crate::provider::soft::shared::copy::copy_message;
+use crate::provider::soft::shared::memory::{Mapping, PeerMemory, SharedMemory};
 
 impl RingReceiver {
     /// Makes one write to the ring that no correct process makes, chosen by the script.
@@ -95,12 +96,15 @@ pub fn soft_ring(bytes: &[u8]) {
     let mut receiver =
         RingReceiver::new(u32::from(script.byte()) << 16, false).expect("memory for a ring");
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
-    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).expect("it is a ring");
     let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
-    let file = EventFd::new().expect("an eventfd");
-    let engine = EventFd::new().expect("an eventfd");
-    let context = ContextNotifier::new(bits.mapping, file, engine).expect("bits of a domain");
-    let notifier = RingNotifier::new(Arc::new(context), usize::from(script.short()) << 4);
+    let note = SharedMemory::for_readers("note", size_of::<SleepNote>()).expect("memory");
+    let sockets = WakeSockets::new().expect("an epoll set");
+    let (_, wake) = sockets.add().expect("a pair of sockets");
+    let files = [bits.fd, note.fd, wake];
+    let context = ContextNotifier::from_peer(files, EngineCaller::default());
+    let context = Arc::new(context.expect("they are valid"));
+    let notifier = RingNotifier::new(context, usize::from(script.short()) << 4);
     let mut sender = RingSender::new(mapping, notifier).expect("it is a ring");
     let mut message = [0; MAX_IN_RING];
     while let Some(step) = script.step() {
@@ -121,8 +125,8 @@ pub fn soft_ring(bytes: &[u8]) {
                     // SAFETY: `peek` returned a payload of this length, which is at most the
                     // array's.
                     unsafe {
-                        let from = incoming.payload.as_ptr();
-                        ptr::copy_nonoverlapping(from, message.as_mut_ptr(), incoming.len);
+                        let to = NonNull::from(&mut message).cast();
+                        copy_message(incoming.payload, to, incoming.len);
                     }
                     if step & 8 != 0 {
                         receiver.is_closed_after_copy();

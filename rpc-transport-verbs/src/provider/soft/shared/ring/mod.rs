@@ -26,7 +26,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub(crate) use receiver::{Incoming, NextMessage, RingReceiver};
-pub(crate) use sender::{ContextNotifier, ReceiverState, RingNotifier, RingSender};
+pub(crate) use sender::{ContextNotifier, NotifierFiles, ReceiverState, RingNotifier, RingSender};
 
 use self::closed::Closed;
 use super::commit::{AckWord, CommitWord};
@@ -61,7 +61,7 @@ const RING_AND_STAGING_LEN: usize = STAGING_OFFSET + STAGES as usize * STAGE_LEN
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
 /// Version of the shared-memory layout. Raise it with every change to the layout above, to the
 /// ready bits, or to the link messages.
-pub(crate) const LAYOUT_VERSION: u32 = 3;
+pub(crate) const LAYOUT_VERSION: u32 = 4;
 
 #[repr(C, align(64))]
 struct Preamble {

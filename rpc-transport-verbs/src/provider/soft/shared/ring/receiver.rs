@@ -75,6 +75,12 @@ impl NextMessage {
         }
         commit
     }
+
+    /// Returns true if a message has been committed; for a ring that is not expected to have one.
+    pub(crate) fn has_come(&self) -> bool {
+        // SAFETY: as in `look`.
+        unsafe { self.word.as_ref() }.peek(self.sequence).is_some()
+    }
 }
 
 /// Requests a slot's second cache line without waiting for it.
@@ -304,6 +310,16 @@ impl RingReceiver {
     #[cfg(all(any(test, fuzzing), not(loom)))]
     pub(super) fn ring_for_tests(&self) -> &Ring {
         &self.ring
+    }
+
+    /// Commits an empty message, as the sender does.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn commit_for_tests(&self) {
+        let commit = Commit {
+            len: 0,
+            flags: Flags::default(),
+        };
+        self.ring.commit_word(self.next).publish(self.next, commit);
     }
 
     #[cfg(all(any(test, fuzzing), not(loom)))]

@@ -1,18 +1,19 @@
 //! The sending half of a ring: the receiver's memory, mapped into this process.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::sync::{AtomicU64, Ordering};
-use super::super::wake::DomainReadyBits;
+use super::super::wake::{DomainReadyBits, InSharedMemory, Mapped, SleepNote};
+use super::super::wake_socket::{EngineCaller, WakeSender};
 use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
-use crate::event_fd::EventFd;
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
-use crate::provider::soft::shared::memory::Mapping;
+use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 
 /// The sending half of a ring.
 #[derive(Debug)]
@@ -30,27 +31,38 @@ pub(crate) struct RingSender {
     notifier: RingNotifier,
 }
 
-/// Handle that notifies a context that does not poll its rings, and wakes it if it sleeps.
+/// Handle that notifies a peer's context that does not poll its rings, and wakes it if it sleeps.
 #[derive(Debug)]
 pub(crate) struct ContextNotifier {
-    bits: Mapping,
-    file: EventFd,
-    /// Written to make the engine of the context's process maintain its contexts.
-    engine: EventFd,
+    /// The context's ready bits for this process.
+    bits: Mapped<DomainReadyBits>,
+    note: Mapped<SleepNote>,
+    wake: WakeSender,
+    /// Makes the engine of the context's process maintain its contexts.
+    engine: EngineCaller,
 }
 
-impl ContextNotifier {
-    /// Returns `None` if the memory is too short for a domain's ready bits.
-    pub(crate) fn new(bits: Mapping, file: EventFd, engine: EventFd) -> Option<Self> {
-        let is_long_enough = bits.len() >= size_of::<DomainReadyBits>();
-        is_long_enough.then_some(Self { bits, file, engine })
-    }
+/// The files with which a context is notified: its ready bits for one peer, its sleep note, and the
+/// peer's end of a pair of wake sockets.
+pub(crate) type NotifierFiles = [OwnedFd; 3];
 
-    fn bits(&self) -> &DomainReadyBits {
-        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it
-        // lives as long as `self`. The bits are atomics, for which all bit patterns are valid.
-        unsafe { self.bits.start().cast().as_ref() }
+impl ContextNotifier {
+    /// Adopts the files that a peer sent for one of its contexts.
+    pub(crate) fn from_peer(files: NotifierFiles, engine: EngineCaller) -> io::Result<Self> {
+        let [bits, note, wake] = files;
+        Ok(Self {
+            bits: mapped(&bits, PeerMemory::ReadyBits)?,
+            note: mapped(&note, PeerMemory::SleepNote)?,
+            wake: WakeSender::from_peer(wake)?,
+            engine,
+        })
     }
+}
+
+fn mapped<T: InSharedMemory>(file: &OwnedFd, memory: PeerMemory) -> io::Result<Mapped<T>> {
+    let mapping = Mapping::from_peer(file, size_of::<T>(), memory)?;
+    // The length was just checked.
+    Mapped::new(Arc::new(mapping)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Handle that notifies a context about one of its rings.
@@ -79,9 +91,10 @@ impl RingNotifier {
     #[cold]
     fn notify(&self) -> ReceiverState {
         point!(ReadyBit);
-        if self.context.bits().announce(self.index) {
+        self.context.bits.set(self.index);
+        if self.context.note.is_asleep_after_bit() {
             point!(Wake);
-            self.context.file.write();
+            self.context.wake.wake();
             ReceiverState::Asleep
         } else {
             ReceiverState::Cold
@@ -90,8 +103,8 @@ impl RingNotifier {
 
     #[cold]
     fn wake_engine(&self) {
-        if self.context.bits().note.is_unattended_after_commit() {
-            self.context.engine.write();
+        if self.context.note.is_unattended_after_commit() {
+            self.context.engine.call();
         }
     }
 }

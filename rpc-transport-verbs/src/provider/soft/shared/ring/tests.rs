@@ -1,7 +1,7 @@
 //! Tests of a ring against a small model, and against peers that write garbage into it.
 
 use std::collections::VecDeque;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,24 +9,26 @@ use proptest::prelude::*;
 
 use super::sender::BadAck;
 use super::*;
-use crate::event_fd::EventFd;
-use crate::provider::soft::shared::memory::{PeerAccess, SharedMemory};
-use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::provider::soft::shared::copy::copy_message;
+use crate::provider::soft::shared::memory::{PeerMemory, SharedMemory};
+use crate::provider::soft::shared::wake::{DomainReadyBits, SleepNote};
+use crate::provider::soft::shared::wake_socket::{EngineCaller, WakeSockets};
 
 /// Returns both halves of one ring, mapped twice, as in two processes.
 pub(super) fn pair(psn: u32) -> (RingSender, RingReceiver) {
     let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
-    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
-    (RingSender::new(mapping, notifier()).unwrap(), receiver)
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
+    (RingSender::new(mapping, notifier(3)).unwrap(), receiver)
 }
 
-fn notifier() -> RingNotifier {
+pub(super) fn notifier(index: usize) -> RingNotifier {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
-    let file = EventFd::new().unwrap();
-    let engine = EventFd::new().unwrap();
-    let context = ContextNotifier::new(bits.mapping, file, engine).unwrap();
-    RingNotifier::new(Arc::new(context), 3)
+    let note = SharedMemory::for_readers("test", size_of::<SleepNote>()).unwrap();
+    let (_, wake) = WakeSockets::new().unwrap().add().unwrap();
+    let files = [bits.fd, note.fd, wake];
+    let context = ContextNotifier::from_peer(files, EngineCaller::default()).unwrap();
+    RingNotifier::new(Arc::new(context), index)
 }
 
 fn send(sender: &mut RingSender, message: &[u8]) {
@@ -37,7 +39,11 @@ fn copy(incoming: &Incoming) -> Vec<u8> {
     let mut bytes = vec![0; incoming.len];
     // SAFETY: `peek` returned a payload of this length, and the message is not yet acknowledged.
     unsafe {
-        ptr::copy_nonoverlapping(incoming.payload.as_ptr(), bytes.as_mut_ptr(), incoming.len)
+        copy_message(
+            incoming.payload,
+            NonNull::from(&mut *bytes).cast(),
+            incoming.len,
+        )
     };
     bytes
 }
@@ -238,6 +244,6 @@ fn a_ring_of_another_layout_is_refused() {
         .version
         .store(LAYOUT_VERSION + 1, Ordering::Relaxed);
     let fd = receiver.fd().try_clone_to_owned().unwrap();
-    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
-    assert!(RingSender::new(mapping, notifier()).is_err());
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
+    assert!(RingSender::new(mapping, notifier(3)).is_err());
 }

@@ -44,20 +44,20 @@ fn loom_cold_ring_loses_no_message() {
 fn loom_unattended_context_loses_no_request() {
     loom::model(|| {
         let shared = Sleeping::new();
-        shared.ready.note.set_unattended();
+        shared.note.set_unattended();
         let sender = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 shared.message.store(1, Ordering::Release);
-                if shared.ready.note.is_unattended_after_commit() {
+                if shared.note.is_unattended_after_commit() {
                     shared.file.fetch_add(1, Ordering::Relaxed);
                 }
             })
         };
         // The engine was woken for an earlier request.
-        shared.ready.note.set_attended();
+        shared.note.set_attended();
         shared.message.load(Ordering::Acquire);
-        shared.ready.note.set_unattended();
+        shared.note.set_unattended();
         let is_seen = shared.message.load(Ordering::Acquire) == 1;
         sender.join().unwrap();
         let is_called = shared.file.load(Ordering::Relaxed) > 0;
@@ -65,11 +65,12 @@ fn loom_unattended_context_loses_no_request() {
     });
 }
 
-/// State shared by a sleeper and a sender; `file` stands for the eventfd.
+/// State shared by a sleeper and a sender; `file` stands for the wake socket.
 struct Sleeping {
     message: AtomicU64,
     mark: Mark,
     ready: ReadyBits<1, 1>,
+    note: SleepNote,
     file: AtomicU64,
 }
 
@@ -79,6 +80,7 @@ impl Sleeping {
             message: AtomicU64::new(0),
             mark: Mark::new(),
             ready: ReadyBits::new(),
+            note: SleepNote::new(),
             file: AtomicU64::new(0),
         })
     }
@@ -89,8 +91,11 @@ impl Sleeping {
     }
 
     fn ring(&self) {
-        if self.mark.is_armed_after_commit() && self.ready.announce(5) {
-            self.file.fetch_add(1, Ordering::Relaxed);
+        if self.mark.is_armed_after_commit() {
+            self.ready.set(5);
+            if self.note.is_asleep_after_bit() {
+                self.file.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -113,7 +118,7 @@ fn loom_sleeper_is_woken_for_every_message() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.send(1))
         };
-        shared.ready.note.fall_asleep();
+        shared.note.fall_asleep();
         let seen = shared.peek_and_cool() == 1;
         sender.join().unwrap();
         let woken = shared.file.load(Ordering::Relaxed) > 0;
@@ -131,7 +136,7 @@ fn loom_sleeper_is_woken_for_every_message_of_a_cold_ring() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.send(1))
         };
-        shared.ready.note.fall_asleep();
+        shared.note.fall_asleep();
         let mut seen = false;
         shared.ready.take(64, |_| seen = true);
         sender.join().unwrap();
@@ -146,7 +151,7 @@ fn loom_sleeper_is_woken_for_every_message_of_a_cold_ring() {
 fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
     loom::model(|| {
         let shared = Sleeping::new();
-        shared.ready.note.fall_asleep();
+        shared.note.fall_asleep();
         shared.peek_and_cool();
         let sender = {
             let shared = Arc::clone(&shared);
@@ -164,6 +169,63 @@ fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
             seen == 2 || woken,
             "message 2 is slept through (seen {seen}, woken before: {was_woken})"
         );
+    });
+}
+
+/// Bits that are set while a word is being taken are found then or at the next look, in the order in
+/// which a poll takes them: one summary bit, then its word.
+#[test]
+fn loom_ready_bit_is_not_lost_while_a_word_is_taken() {
+    loom::model(|| {
+        let ready = Arc::new(ReadyBits::<1, 1>::new());
+        let sender = {
+            let ready = Arc::clone(&ready);
+            thread::spawn(move || {
+                ready.set(1);
+                ready.set(2);
+            })
+        };
+        let mut taken = 0_u64;
+        ready.take_word(64, |index| taken |= 1 << index);
+        sender.join().unwrap();
+        ready.take_word(64, |index| taken |= 1 << index);
+        assert_eq!(taken, 0b110);
+    });
+}
+
+/// A context with two peers falls asleep while both send: each peer has ready bits of its own, and
+/// the note is shared. Each message has been seen, or a file is written.
+#[test]
+fn loom_sleeper_is_woken_by_each_of_two_peers() {
+    loom::model(|| {
+        let note = Arc::new(SleepNote::new());
+        let peers: Vec<_> = (0..2)
+            .map(|_| Arc::new((ReadyBits::<1, 1>::new(), AtomicU64::new(0))))
+            .collect();
+        let senders: Vec<_> = peers
+            .iter()
+            .map(|peer| {
+                let (peer, note) = (Arc::clone(peer), Arc::clone(&note));
+                thread::spawn(move || {
+                    peer.0.set(5);
+                    if note.is_asleep_after_bit() {
+                        peer.1.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        note.fall_asleep();
+        let mut seen = [false; 2];
+        for (peer, seen) in peers.iter().zip(&mut seen) {
+            peer.0.take(64, |_| *seen = true);
+        }
+        for sender in senders {
+            sender.join().unwrap();
+        }
+        for (peer, seen) in peers.iter().zip(seen) {
+            let woken = peer.1.load(Ordering::Relaxed) > 0;
+            assert!(seen || woken, "a message is slept through");
+        }
     });
 }
 
@@ -229,7 +291,7 @@ fn loom_sleeper_is_woken_by_a_later_doorbell() {
                 shared.ring();
             })
         };
-        shared.ready.note.fall_asleep();
+        shared.note.fall_asleep();
         let mut seen = shared.peek_and_cool();
         if shared.file.swap(0, Ordering::Relaxed) > 0 {
             seen = shared.peek_and_cool();

@@ -1,0 +1,287 @@
+//! The files through which a peer wakes a sleeping context, and the engine of its process.
+//!
+//! Each pair of a context and a peer process has a pair of connected sockets, made by the context's
+//! process. The context keeps one end, which no other process ever has, and waits for it; the peer
+//! gets the other end and sends a byte through it.
+//!
+//! Nothing that the peer does with its end blocks the context's process, and the other way around:
+//! every send and receive is non-blocking by a flag of the call. The flag of a file, `O_NONBLOCK`,
+//! would not do: it belongs to the open file, which both processes have, so either could clear it.
+//! A send into a full socket fails, and the socket is readable already. A peer can fill its own
+//! socket, or shut it down, and then does not wake the context any more; the sockets of other peers
+//! are not concerned.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
+};
+
+/// The peer's end of a pair: wakes the context.
+#[derive(Debug)]
+pub(crate) struct WakeSender(OwnedFd);
+
+impl WakeSender {
+    /// Adopts a file from a peer after checking that it is a Unix stream socket: a send to it does
+    /// not block. Writes nothing to the file.
+    pub(crate) fn from_peer(file: OwnedFd) -> io::Result<Self> {
+        let is_stream = sockopt::socket_domain(&file) == Ok(AddressFamily::UNIX)
+            && sockopt::socket_type(&file) == Ok(SocketType::STREAM);
+        if !is_stream {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the peer sent a file that is not a Unix stream socket, to be woken with",
+            ));
+        }
+        Ok(Self(file))
+    }
+
+    /// Wakes the context.
+    pub(crate) fn wake(&self) {
+        // This fails if the socket is full, which wakes the context as well; or if the context is
+        // gone.
+        let _ = send_now(self.0.as_fd(), &[1]);
+    }
+}
+
+/// Sends without blocking, whatever the peer has done to the socket.
+fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    Ok(send(
+        socket,
+        bytes,
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    )?)
+}
+
+/// Bytes taken out of a socket at a time. A correct peer has seldom more than one on its way.
+const DRAINED: usize = 512;
+/// Sockets emptied at a time.
+const SOCKETS_PER_DRAIN: usize = 32;
+
+/// A context's ends of its pairs: a file that is readable while any of them is.
+#[derive(Debug)]
+pub(crate) struct WakeSockets {
+    epoll: OwnedFd,
+    sockets: Mutex<Sockets>,
+}
+
+#[derive(Debug)]
+struct Sockets {
+    by_token: HashMap<u64, OwnedFd>,
+    next_token: u64,
+}
+
+/// Identifies one of a context's sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WakeToken(u64);
+
+impl WakeSockets {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            sockets: Mutex::new(Sockets {
+                by_token: HashMap::new(),
+                next_token: 0,
+            }),
+        })
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Sockets> {
+        // The map is changed in one step, so a panic under the lock leaves it consistent.
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a pair for a peer and returns the peer's end.
+    pub(crate) fn add(&self) -> io::Result<(WakeToken, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (own, peers) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let mut sockets = self.sockets();
+        let token = sockets.next_token;
+        sockets.next_token += 1;
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.epoll, &own, data, epoll::EventFlags::IN)?;
+        sockets.by_token.insert(token, own);
+        Ok((WakeToken(token), peers))
+    }
+
+    /// Closes the socket of a peer.
+    pub(crate) fn remove(&self, token: WakeToken) {
+        // Closing the file, of which there is no copy, also removes it from the epoll set.
+        self.sockets().by_token.remove(&token.0);
+    }
+
+    /// Empties the sockets, so that the file is not readable until the next byte: up to
+    /// `SOCKETS_PER_DRAIN` of them, and `DRAINED` bytes of each. What is left keeps the file
+    /// readable. Closes the sockets that have come to their end.
+    pub(crate) fn drain(&self) {
+        let mut space = [MaybeUninit::uninit(); SOCKETS_PER_DRAIN];
+        let at_once = Timespec::default();
+        // This fails only if a signal interrupts it: then the next wait returns at once.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&at_once)) else {
+            return;
+        };
+        if events.is_empty() {
+            return;
+        }
+        let by_token = &mut self.sockets().by_token;
+        for event in events {
+            let token = event.data.u64();
+            let Some(socket) = by_token.get(&token) else {
+                continue;
+            };
+            let mut bytes = [0; DRAINED];
+            match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Ok((_, 0)) | Err(_) => drop(by_token.remove(&token)),
+            }
+        }
+    }
+}
+
+impl AsFd for WakeSockets {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// Handle that wakes the engine of a peer's process, by a message on the link to it. It has no effect
+/// while there is no link.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EngineCaller(Arc<Mutex<Option<EngineCall>>>);
+
+/// The link, and the message.
+#[derive(Debug)]
+struct EngineCall {
+    link: Arc<OwnedFd>,
+    message: Vec<u8>,
+}
+
+impl EngineCaller {
+    fn call_slot(&self) -> MutexGuard<'_, Option<EngineCall>> {
+        // Assigned in one step, so a panic under the lock leaves it consistent.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses a new link from now on.
+    pub(crate) fn set_link(&self, link: Arc<OwnedFd>, message: Vec<u8>) {
+        *self.call_slot() = Some(EngineCall { link, message });
+    }
+
+    /// Releases the link.
+    pub(crate) fn clear(&self) {
+        *self.call_slot() = None;
+    }
+
+    /// Wakes the engine.
+    pub(crate) fn call(&self) {
+        if let Some(call) = &*self.call_slot() {
+            // If the link is full, its messages wake the engine; the engine's next tick finds what
+            // this call was for.
+            let _ = send_now(call.link.as_fd(), &call.message);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, fstat, memfd_create};
+    use rustix::net::{Shutdown, shutdown};
+
+    use super::*;
+
+    fn is_readable(sockets: &WakeSockets) -> bool {
+        let mut files = [PollFd::new(sockets, PollFlags::IN)];
+        poll(&mut files, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    fn pair(sockets: &WakeSockets) -> (WakeToken, WakeSender) {
+        let (token, file) = sockets.add().unwrap();
+        (token, WakeSender::from_peer(file).unwrap())
+    }
+
+    #[test]
+    fn a_byte_of_any_peer_makes_the_file_readable_until_it_is_drained() {
+        let sockets = WakeSockets::new().unwrap();
+        let peers: Vec<_> = (0..40).map(|_| pair(&sockets).1).collect();
+        assert!(!is_readable(&sockets), "adopting a file does not write it");
+        for peer in &peers {
+            peer.wake();
+            peer.wake();
+        }
+        assert!(is_readable(&sockets));
+        sockets.drain();
+        assert!(is_readable(&sockets), "more sockets than one drain empties");
+        sockets.drain();
+        assert!(!is_readable(&sockets));
+        sockets.drain();
+    }
+
+    /// A peer clears the flag of its file and fills it: nobody blocks, and the context is woken.
+    #[test]
+    fn a_full_or_blocking_socket_blocks_nobody() {
+        let sockets = WakeSockets::new().unwrap();
+        let (_, peer) = pair(&sockets);
+        fcntl_setfl(&peer.0, OFlags::empty()).unwrap();
+        let start = Instant::now();
+        let mut sent = 0;
+        while send_now(peer.0.as_fd(), &[0; 4096]).is_ok() {
+            sent += 4096;
+        }
+        assert!(sent > DRAINED, "{sent} bytes fit");
+        peer.wake();
+        let mut drains = 0;
+        while is_readable(&sockets) {
+            sockets.drain();
+            drains += 1;
+        }
+        assert!(drains >= sent / DRAINED);
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_socket_at_its_end_does_not_stay_readable_and_the_others_work() {
+        let sockets = WakeSockets::new().unwrap();
+        let (_, shut) = pair(&sockets);
+        let (_, closed) = pair(&sockets);
+        let (gone, removed) = pair(&sockets);
+        let (_, good) = pair(&sockets);
+        shutdown(&shut.0, Shutdown::Both).unwrap();
+        drop(closed);
+        sockets.remove(gone);
+        sockets.drain();
+        assert!(!is_readable(&sockets));
+        assert_eq!(sockets.sockets().by_token.len(), 1);
+        shut.wake();
+        removed.wake();
+        assert!(!is_readable(&sockets));
+        good.wake();
+        assert!(is_readable(&sockets));
+    }
+
+    #[test]
+    fn what_is_no_stream_socket_is_refused_and_not_written() {
+        let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        let copy = memory.try_clone().unwrap();
+        assert!(WakeSender::from_peer(memory).is_err());
+        assert_eq!(fstat(&copy).unwrap().st_size, 0);
+        let (reads, writes) = rustix::pipe::pipe().unwrap();
+        drop(reads);
+        assert!(WakeSender::from_peer(writes).is_err());
+        for kind in [SocketType::DGRAM, SocketType::SEQPACKET] {
+            let flags = SocketFlags::CLOEXEC;
+            let (here, _there) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+            assert!(WakeSender::from_peer(here).is_err());
+        }
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(WakeSender::from_peer(tcp.into()).is_err());
+    }
+}
