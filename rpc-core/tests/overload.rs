@@ -393,6 +393,33 @@ fn a_poller_that_blocks_once_is_not_overloaded() {
     pair.assert_nothing_left();
 }
 
+/// A peer that breaks the protocol behind requests of its own: those that have not begun never do, and
+/// the other connections go on.
+#[test]
+fn requests_of_a_connection_that_was_closed_do_not_begin() {
+    let mut host = Host::new();
+    let (hostile, good) = (host.client("hostile"), host.client("good"));
+    let calls: Vec<_> = (0..5).map(|_| work(&hostile, 1, None)).collect();
+    let mut calls: Vec<_> = calls.into_iter().chain([work(&good, 1, None)]).collect();
+    for call in &mut calls {
+        assert!(poll_call(call).is_none());
+    }
+    let first = host.server.connections()[0];
+    host.server.inject(first, vec![0xff; 16]);
+    host.network.settle();
+    assert!(poll_call(&mut calls[5]).unwrap().is_ok());
+    let served = calls[..5].iter_mut().filter_map(poll_call);
+    let served = served.filter(Result::is_ok).count() as u32;
+    assert_eq!(host.begun.get(), served + 1);
+    assert!(
+        served < 5,
+        "the violation came before the last request began"
+    );
+    drop(calls);
+    drop(hostile);
+    host.network.assert_nothing_left();
+}
+
 type SharedCall = Pin<Box<dyn Future<Output = Result<Response<u64>, CallError>>>>;
 
 fn shared_work(channel: &Channel, ms: u64, timeout: Duration) -> SharedCall {

@@ -23,6 +23,11 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    /// Makes this turn check the deadlines: its handlers took so long that some may have passed.
+    pub(super) fn check_clock_in_this_turn(&self) {
+        self.turns.set(TURNS_PER_CLOCK - 1);
+    }
+
     #[cold]
     pub(super) fn retry_waiting(&self) {
         let turns = self.turns.get().wrapping_add(1);

@@ -16,6 +16,7 @@ impl<T: Transport> Driver<T> {
         for (_, link) in &state.links {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
+            report("requests that wait", link.requests.len());
         }
         let lent = self.lent_task.take();
         let spare = usize::from(lent.is_some());

@@ -17,8 +17,8 @@
 //!   slot, no credit and no place among the calls in flight is held by a call that cannot succeed.
 //! * The overload ends when the queue is empty.
 //! * Overloaded or not, a request with less time left than a call takes at the moment, and half of
-//!   that for the way back, is refused. After [`MOST_REFUSALS`] in a row, one is begun
-//!   nevertheless: it shows how long a call takes now, if that was wrong.
+//! that for the way back, is refused. The measure is the shorter of the two latest calls, so that
+//!   a single slow call does not shut out short ones, and it is only used while it is fresh.
 //!
 //! A call without a deadline is never late, so that a client without deadlines that keeps many calls
 //! in flight does not overload a server. In a queue that others have overloaded, it counts as one
@@ -45,8 +45,9 @@ const LEAST_LOOKS: u32 = 4;
 /// The time that a call without a deadline may take, in a queue that is overloaded.
 const UNLIMITED: Duration = Duration::from_secs(1);
 
-/// Requests in a row that are refused because of the time that a call takes.
-const MOST_REFUSALS: u32 = 64;
+/// How long the time that a call takes is remembered at least. It is remembered for two calls as
+/// well, if they take longer.
+const MEMORY: Duration = Duration::from_millis(100);
 
 /// A request that has been received and not begun.
 #[derive(Debug)]
@@ -77,10 +78,9 @@ pub(super) struct RequestQueue<B> {
     /// Nanoseconds of the poller's time that this connection may still use in this round; negative
     /// if it has used more.
     pub(super) deficit_ns: i64,
-    /// The time that a call of this connection takes: an average over the latest ones.
-    pub(super) service: Duration,
-    /// Requests in a row that were refused because a call takes too long.
-    refused: u32,
+    /// The time that the two latest calls took; zero as long as there were none.
+    latest: [Duration; 2],
+    measured_at: Option<Instant>,
     late_since: Option<Instant>,
     late_looks: u32,
     is_overloaded: bool,
@@ -91,8 +91,8 @@ impl<B> Default for RequestQueue<B> {
         Self {
             requests: VecDeque::new(),
             deficit_ns: 0,
-            service: Duration::ZERO,
-            refused: 0,
+            latest: [Duration::ZERO; 2],
+            measured_at: None,
             late_since: None,
             late_looks: 0,
             is_overloaded: false,
@@ -157,20 +157,30 @@ impl<B> RequestQueue<B> {
         }
         Some(match taken.left(look) {
             Some(Duration::ZERO) => Taken::Expire(taken),
-            Some(left) if self.is_too_little(left) => Taken::Refuse(taken),
-            _ if sheds => Taken::Refuse(taken),
-            _ => {
-                self.refused = 0;
-                Taken::Begin(taken)
-            }
+            Some(left) if sheds || self.is_too_little(left, look.now) => Taken::Refuse(taken),
+            None if sheds => Taken::Refuse(taken),
+            _ => Taken::Begin(taken),
         })
     }
 
     /// Returns true if `left` does not suffice for a call and its response.
-    fn is_too_little(&mut self, left: Duration) -> bool {
-        let is_too_little = left < self.service * 3 / 2 && self.refused < MOST_REFUSALS;
-        self.refused += u32::from(is_too_little);
-        is_too_little
+    fn is_too_little(&self, left: Duration, now: Instant) -> bool {
+        let service = self.service();
+        let is_fresh = self
+            .measured_at
+            .is_some_and(|at| now.saturating_duration_since(at) < MEMORY.max(2 * service));
+        is_fresh && left < service * 3 / 2
+    }
+
+    /// Returns the time that a call takes; zero if that is not known.
+    pub(super) fn service(&self) -> Duration {
+        self.latest[0].min(self.latest[1])
+    }
+
+    /// Records the time that a call took.
+    pub(super) fn measured(&mut self, took: Duration, now: Instant) {
+        self.latest = [self.latest[1], took];
+        self.measured_at = Some(now);
     }
 
     /// Takes all requests, because the connection has ended.

@@ -34,7 +34,7 @@ const REQUESTS_PER_TURN: u32 = 64;
 const TURN_TIME: Duration = Duration::from_micros(200);
 
 /// Requests that a visit begins, and requests that it refuses or answers as expired.
-const REQUESTS_PER_VISIT: u32 = 16;
+const REQUESTS_PER_VISIT: u32 = 8;
 const REFUSALS_PER_VISIT: u32 = 16;
 
 /// The least time that a connection may use in a round. Many short calls share a reading of the
@@ -86,7 +86,11 @@ impl<T: Transport> Driver<T> {
                 return self.serve_only();
             }
             let since = *started.get_or_insert(now);
-            if begun >= REQUESTS_PER_TURN || now.saturating_duration_since(since) >= TURN_TIME {
+            let took = now.saturating_duration_since(since);
+            if begun >= REQUESTS_PER_TURN || took >= TURN_TIME {
+                if took >= TURN_TIME {
+                    self.check_clock_in_this_turn();
+                }
                 return;
             }
             begun += self.visit_next(now);
@@ -124,6 +128,10 @@ impl<T: Transport> Driver<T> {
 
     /// Serves the request that is alone, if there is one.
     fn serve_only(&self) {
+        let next = self.state.borrow().run_queue.round.front().copied();
+        if next.is_none_or(|link| self.discard_if_ended(link)) {
+            return;
+        }
         let only = self.state.borrow_mut().take_only_request();
         let Some((link, request)) = only else {
             return;
@@ -137,6 +145,9 @@ impl<T: Transport> Driver<T> {
         let Some(link) = next else {
             return 0;
         };
+        if self.discard_if_ended(link) {
+            return 0;
+        }
         let mut visit = Visit { link, began: 0 };
         let most = self.state.borrow().requests_per_visit(link);
         let mut refused = 0;
@@ -181,6 +192,19 @@ impl<T: Transport> Driver<T> {
         } = request;
         let started = Started::Not { pushback };
         self.refuse(link, &header, served, buf, status, started);
+    }
+
+    /// Discards the requests of a connection that this side has closed, so that no handler runs for
+    /// it. Returns true if it has.
+    fn discard_if_ended(&self, link: LinkKey) -> bool {
+        let state = self.state.borrow();
+        let is_up = |link: &Link<_>| link.ended.is_none();
+        if state.links.get(link.index()).is_some_and(is_up) {
+            return false;
+        }
+        drop(state);
+        self.discard_queued(link);
+        true
     }
 
     /// Discards the requests that wait on a connection that has ended.
@@ -236,7 +260,7 @@ impl<T: Transport> State<T> {
         let Some(Link { requests, .. }) = self.links.get(link.index()) else {
             return 0;
         };
-        let service = requests.service.as_nanos() as i64;
+        let service = requests.service().as_nanos() as i64;
         let fits = requests.deficit_ns.checked_div(service).unwrap_or(1);
         fits.clamp(1, REQUESTS_PER_VISIT.into()) as u32
     }
@@ -265,7 +289,7 @@ impl<T: Transport> State<T> {
         }
         let requests = &mut self.links[visit.link.index()].requests;
         if let Some(each) = each {
-            requests.service = average(requests.service, each);
+            requests.measured(each, ended_at);
         }
         if requests.len() == 0 {
             self.run_queue.round.pop_front();
@@ -285,7 +309,7 @@ impl<T: Transport> State<T> {
         let waiting = requests.len();
         let rounds = u32::try_from(waiting + 1).unwrap_or(u32::MAX);
         let turns = u32::try_from(self.run_queue.round.len()).unwrap_or(u32::MAX);
-        let service = requests.service.min(LONGEST_PUSHBACK);
+        let service = requests.service().min(LONGEST_PUSHBACK);
         service
             .saturating_mul(rounds)
             .saturating_mul(turns)
