@@ -173,10 +173,10 @@ fn between(
             bytes[len - 1] = 0;
         }
         client.write_all(&bytes[..len]).unwrap();
-        // Magic, version, length, and an empty message of field 3.
-        let mut ready = [0; 12];
+        // Magic, version, length, range of versions, and an empty message of field 3.
+        let mut ready = [0; 16];
         client.read_exact(&mut ready).unwrap();
-        assert_eq!(ready[10..], [0x1a, 0]);
+        assert_eq!(ready[14..], [0x1a, 0]);
         if knows == Knows::ClientOnly {
             server.write_all(&ready).unwrap();
         } else {
