@@ -58,8 +58,9 @@ fn connect_errors() -> Vec<(ConnectError, &'static [&'static str])> {
             ConnectError::TimedOut {
                 address: address(),
                 timeout: Duration::from_secs(5),
+                reached: "no response arrived".to_owned(),
             },
-            &["5s", "handshake"],
+            &["5s", "handshake", "no response arrived"],
         ),
         (
             ConnectError::Device {

@@ -115,13 +115,15 @@ pub enum ConnectError {
     },
     /// The server did not complete the handshake in time.
     #[error(
-        "{address} accepted the TCP connection but did not complete the handshake within {timeout:?}"
+        "{address} accepted the TCP connection but did not complete the handshake within {timeout:?}: {reached}"
     )]
     TimedOut {
         /// The address as the application specified it.
         address: String,
         /// The time limit.
         timeout: Duration,
+        /// The stage of the handshake that was reached, as part of a sentence.
+        reached: String,
     },
     /// This side's device could not set up the connection.
     #[error("the local device could not set up the connection to {address}: {source}")]

@@ -1,6 +1,7 @@
 //! The client's half of connection setup: a blocking handshake on any thread, after which the
 //! poller adopts the connection.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 use super::control_thread;
 use super::handshake::choice;
 use super::handshake::client::{ClientHandshake, ServerResponse};
-use super::handshake::{Endpoint, HandshakeError, Offer, Welcome};
+use super::handshake::{Endpoint, HandshakeError, Offer, Received, Welcome};
 use super::keepalive::KeepaliveState;
 use super::liveness::LivenessConnection;
 use crate::transport::VerbsTransport;
@@ -82,18 +83,17 @@ impl Dialer<Dialed> for HandshakeDialer {
             })
             .map_err(|e| device_error(e.into()))?;
 
-        let exchange = |error| exchange_error(address, timeout, error);
-        deadline.write(&mut stream, &hello).map_err(exchange)?;
-        let welcome =
-            match read_response(&mut stream, &mut handshake, &deadline).map_err(exchange)? {
-                ServerResponse::Welcome(welcome) => welcome,
-                ServerResponse::Refused(reason) => {
-                    return Err(ConnectError::Refused {
-                        address: address.to_owned(),
-                        reason,
-                    });
-                }
-            };
+        let failed = |(reached, error)| exchange_error(address, timeout, reached, error);
+        let response = exchange(&mut stream, &mut handshake, &hello, &deadline);
+        let welcome = match response.map_err(failed)? {
+            ServerResponse::Welcome(welcome) => welcome,
+            ServerResponse::Refused(reason) => {
+                return Err(ConnectError::Refused {
+                    address: address.to_owned(),
+                    reason,
+                });
+            }
+        };
         // Queue pairs that the server did not choose are dropped here.
         let LaneOffer { lane, qp_init } =
             chosen(offers, &welcome, handshake.version()).map_err(|reason| {
@@ -107,7 +107,9 @@ impl Dialer<Dialed> for HandshakeDialer {
             .connect(qp_init, &welcome.endpoint)
             .map_err(|e| device_error(e.into()))?;
         let frame = handshake.ready().map_err(|e| device_error(e.into()))?;
-        deadline.write(&mut stream, &frame).map_err(exchange)?;
+        deadline
+            .write(&mut stream, &frame)
+            .map_err(|error| failed((Reached::Welcomed, error)))?;
 
         Ok(Dialed {
             lane: lane.number,
@@ -252,6 +254,25 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
     })
 }
 
+/// Sends the hello and reads the response. An error comes with the stage that was reached.
+fn exchange(
+    stream: &mut TcpStream,
+    handshake: &mut ClientHandshake,
+    hello: &[u8],
+    deadline: &Deadline,
+) -> Result<ServerResponse, (Reached, ExchangeError)> {
+    match deadline.write(stream, hello) {
+        Ok(()) => read_response(stream, handshake, deadline)
+            .map_err(|error| (Reached::HelloSent(handshake.received()), error)),
+        // A server may reject a client before it has read the hello, and close the socket. Then the
+        // hello cannot be sent, but the reason can be read.
+        Err(error) => match read_response(stream, handshake, deadline) {
+            Ok(refused @ ServerResponse::Refused(_)) => Ok(refused),
+            Ok(ServerResponse::Welcome(_)) | Err(_) => Err((Reached::Connected, error)),
+        },
+    }
+}
+
 fn read_response(
     stream: &mut TcpStream,
     handshake: &mut ClientHandshake,
@@ -280,7 +301,36 @@ enum ExchangeError {
     Handshake(#[from] HandshakeError),
 }
 
-fn exchange_error(address: &str, timeout: Duration, error: ExchangeError) -> ConnectError {
+/// The stage that a client's handshake has reached.
+#[derive(Clone, Copy, Debug)]
+enum Reached {
+    Connected,
+    /// How much of the response has arrived.
+    HelloSent(Received),
+    Welcomed,
+}
+
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected => f.write_str("this side's hello could not be sent in that time"),
+            Self::HelloSent(received) => {
+                write!(
+                    f,
+                    "this side's hello was sent, and {received} of the response arrived"
+                )
+            }
+            Self::Welcomed => f.write_str("the server's welcome arrived too late to answer it"),
+        }
+    }
+}
+
+fn exchange_error(
+    address: &str,
+    timeout: Duration,
+    reached: Reached,
+    error: ExchangeError,
+) -> ConnectError {
     let address = address.to_owned();
     match error {
         ExchangeError::Handshake(HandshakeError::Version { client, server }) => {
@@ -296,7 +346,11 @@ fn exchange_error(address: &str, timeout: Duration, error: ExchangeError) -> Con
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
             ) =>
         {
-            ConnectError::TimedOut { address, timeout }
+            ConnectError::TimedOut {
+                address,
+                timeout,
+                reached: reached.to_string(),
+            }
         }
         other => ConnectError::NotVerbline {
             address,

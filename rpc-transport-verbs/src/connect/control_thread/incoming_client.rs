@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rpc_core::transport::Admitted;
 use rustix::event::epoll::EventFlags;
 
+use super::handshakes::Stage;
 use super::preparer::JobResult;
 use super::{ListenerConfig, Token, is_transient};
 use crate::connect::handshake::Offer;
@@ -26,11 +27,11 @@ pub(super) struct IncomingClient {
     handshake: ServerHandshake,
     /// Bytes that the socket has not accepted yet.
     outgoing: Vec<u8>,
-    stage: Stage,
+    state: State,
 }
 
-enum Stage {
-    /// The client has connected, and its hello has not arrived yet.
+enum State {
+    /// The client has connected, and its hello has not arrived completely.
     Incoming,
     /// The client is admitted; another thread creates its queue pair.
     Admitted,
@@ -64,7 +65,7 @@ impl IncomingClient {
             config,
             handshake: ServerHandshake::default(),
             outgoing: Vec::new(),
-            stage: Stage::Incoming,
+            state: State::Incoming,
         }
     }
 
@@ -73,30 +74,47 @@ impl IncomingClient {
         !self.outgoing.is_empty()
     }
 
-    /// Returns true if the client was welcomed and only has to send `Ready`.
-    pub(super) fn is_in_rts(&self) -> bool {
-        matches!(self.stage, Stage::QpRts(..))
+    /// Returns the stage of the handshake.
+    pub(super) fn stage(&self) -> Stage {
+        match self.state {
+            State::Incoming => Stage::Incoming,
+            State::Admitted => Stage::Admitted,
+            State::QpRts(..) => Stage::Welcomed,
+            State::Rejected => Stage::Rejected,
+        }
     }
 
-    /// Returns true if the client was already rejected.
-    pub(super) fn is_rejected(&self) -> bool {
-        matches!(self.stage, Stage::Rejected)
+    /// Returns how far the client has come, as part of a sentence.
+    fn reached(&self) -> String {
+        match self.state {
+            State::Incoming => {
+                let bytes = self.handshake.received();
+                format!("the client connected and sent {bytes} of its hello")
+            }
+            State::Admitted => "the client's queue pair was being created".to_owned(),
+            State::QpRts(..) if self.is_writing() => {
+                "the client was welcomed, but did not read it".to_owned()
+            }
+            State::QpRts(..) => "the client was welcomed, but its Ready did not come".to_owned(),
+            State::Rejected => "the client had been rejected".to_owned(),
+        }
     }
 
     pub(super) fn handle_event(&mut self, flags: EventFlags) -> NextAction {
         if flags.contains(EventFlags::OUT) && self.write().is_err() {
-            return self.refuse("the socket ended");
+            self.give_up("the socket ended");
+            return NextAction::Close;
         }
         let mut bytes = [0; 4096];
         match (&*self.stream).read(&mut bytes) {
-            Ok(0) if matches!(self.stage, Stage::Rejected) => NextAction::Close,
+            Ok(0) if matches!(self.state, State::Rejected) => NextAction::Close,
             Ok(0) => {
-                self.refuse("the socket was closed in the middle of the handshake");
+                self.give_up("the client closed its socket");
                 NextAction::Close
             }
             // Continue to read: if bytes were left unread, closing the socket would send a reset,
             // and the client would lose the reason.
-            Ok(_) if matches!(self.stage, Stage::Rejected) => NextAction::Wait,
+            Ok(_) if matches!(self.state, State::Rejected) => NextAction::Wait,
             Ok(len) => match self.handshake.handle(&bytes[..len]) {
                 Ok(None) => NextAction::Wait,
                 Ok(Some(Request::Hello(offer))) => self.admit(offer),
@@ -105,7 +123,7 @@ impl IncomingClient {
             },
             Err(error) if is_transient(&error) => NextAction::Wait,
             Err(error) => {
-                self.refuse(&format!("the socket failed: {error}"));
+                self.give_up(&format!("the socket failed ({error})"));
                 NextAction::Close
             }
         }
@@ -120,13 +138,13 @@ impl IncomingClient {
             let reason = format!("the server has no poller {}", admitted.poller);
             return self.refuse(&reason);
         };
-        self.stage = Stage::Admitted;
+        self.state = State::Admitted;
         NextAction::CreateQueuePair(port.clone(), offer, admitted)
     }
 
     /// Handles the result of creating the queue pair.
     pub(super) fn job_done(&mut self, result: JobResult) -> NextAction {
-        if !matches!(self.stage, Stage::Admitted) {
+        if !matches!(self.state, State::Admitted) {
             // The client was rejected in the meantime.
             result.discard();
             return NextAction::Wait;
@@ -143,11 +161,14 @@ impl IncomingClient {
         } = client_in_rts;
         match self.handshake.welcome(welcome) {
             Ok(frame) => {
-                self.stage = Stage::QpRts(key, notice_sender, Box::new(keepalive_state));
+                self.state = State::QpRts(key, notice_sender, Box::new(keepalive_state));
                 self.outgoing = frame;
                 match self.write() {
                     Ok(()) => NextAction::Wait,
-                    Err(_) => self.refuse("the socket ended"),
+                    Err(_) => {
+                        self.give_up("the socket ended");
+                        NextAction::Close
+                    }
                 }
             }
             Err(error) => {
@@ -159,8 +180,8 @@ impl IncomingClient {
     }
 
     fn complete(&mut self) -> NextAction {
-        match std::mem::replace(&mut self.stage, Stage::Rejected) {
-            Stage::QpRts(key, notice_sender, keepalive_state) => {
+        match std::mem::replace(&mut self.state, State::Rejected) {
+            State::QpRts(key, notice_sender, keepalive_state) => {
                 let version = self.handshake.version();
                 tracing::debug!(peer = %self.peer, %key, version, "a client has connected");
                 let rest = std::mem::take(&mut self.handshake).into_rest();
@@ -170,17 +191,41 @@ impl IncomingClient {
                     rest,
                 )
             }
-            Stage::Admitted => self.refuse("it did not wait for the response to its hello"),
+            State::Admitted => self.refuse("it did not wait for the response to its hello"),
             // The state machine accepts no `Ready` before the hello.
-            Stage::Incoming | Stage::Rejected => NextAction::Close,
+            State::Incoming | State::Rejected => NextAction::Close,
         }
     }
 
-    /// Sends the reason and keeps the socket open, so the client can read the reason.
+    /// Rejects the client for what it sent, or because this side cannot serve it. Sends the reason
+    /// and keeps the socket open, so the client can read the reason.
     pub(super) fn refuse(&mut self, reason: &str) -> NextAction {
-        tracing::info!(peer = %self.peer, reason, "rejected a client");
-        if let Stage::QpRts(key, notice_sender, _) =
-            std::mem::replace(&mut self.stage, Stage::Rejected)
+        let stage = self.stage();
+        tracing::info!(peer = %self.peer, reason, ?stage, "rejected a client");
+        self.end(reason)
+    }
+
+    /// Rejects the client because its handshake ended before it was complete: for example, it took
+    /// too long. The reason says how far the handshake had come.
+    pub(super) fn give_up(&mut self, why: &str) -> NextAction {
+        let reason = format!("{why}: {}", self.reached());
+        self.refuse(&reason)
+    }
+
+    /// Rejects the client to make room for another one. Strangers can cause this often, so it is not
+    /// logged for each client.
+    pub(super) fn make_room(&mut self) {
+        let reason = format!(
+            "too many handshakes are in flight and this one has waited for the longest time: {}; try again",
+            self.reached()
+        );
+        tracing::debug!(peer = %self.peer, reason, "rejected a client");
+        self.end(&reason);
+    }
+
+    fn end(&mut self, reason: &str) -> NextAction {
+        if let State::QpRts(key, notice_sender, _) =
+            std::mem::replace(&mut self.state, State::Rejected)
         {
             let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
         }
@@ -202,7 +247,7 @@ impl IncomingClient {
                 Err(error) => return Err(error),
             }
         }
-        if matches!(self.stage, Stage::Rejected) {
+        if matches!(self.state, State::Rejected) {
             self.stream.shutdown(Shutdown::Write)?;
         }
         Ok(())

@@ -13,9 +13,15 @@
 //!                  preparer:  +--rejected--> sends the reason; closes at its end or the deadline
 //!                  creates its queue pair, on another thread
 //! ```
+//!
+//! Strangers can connect. The number of handshakes in flight is limited, in all and for each host
+//! (`handshakes.rs`). Each stage in which a handshake waits for its client has a deadline, in time
+//! in which this thread runs (`run_clock.rs`).
 
+mod handshakes;
 mod incoming_client;
 mod preparer;
+mod run_clock;
 mod sockets;
 
 use std::collections::{BinaryHeap, HashMap};
@@ -23,21 +29,21 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use rpc_core::transport::Admission;
 use rustix::event::epoll;
+use rustix::process::{Resource, getrlimit};
 
-use self::preparer::JobResult;
-use self::sockets::Sockets;
+use self::handshakes::{HandshakeLimits, Handshakes};
+use self::preparer::{JobResult, Preparers};
+use self::run_clock::RunClock;
+use self::sockets::{MadeRoom, Sockets};
+use super::handshake::STAGE_TIMEOUT;
 use super::liveness::{LivenessConnection, configure_socket, is_transient};
 use super::server::Port;
 use crate::event_fd::EventFd;
-
-/// Maximum number of handshakes in flight in the whole process. Each takes a socket and at most 64
-/// KiB of buffer; a thousand clients that start together fit.
-const MAX_HANDSHAKES: usize = 1024;
 
 /// Returns the control thread of this process, which starts at first use.
 pub(crate) fn control() -> io::Result<Control> {
@@ -68,6 +74,10 @@ pub(crate) struct ListenerConfig {
     /// The core's decision on which clients are admitted.
     pub(crate) admission: Arc<dyn Admission>,
 }
+
+/// Number of clients that may wait to be accepted, at most `net.core.somaxconn`. If more connect
+/// while this thread does not run, the kernel drops their first packet, which costs them a second.
+const BACKLOG: i32 = 4096;
 
 enum Command {
     Listen(TcpListener, Arc<ListenerConfig>, Sender<Token>),
@@ -103,10 +113,15 @@ impl Control {
             epoll,
             wakeup,
             commands: receiver,
-            preparers: preparer::start(&control)?,
+            preparers: Preparers::start(&control)?,
             sources: HashMap::new(),
             last_token: WAKEUP,
-            handshakes: 0,
+            handshakes: Handshakes::new(
+                HandshakeLimits::for_files(getrlimit(Resource::Nofile).current),
+                STAGE_TIMEOUT,
+            ),
+            clock: RunClock::new(Instant::now()),
+            made_room: MadeRoom::default(),
             deadlines: BinaryHeap::new(),
         };
         thread::Builder::new()
@@ -123,6 +138,8 @@ impl Control {
     ) -> io::Result<Listening> {
         let local_addr = listener.local_addr()?;
         listener.set_nonblocking(true)?;
+        // Replaces the limit that the standard library chose.
+        rustix::net::listen(&listener, BACKLOG)?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         self.command(Command::Listen(listener, Arc::new(config), sender))?;
         let token = receiver.recv().map_err(|_| thread_is_gone())?;

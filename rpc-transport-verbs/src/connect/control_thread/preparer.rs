@@ -2,8 +2,10 @@
 //!
 //! A device may be slow to connect one: for an address that does not answer, a kernel takes about a
 //! second. On the control thread, that would stop all other handshakes and keepalives. So four
-//! threads create the queue pairs.
+//! threads create the queue pairs. The hosts that clients connect from take turns, so a host with
+//! many slow clients delays the other hosts by a few of them.
 
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -12,7 +14,8 @@ use std::thread;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rpc_core::transport::Admitted;
 
-use super::{Command, Control, MAX_HANDSHAKES, Token};
+use super::handshakes::ClientHost;
+use super::{Command, Control, Token};
 use crate::connect::handshake::Offer;
 use crate::connect::server::{ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
@@ -20,6 +23,10 @@ use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 /// Number of threads: this many slow clients can be handled at a time before other clients have to
 /// wait.
 const PREPARERS: usize = 4;
+
+/// Maximum number of jobs that the threads have at a time: one more for each, so that it need not
+/// wait for the control thread between two.
+const MAX_HANDED_OVER: usize = 2 * PREPARERS;
 
 /// A client that needs a queue pair.
 pub(super) struct Job {
@@ -49,31 +56,166 @@ impl JobResult {
     }
 }
 
-/// Starts the threads, which send their results to `control` as commands.
-pub(super) fn start(control: &Control) -> io::Result<Sender<Job>> {
-    // Never full: each client has at most one job.
-    let (sender, jobs) = bounded(MAX_HANDSHAKES);
-    for _ in 0..PREPARERS {
-        let (jobs, control) = (jobs.clone(), control.clone());
-        thread::Builder::new()
-            .name("verbline-prepare".to_owned())
-            .spawn(move || run(&jobs, &control))?;
+/// The jobs that wait for a thread, and the way to the threads. Belongs to the control thread.
+pub(super) struct Preparers {
+    threads: Sender<Job>,
+    handed_over: usize,
+    /// The waiting jobs of each host that has any.
+    waiting: HashMap<ClientHost, VecDeque<Job>>,
+    /// The hosts in `waiting`, in the order of their turns.
+    turns: VecDeque<ClientHost>,
+}
+
+impl Preparers {
+    /// Starts the threads, which send their results to `control` as commands.
+    pub(super) fn start(control: &Control) -> io::Result<Self> {
+        let (sender, jobs) = bounded(MAX_HANDED_OVER);
+        for _ in 0..PREPARERS {
+            let (jobs, control) = (jobs.clone(), control.clone());
+            thread::Builder::new()
+                .name("verbline-prepare".to_owned())
+                .spawn(move || run(&jobs, &control))?;
+        }
+        Ok(Self::new(sender))
     }
-    Ok(sender)
+
+    fn new(threads: Sender<Job>) -> Self {
+        Self {
+            threads,
+            handed_over: 0,
+            waiting: HashMap::new(),
+            turns: VecDeque::new(),
+        }
+    }
+
+    /// Adds the job of a client of this host.
+    pub(super) fn add(&mut self, host: ClientHost, job: Job) {
+        let jobs = self.waiting.entry(host).or_default();
+        if jobs.is_empty() {
+            self.turns.push_back(host);
+        }
+        jobs.push_back(job);
+        self.hand_over();
+    }
+
+    /// Records that a thread has finished a job.
+    pub(super) fn finished_one(&mut self) {
+        self.handed_over -= 1;
+        self.hand_over();
+    }
+
+    /// Drops the job of a client that is gone, if it still waits.
+    pub(super) fn forget(&mut self, host: ClientHost, token: Token) {
+        let Some(jobs) = self.waiting.get_mut(&host) else {
+            return;
+        };
+        jobs.retain(|job| job.token != token);
+        if jobs.is_empty() {
+            self.waiting.remove(&host);
+            self.turns.retain(|turn| *turn != host);
+        }
+    }
+
+    fn hand_over(&mut self) {
+        while self.handed_over < MAX_HANDED_OVER {
+            let Some(host) = self.turns.pop_front() else {
+                return;
+            };
+            let Some(jobs) = self.waiting.get_mut(&host) else {
+                continue;
+            };
+            let job = jobs.pop_front();
+            if jobs.is_empty() {
+                self.waiting.remove(&host);
+            } else {
+                self.turns.push_back(host);
+            }
+            if let Some(job) = job {
+                // The channel has room for all jobs that the threads have. Its other end lives as
+                // long as the threads, which end with the process.
+                let is_sent = self.threads.try_send(job).is_ok();
+                debug_assert!(is_sent, "the threads live, and the channel has room");
+                self.handed_over += 1;
+            }
+        }
+    }
 }
 
 fn run(jobs: &Receiver<Job>, control: &Control) {
     for job in jobs {
-        // Skip a job whose client is gone: this is the only reference to its socket.
-        if Arc::strong_count(&job.stream) == 1 {
-            continue;
-        }
         let (token, key) = (job.token, LivenessKey::next());
-        let outcome = job
-            .port
-            .create_queue_pair(&job.offer, job.admitted, job.stream, key)
-            .map_err(|error| error.to_string());
+        // The only reference to a socket is that of the job if its client is gone.
+        let outcome = if Arc::strong_count(&job.stream) == 1 {
+            Err("the client is gone".to_owned())
+        } else {
+            job.port
+                .create_queue_pair(&job.offer, job.admitted, job.stream, key)
+                .map_err(|error| error.to_string())
+        };
         // Without the control thread there is nothing to notify.
         let _ = control.command(Command::JobDone(token, JobResult { key, outcome }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+    use std::sync::atomic::AtomicUsize;
+
+    use rpc_core::transport::ConnectionQuota;
+
+    use super::*;
+
+    fn host(number: u8) -> ClientHost {
+        SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 4000)).into()
+    }
+
+    fn job(token: Token, stream: &Arc<TcpStream>) -> Job {
+        Job {
+            token,
+            port: Port::new(Vec::new()),
+            offer: Offer {
+                endpoints: Vec::new(),
+                max_frame_len: 4096,
+                session: Vec::new(),
+                keepalive: false,
+            },
+            admitted: Admitted {
+                poller: 0,
+                client_session: Vec::new(),
+                server_session: Vec::new(),
+                quota: ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0))),
+            },
+            stream: Arc::clone(stream),
+        }
+    }
+
+    /// A host with a hundred clients does not delay another host by more than the jobs that the
+    /// threads have already, and the jobs of clients that are gone are not done.
+    #[test]
+    fn hosts_take_turns() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let (sender, threads) = bounded(MAX_HANDED_OVER);
+        let mut preparers = Preparers::new(sender);
+        for token in 1..=100 {
+            preparers.add(host(1), job(token, &stream));
+        }
+        for token in 201..=203 {
+            preparers.add(host(2), job(token, &stream));
+        }
+        preparers.forget(host(2), 202);
+        preparers.forget(host(1), 10);
+        let mut done = Vec::new();
+        while let Ok(job) = threads.try_recv() {
+            done.push(job.token);
+            preparers.finished_one();
+        }
+        let of_the_first: Vec<_> = (1..=8).collect();
+        assert_eq!(done[..8], of_the_first);
+        assert_eq!(done[8..13], [9, 201, 11, 203, 12]);
+        assert_eq!(done.len(), 101);
+        assert!(preparers.waiting.is_empty() && preparers.turns.is_empty());
+        assert_eq!(Arc::strong_count(&stream), 1);
     }
 }

@@ -8,19 +8,21 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use rustix::event::{Timespec, epoll};
 
-use super::super::handshake::TIMEOUT;
+use super::super::handshake::STAGE_TIMEOUT;
 use super::super::liveness::{LivenessConnection, configure_socket};
+use super::handshakes::{Handshakes, Room, Stage};
 use super::incoming_client::{IncomingClient, NextAction};
-use super::preparer::{Job, JobResult};
-use super::{Command, ListenerConfig, MAX_HANDSHAKES, Token, WAKEUP};
+use super::preparer::{Job, JobResult, Preparers};
+use super::run_clock::{RunClock, TICK};
+use super::{Command, ListenerConfig, Token, WAKEUP};
 use crate::event_fd::EventFd;
 use crate::transport::notices::LivenessEnd;
 
-/// The reason sent to clients above the limit.
-const TOO_MANY: &str = "the server has too many handshakes in flight; try again";
+/// The reason sent to a client for which no other handshake may end.
+const TOO_MANY: &str = "the server has too many handshakes in flight, and all of this host wait for the server; try again";
 
 /// Maximum number of accepts each time a listener is ready, so a flood of clients does not starve
 /// the other sockets.
@@ -30,17 +32,24 @@ const ACCEPT_BATCH: usize = 64;
 /// that cannot be accepted would wake the thread again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Minimum time between two log lines about handshakes that ended in favor of new clients.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The state of the thread.
 pub(super) struct Sockets {
     pub(super) epoll: OwnedFd,
     pub(super) wakeup: Arc<EventFd>,
     pub(super) commands: Receiver<Command>,
-    pub(super) preparers: Sender<Job>,
+    pub(super) preparers: Preparers,
     pub(super) sources: HashMap<Token, Source>,
     pub(super) last_token: Token,
-    /// Number of clients that are in their handshake.
-    pub(super) handshakes: usize,
-    /// When each source needs attention next. Entries of removed sources are skipped.
+    /// The clients that are in their handshake.
+    pub(super) handshakes: Handshakes,
+    /// The clock of their deadlines.
+    pub(super) clock: RunClock,
+    pub(super) made_room: MadeRoom,
+    /// When each listener or liveness connection needs attention next. Entries of removed sources
+    /// are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
 }
 
@@ -68,6 +77,7 @@ impl Sockets {
                     return;
                 }
             }
+            self.clock.advance(Instant::now());
             for event in &events {
                 match event.data.u64() {
                     WAKEUP => self.run_commands(),
@@ -75,13 +85,20 @@ impl Sockets {
                 }
             }
             self.handle_deadlines();
+            self.end_expired_handshakes();
         }
     }
 
     fn until_deadline(&self) -> Option<Timespec> {
-        let Reverse((deadline, _)) = self.deadlines.peek()?;
-        // Add one millisecond: the kernel rounds down and would wake the thread too early.
-        let wait = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let tick = self.handshakes.awaits_a_client().then_some(TICK);
+        let deadline = self.deadlines.peek().map(|Reverse((deadline, _))| {
+            // Add one millisecond: the kernel rounds down and would wake the thread too early.
+            deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
+        });
+        let wait = match (tick, deadline) {
+            (Some(tick), Some(deadline)) => tick.min(deadline),
+            (one, other) => one.or(other)?,
+        };
         Timespec::try_from(wait).ok()
     }
 
@@ -171,7 +188,9 @@ impl Sockets {
         let deleted = match &source {
             Source::Listener(listener, _) => epoll::delete(&self.epoll, listener),
             Source::Incoming(client) => {
-                self.handshakes -= 1;
+                if let Some(host) = self.handshakes.remove(token) {
+                    self.preparers.forget(host, token);
+                }
                 epoll::delete(&self.epoll, &client.stream)
             }
             Source::Liveness(liveness) => epoll::delete(&self.epoll, &liveness.stream),
@@ -190,7 +209,8 @@ impl Sockets {
             .sources
             .iter()
             .filter(|(_, source)| {
-                matches!(source, Source::Incoming(a) if a.listener == listener && !a.is_in_rts())
+                matches!(source, Source::Incoming(client)
+                    if client.listener == listener && client.stage() != Stage::Welcomed)
             })
             .map(|(token, _)| *token)
             .collect();
@@ -215,6 +235,7 @@ impl Sockets {
     }
 
     fn job_done(&mut self, token: Token, result: JobResult) {
+        self.preparers.finished_one();
         match self.sources.get_mut(&token) {
             Some(Source::Incoming(client)) => {
                 let next = client.job_done(result);
@@ -226,6 +247,10 @@ impl Sockets {
     }
 
     fn apply(&mut self, token: Token, next: NextAction) {
+        if let Some(Source::Incoming(client)) = self.sources.get(&token) {
+            let now = self.clock.running();
+            self.handshakes.enter(token, client.stage(), now);
+        }
         match next {
             NextAction::Close => {
                 self.remove(token);
@@ -239,7 +264,9 @@ impl Sockets {
                 }
             }
             NextAction::CreateQueuePair(port, offer, admitted) => {
-                if let Some(Source::Incoming(client)) = self.sources.get(&token) {
+                if let Some(Source::Incoming(client)) = self.sources.get(&token)
+                    && let Some(host) = self.handshakes.host(token)
+                {
                     let job = Job {
                         token,
                         port,
@@ -247,9 +274,7 @@ impl Sockets {
                         admitted,
                         stream: Arc::clone(&client.stream),
                     };
-                    if self.preparers.try_send(job).is_err() {
-                        self.end_handshake(token, TOO_MANY);
-                    }
+                    self.preparers.add(host, job);
                 }
             }
             NextAction::Wait => {
@@ -300,14 +325,17 @@ impl Sockets {
                 continue;
             }
             let mut client = Box::new(IncomingClient::new(stream, peer, token, Arc::clone(config)));
-            if self.handshakes >= MAX_HANDSHAKES {
-                client.refuse(TOO_MANY);
-                continue;
+            let host = peer.into();
+            match self.handshakes.room_for(host) {
+                Room::Free => {}
+                Room::InPlaceOf(oldest) => self.make_room(oldest),
+                Room::None => {
+                    client.refuse(TOO_MANY);
+                    continue;
+                }
             }
             if let Ok(token) = self.add(Source::Incoming(client)) {
-                self.handshakes += 1;
-                let deadline = Instant::now() + TIMEOUT;
-                self.deadlines.push(Reverse((deadline, token)));
+                self.handshakes.add(token, host, self.clock.running());
             }
         }
     }
@@ -324,21 +352,68 @@ impl Sockets {
                     let data = epoll::EventData::new_u64(token);
                     let _ = epoll::modify(&self.epoll, listener, data, epoll::EventFlags::IN);
                 }
-                Some(Source::Incoming(_)) => {
-                    self.end_handshake(token, "the handshake took longer than 5 s");
-                }
                 Some(Source::Liveness(_)) => self.end_interval(token),
-                None => {}
+                Some(Source::Incoming(_)) | None => {}
+            }
+        }
+    }
+
+    /// Ends the handshakes whose stage has waited too long for the client.
+    fn end_expired_handshakes(&mut self) {
+        let now = self.clock.running();
+        while let Some(token) = self.handshakes.expired(now) {
+            // Read what arrived while this thread was busy.
+            self.handle_event(token, epoll::EventFlags::IN);
+            if self.handshakes.expired(now) == Some(token) {
+                let why = format!("the handshake waited for its client for {STAGE_TIMEOUT:?}");
+                self.end_handshake(token, &why);
             }
         }
     }
 
     /// Ends a client's handshake now. Sends it the reason if the socket accepts it.
-    fn end_handshake(&mut self, token: Token, reason: &str) {
+    fn end_handshake(&mut self, token: Token, why: &str) {
         if let Some(Source::Incoming(mut client)) = self.remove(token)
-            && !client.is_rejected()
+            && client.stage() != Stage::Rejected
         {
-            client.refuse(reason);
+            client.give_up(why);
         }
+    }
+
+    /// Ends a client's handshake in favor of a new client.
+    fn make_room(&mut self, oldest: Token) {
+        if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
+            if client.stage() != Stage::Rejected {
+                client.make_room();
+            }
+            if let Some(ended) = self.made_room.count(Instant::now()) {
+                tracing::warn!(
+                    ended,
+                    "too many handshakes are in flight: the oldest ones of the host with most of them end in favor of new clients. If these are your clients, start fewer at a time, or raise the limit on open files (ulimit -n)"
+                );
+            }
+        }
+    }
+}
+
+/// Counts the handshakes that ended in favor of new clients, and limits how often this is logged.
+#[derive(Debug, Default)]
+pub(super) struct MadeRoom {
+    ended: u64,
+    logged: Option<Instant>,
+}
+
+impl MadeRoom {
+    /// Counts one. Returns the number since the last log line if it is time for another one.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        self.ended += 1;
+        let is_early = self
+            .logged
+            .is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL);
+        if is_early {
+            return None;
+        }
+        self.logged = Some(now);
+        Some(std::mem::take(&mut self.ended))
     }
 }

@@ -4,7 +4,7 @@ use rpc_core::transport::VersionRange;
 
 use super::frame::{self, Frame, Inbound, Reader};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer, VERSIONS, Welcome};
+use super::{HandshakeError, Offer, Received, VERSIONS, Welcome};
 
 /// The server's response.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,6 +61,11 @@ impl ClientHandshake {
     /// Returns the version that the server chose, or the newest that this side speaks.
     pub(crate) fn version(&self) -> u32 {
         self.version
+    }
+
+    /// Returns how much of the server's response has arrived.
+    pub(crate) fn received(&self) -> Received {
+        self.inbound.received()
     }
 
     /// Handles bytes read from the socket. Returns the server's response once it is complete.

@@ -1,5 +1,7 @@
 //! Encodes and parses the frames of the handshake.
 
+use std::fmt;
+
 use prost::Message;
 use rpc_core::transport::VersionRange;
 
@@ -96,6 +98,25 @@ pub(super) struct Frame {
     pub(super) body: Body,
 }
 
+/// How much of a message has arrived. Prints "nothing", "1 byte", "7 bytes" or "7 of 112 bytes".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    len: usize,
+    /// The length of the whole frame, if its prologue has arrived.
+    of: Option<usize>,
+}
+
+impl fmt::Display for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.len, self.of) {
+            (0, _) => f.write_str("nothing"),
+            (1, None) => f.write_str("1 byte"),
+            (len, None) => write!(f, "{len} bytes"),
+            (len, Some(of)) => write!(f, "{len} of {of} bytes"),
+        }
+    }
+}
+
 /// Received bytes that have not been parsed yet.
 ///
 /// Holds at most one frame and the bytes of a single read after it, provided that the caller calls
@@ -126,6 +147,18 @@ impl Inbound {
     /// version that the peer speaks, or the agreed one.
     pub(super) fn peer_version(&self) -> Option<u32> {
         self.peer_version
+    }
+
+    /// Returns how much of the next frame has arrived.
+    pub(super) fn received(&self) -> Received {
+        let message_len = self.message_len();
+        let version = self.u16_at(4);
+        Received {
+            len: self.bytes.len(),
+            of: version
+                .zip(message_len)
+                .map(|(version, message_len)| prologue_len(version) + message_len),
+        }
     }
 
     /// Appends received bytes.
@@ -162,10 +195,9 @@ impl Inbound {
             Some(peer) => Some(self.reader.agree(peer)?),
             None => None,
         };
-        let Some(len) = self.bytes.get(6..FIXED_LEN) else {
+        let Some(len) = self.message_len() else {
             return Ok(None);
         };
-        let len = u32::from_be_bytes([len[0], len[1], len[2], len[3]]) as usize;
         if len > MAX_MESSAGE_LEN {
             return Err(HandshakeError::TooLong { len });
         }
@@ -200,6 +232,12 @@ impl Inbound {
             oldest: self.u16_at(FIXED_LEN)?,
             newest: self.u16_at(FIXED_LEN + 2)?,
         })
+    }
+
+    /// Returns the length field of the next frame, once it has arrived.
+    fn message_len(&self) -> Option<usize> {
+        let len = self.bytes.get(6..FIXED_LEN)?;
+        Some(u32::from_be_bytes([len[0], len[1], len[2], len[3]]) as usize)
     }
 
     fn u16_at(&self, offset: usize) -> Option<u32> {

@@ -21,6 +21,7 @@ pub(crate) mod frame;
 pub(crate) mod server;
 
 pub(crate) use endpoint::{Offer, Welcome};
+pub(crate) use frame::Received;
 
 pub(crate) use crate::transport::endpoint::Endpoint;
 
@@ -49,9 +50,10 @@ pub(crate) const VERSIONS: VersionRange = VersionRange::only(2);
 /// core's method table; this leaves room for about a thousand method names.
 pub(crate) const MAX_MESSAGE_LEN: usize = 64 * 1024;
 
-/// Time limit of the whole handshake on the server. Between two running processes it takes a few
-/// network round trips and two queue pair setups of about a millisecond each.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit on the server of each stage in which it waits for the client: until the whole hello
+/// has arrived, and from the welcome until `Ready` has. Between two running processes a stage takes
+/// a network round trip and the setup of a queue pair of about a millisecond.
+pub(crate) const STAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a handshake failed: what was received, compared with what was expected.
 #[derive(Debug, thiserror::Error)]

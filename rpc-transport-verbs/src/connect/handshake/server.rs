@@ -4,7 +4,7 @@ use rpc_core::transport::VersionRange;
 
 use super::frame::{self, Inbound, Reader};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer, VERSIONS, Welcome};
+use super::{HandshakeError, Offer, Received, VERSIONS, Welcome};
 
 /// A client's request.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,6 +80,11 @@ impl ServerHandshake {
             });
         }
         Ok(Some(request))
+    }
+
+    /// Returns how much of the message that is expected next has arrived.
+    pub(crate) fn received(&self) -> Received {
+        self.inbound.received()
     }
 
     /// Returns the bytes that followed the last message.
