@@ -10,13 +10,15 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::context::peer::Peer;
-use super::process::engine::handle_message;
-use super::process::link::{IncomingLink, OutgoingLink, Packet};
+use super::process::greeting::{Layouts, Limits, Refusal};
+use super::process::inbound;
+use super::process::link::{LinkSocket, Packet};
 use super::process::link_message::LinkMessage;
 use super::process::node::Node;
+use super::process::outbound::Link;
 use super::shared::memory::SharedMemory;
 use super::shared::ring::hostile::scribble;
-use super::shared::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};
+use super::shared::ring::{RING_LEN, RingReceiver};
 use super::shared::wake::DomainReadyBits;
 use super::shared::wake_socket::WakeSockets;
 use crate::verbs::{
@@ -299,11 +301,11 @@ pub fn soft_link(bytes: &[u8]) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let (theirs, ours) = pair.expect("a pair of sockets");
-    let link = IncomingLink::of_socket(ours);
     let raw = theirs.try_clone().expect("a descriptor");
-    let outgoing = OutgoingLink::of_socket(theirs);
+    let outgoing = LinkSocket::adopt(theirs);
     // Not the node's own entry for this process, which would outlive this test.
-    let mut peer = Some(Arc::new(Peer::new(side.gid())));
+    let peer = Arc::new(Peer::new(side.gid()));
+    let link = Link::new(peer, u64::MAX, true, LinkSocket::adopt(ours), Limits::OWN);
     let forged = RingReceiver::new(PSN, script.byte() & 1 == 0).expect("memory for a ring");
     forged.set_ready();
     while let Some(step) = script.step() {
@@ -320,11 +322,19 @@ pub fn soft_link(bytes: &[u8]) {
                 let _ = outgoing.send(message, &files);
             }
         }
-        while let Ok(Packet::Message(message, files)) = link.receive() {
-            if handle_message(&node(), &link, &mut peer, message, files).is_err() {
-                return side.end();
+        loop {
+            match link.receive() {
+                Ok(Packet::Empty) => break,
+                Ok(Packet::End) | Err(_) => return side.end(),
+                Ok(packet) => {
+                    if inbound::handle(&node(), &link, packet).is_err() {
+                        return side.end();
+                    }
+                }
             }
         }
+        // What the link answers is not read; it must not make the link wait.
+        let _ = link.flush(Instant::now());
     }
     side.end();
 }
@@ -334,10 +344,7 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
     match step % 8 {
         4 => LinkMessage::Arena { number },
         5 if step & 8 == 0 => LinkMessage::ArenaGone { number },
-        6 if step & 8 == 0 => LinkMessage::Hello {
-            layout_version: LAYOUT_VERSION,
-            gid: side.gid(),
-        },
+        6 if step & 8 == 0 => refusal_or_greeting(step, own, side, script),
         7 if step & 64 != 0 => LinkMessage::ContextGone {
             number: u32::from(script.byte() % 4),
         },
@@ -358,6 +365,34 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
     }
 }
 
+/// Returns a message that refuses something, or greets.
+fn refusal_or_greeting(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMessage {
+    let number = script.byte();
+    let (layouts, limits) = (Layouts::OWN, Limits::OWN);
+    match number % 8 {
+        0 => LinkMessage::Hello {
+            layout_version: layouts.max,
+            gid: side.gid(),
+        },
+        1 => LinkMessage::Terms { layouts, limits },
+        2 => LinkMessage::Welcome {
+            layout: layouts.max,
+            limits,
+        },
+        3 => LinkMessage::Refused(Refusal::OtherProcess),
+        4 => LinkMessage::ArenaRefused {
+            number: number.into(),
+        },
+        5 => LinkMessage::ContextRefused {
+            number: number.into(),
+        },
+        _ => LinkMessage::AttachRefused {
+            from: if step & 16 == 0 { own.0 } else { number.into() },
+            to: own.0,
+        },
+    }
+}
+
 /// Returns files to send beside the message: mostly of the right kinds.
 fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -> Vec<OwnedFd> {
     let shape = script.byte();
@@ -365,10 +400,7 @@ fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -
         LinkMessage::Attach { .. } => &[0],
         LinkMessage::Context { .. } => &[1, 5, 2],
         LinkMessage::Arena { .. } => &[3],
-        LinkMessage::Hello { .. }
-        | LinkMessage::ArenaGone { .. }
-        | LinkMessage::ContextGone { .. }
-        | LinkMessage::Wake => &[],
+        _ => &[],
     };
     if shape < 128 {
         return right

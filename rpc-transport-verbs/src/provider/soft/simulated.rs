@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -20,7 +21,25 @@ use crate::verbs::types::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOpti
 /// last.
 pub(crate) struct SimulatedProcess {
     node: Arc<Node>,
-    engine: RefCell<Engine>,
+    engine: Rc<RefCell<Engine>>,
+}
+
+thread_local! {
+    /// The engines of the simulated processes of this thread.
+    static ENGINES: RefCell<Vec<Weak<RefCell<Engine>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has every simulated process greet those that dial it. A process that dials waits for the answer,
+/// and all processes run on its thread.
+fn greet_dialers() {
+    let engines: Vec<_> =
+        ENGINES.with_borrow(|engines| engines.iter().filter_map(Weak::upgrade).collect());
+    for engine in engines {
+        // A process that dials within its own step of the engine would wait for itself.
+        if let Ok(mut engine) = engine.try_borrow_mut() {
+            engine.greet_dialers(Instant::now());
+        }
+    }
 }
 
 /// Handle that kills a simulated process. A killed process's calls to the device fail and have no
@@ -37,11 +56,15 @@ impl SimulatedProcess {
             Some(guard) => *guard,
             None => *GUARD.get_or_init(|| ForkGuard::new().expect("there is a page left")),
         };
-        let node = Arc::new(Node::new(guard)?);
-        Ok(Self {
-            engine: RefCell::new(Engine::new(Arc::clone(&node))),
-            node,
-        })
+        let mut node = Node::new(guard)?;
+        node.greet_dialers = Some(greet_dialers);
+        let node = Arc::new(node);
+        let engine = Rc::new(RefCell::new(Engine::new(Arc::clone(&node))));
+        ENGINES.with_borrow_mut(|engines| {
+            engines.retain(|engine| engine.strong_count() > 0);
+            engines.push(Rc::downgrade(&engine));
+        });
+        Ok(Self { node, engine })
     }
 
     pub(crate) fn open(&self, options: SoftOptions) -> io::Result<Context> {

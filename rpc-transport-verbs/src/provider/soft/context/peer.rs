@@ -23,6 +23,8 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
+    /// Bytes of the arenas.
+    arena_bytes: u64,
     /// The [`ContextNotifier`]s of the contexts that the peer has announced.
     contexts: HashMap<u32, Arc<ContextNotifier>>,
 }
@@ -52,12 +54,28 @@ impl Peer {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add_arena(&self, number: u64, mapping: Mapping) {
-        self.memory().arenas.insert(number, Arc::new(mapping));
+    /// Adds an arena. Returns false if there is one with this number.
+    pub(crate) fn add_arena(&self, number: u64, mapping: Mapping) -> bool {
+        let mut memory = self.memory();
+        if memory.arenas.contains_key(&number) {
+            return false;
+        }
+        memory.arena_bytes += mapping.len() as u64;
+        memory.arenas.insert(number, Arc::new(mapping));
+        true
     }
 
     pub(crate) fn remove_arena(&self, number: u64) {
-        self.memory().arenas.remove(&number);
+        let mut memory = self.memory();
+        if let Some(mapping) = memory.arenas.remove(&number) {
+            memory.arena_bytes -= mapping.len() as u64;
+        }
+    }
+
+    /// Returns the number of arenas and their bytes.
+    pub(crate) fn arena_usage(&self) -> (usize, u64) {
+        let memory = self.memory();
+        (memory.arenas.len(), memory.arena_bytes)
     }
 
     /// Returns the arena; `None` if it has not arrived yet. Not on the data path: the caller caches
@@ -69,6 +87,10 @@ impl Peer {
     /// Records how one of the peer's contexts is notified.
     pub(crate) fn add_context(&self, number: u32, notifier: ContextNotifier) {
         self.memory().contexts.insert(number, Arc::new(notifier));
+    }
+
+    pub(crate) fn context_count(&self) -> usize {
+        self.memory().contexts.len()
     }
 
     pub(crate) fn remove_context(&self, number: u32) {

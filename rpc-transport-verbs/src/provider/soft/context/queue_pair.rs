@@ -74,6 +74,8 @@ pub(crate) struct Link {
     pub(crate) has_psn_mismatch: bool,
     /// Rings of peers that reached RTR before this side did.
     pub(super) early: Vec<NewRing>,
+    /// The remote queue pair whose process refused this side's ring before this side was in RTR.
+    pub(super) refused_by: Option<(Gid, u32)>,
     /// The peer's arena that the last descriptor named; a cache.
     pub(crate) arena: Option<(u64, Arc<Mapping>)>,
 }
@@ -108,12 +110,13 @@ impl SoftQueuePair {
         )
     }
 
-    pub(super) fn is_remote(&self, ring: &NewRing) -> bool {
-        self.attributes.dest_qp_num == Some(QpNum(ring.qp_num))
+    /// Returns true if this is the remote queue pair of the attributes.
+    pub(super) fn is_connected_to(&self, (gid, qp_num): (Gid, u32)) -> bool {
+        self.attributes.dest_qp_num == Some(QpNum(qp_num))
             && self
                 .attributes
                 .address
-                .is_some_and(|address| address.gid == ring.gid)
+                .is_some_and(|address| address.gid == gid)
     }
 
     /// Checks the values of the attributes that are present. The caller has checked which are

@@ -90,6 +90,12 @@ impl ReadyPeers {
         old
     }
 
+    /// Returns the socket with which a peer wakes the context.
+    pub(crate) fn wake_of(&self, gid: &Gid) -> Option<WakeToken> {
+        let peer = self.peers.iter().find(|peer| peer.gid == *gid);
+        peer.map(|peer| peer.wake)
+    }
+
     /// Removes the bits of a peer that has gone. The caller has taken them.
     pub(crate) fn remove(&mut self, gid: &Gid) -> Option<ReadyPeer> {
         let place = self.peers.iter().position(|peer| peer.gid == *gid)?;

@@ -9,7 +9,9 @@ use super::queue_pair::{Link, NewRing, NotifyDrained, Retry, SoftQueuePair, Unan
 use super::state::{Common, State};
 use crate::hooks;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
-use crate::verbs::types::{Gid, ModifyError, PathMigration, QpAttributes, QpNum, QpState};
+use crate::verbs::types::{
+    AsyncEvent, CompletionStatus, Gid, ModifyError, PathMigration, QpAttributes, QpNum, QpState,
+};
 
 /// Maximum number of rings kept for a queue pair that is not at RTR yet. One is expected; more are
 /// a peer's mistakes.
@@ -44,6 +46,18 @@ impl State {
         {
             qp.attach(&mut self.common, ring);
         }
+    }
+
+    /// Handles the refusal of this side's ring by the process of the remote queue pair: it never
+    /// sends, so the queue pair fails.
+    pub(crate) fn attach_refused(&mut self, qp_index: u32, number: u32, remote: (Gid, u32)) {
+        // The refusal of a previous connection may arrive late.
+        if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
+            && qp.number == QpNum(number)
+        {
+            qp.attach_refused(&mut self.common, remote);
+        }
+        self.settle_overrun();
     }
 }
 
@@ -112,10 +126,29 @@ impl SoftQueuePair {
         // A ring of the peer's previous connection is closed by now, or a newer one replaces it.
         let mut early = std::mem::take(&mut self.link.early);
         early.retain(|ring| !ring.sender.is_receiver_closed());
-        if let Some(ring) = early.into_iter().rev().find(|ring| self.is_remote(ring)) {
+        if let Some(ring) = early
+            .into_iter()
+            .rev()
+            .find(|ring| self.is_connected_to((ring.gid, ring.qp_num)))
+        {
             self.link.sender = Some(ring.sender);
         }
         self.make_hot(common);
+        if let Some(remote) = self.link.refused_by.take() {
+            self.attach_refused(common, remote);
+        }
+    }
+
+    fn attach_refused(&mut self, common: &mut Common, remote: (Gid, u32)) {
+        if !self.receives_now() {
+            // The ring is announced before the transition to RTR.
+            self.link.refused_by = Some(remote);
+        } else if self.is_connected_to(remote) {
+            common.raise(AsyncEvent::QpFatal {
+                qp_num: self.number,
+            });
+            self.fail(common, Some(CompletionStatus::RetryExceeded));
+        }
     }
 
     /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to
@@ -125,7 +158,7 @@ impl SoftQueuePair {
         // ring, the new ring replaces it. Otherwise the old ring stays, the messages sent on it are
         // lost, and their retries run out.
         let is_used = self.link.sender.as_ref().is_some_and(RingSender::is_used);
-        if self.receives_now() && !is_used && self.is_remote(&ring) {
+        if self.receives_now() && !is_used && self.is_connected_to((ring.gid, ring.qp_num)) {
             self.link.sender = Some(ring.sender);
             self.compare_sequence_numbers();
             self.transmit(common);

@@ -42,15 +42,21 @@ impl ProtectionDomain {
                 .insert(node.next_serial(), self.number, bytes, access, arena);
         drop(state);
         self.domain.add_arena(arena, Arc::clone(&memory));
-        node.announce_arena(&self.domain, arena, &memory.fd);
         let domain = Arc::clone(&self.domain);
-        Ok(MemoryRegion {
+        let region = MemoryRegion {
             domain,
             memory,
             arena,
             local_key,
             remote_key,
-        })
+        };
+        // If a peer cannot map it, dropping the region withdraws it from the others.
+        node.announce_arena(&self.domain, arena, &region.memory)
+            .map_err(|source| VerbsError::Os {
+                call: "register",
+                source,
+            })?;
+        Ok(region)
     }
 
     pub(crate) fn create_srq(

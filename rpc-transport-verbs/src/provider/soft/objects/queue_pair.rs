@@ -213,14 +213,14 @@ impl QueuePair {
     }
 
     /// Creates this side's ring and announces it to the peer. Runs without the owner word, because
-    /// the socket may block.
+    /// dialing the peer may take a while.
     fn connect(&self, attributes: &QpAttributes) -> Result<(RingReceiver, Arc<Peer>), ModifyError> {
         let fail = |action| move |source| ModifyError::Os { action, source };
         // Address, destination number and PSN are required for this transition, so they are
         // present.
         let (gid, remote) = remote_of(attributes).unwrap_or((self.domain.node.gid, self.number));
         let psn = attributes.rq_psn.unwrap_or_default();
-        let peer = self.domain.node.connect(gid)?;
+        let link = self.domain.node.connect(gid)?;
         let may_be_read = attributes.max_dest_rd_atomic.unwrap_or(0) > 0;
         let receiver = RingReceiver::new(psn.get(), may_be_read).map_err(fail("make a ring"))?;
         let attach = LinkMessage::Attach {
@@ -231,10 +231,10 @@ impl QueuePair {
         };
         self.domain
             .node
-            .attach(&self.domain, gid, attach, receiver.fd())
+            .attach(&self.domain, &link, attach, receiver.fd())
             .map_err(fail("tell the peer of its ring"))?;
         point!(Attach);
-        Ok((receiver, peer))
+        Ok((receiver, Arc::clone(&link.peer)))
     }
 
     fn set_connected(&mut self, connected: bool) {

@@ -10,14 +10,12 @@
 //! engine.
 //!
 //! A tick that finds that no thread has polled a context since the last tick sets the context's sleep
-//! note: the context is unattended. A sender of one-sided requests that finds the note after
-//! its fence notifies the engine with a message on the link. The engine clears the note while it
-//! works for the context. Plain messages to an unattended context do not notify the engine: they wait for a
-//! poll or a tick.
+//! note: the context is unattended. A sender of one-sided requests that finds the note after its
+//! fence notifies the engine with a message on the link. The engine clears the note while it works
+//! for the context. Plain messages to an unattended context do not notify the engine: they wait for
+//! a poll or a tick.
 
-use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,17 +23,14 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::link::{IncomingLink, Packet};
+use super::accept::Accepter;
+use super::inbound;
+use super::link::Packet;
 use super::link_message::LinkMessage;
 use super::node::domain::Domain;
-use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_WAKE};
+use super::node::{Node, TOKEN_LISTENER, TOKEN_WAKE};
+use super::outbound::Link;
 use crate::provider::fork_guard::ForkGuard;
-use crate::provider::soft::context::peer::Peer;
-use crate::provider::soft::context::queue_pair::NewRing;
-use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
-use crate::provider::soft::shared::ring::{
-    ContextNotifier, LAYOUT_VERSION, RING_LEN, RingNotifier, RingSender,
-};
 use crate::verbs::types::OpenError;
 
 /// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
@@ -54,7 +49,8 @@ const TICK_WHILE_IDLE: Duration = Duration::from_millis(50);
 /// it serves the other contexts.
 const BATCHES_PER_TICK: usize = 64;
 
-/// Maximum number of messages that the engine handles for one link before it serves the other links.
+/// Maximum number of messages that are received from a link in a row, before the engine serves the
+/// other links.
 const MESSAGES_PER_EVENT: usize = 64;
 
 static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
@@ -94,9 +90,7 @@ fn start(node: Arc<Node>) -> io::Result<()> {
 
 pub(crate) struct Engine {
     node: Arc<Node>,
-    /// Links that other processes made, with the peer after its hello message.
-    links: HashMap<u64, (IncomingLink, Option<Arc<Peer>>)>,
-    next_token: u64,
+    accepter: Accepter,
     /// The contexts of the current tick; kept to reuse its memory.
     contexts: Vec<Arc<Domain>>,
 }
@@ -105,8 +99,7 @@ impl Engine {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            links: HashMap::new(),
-            next_token: FIRST_LINK_TOKEN + 1,
+            accepter: Accepter::default(),
             contexts: Vec::new(),
         }
     }
@@ -124,17 +117,25 @@ impl Engine {
         .is_ok()
         {
             for event in events.drain(..) {
-                self.handle_event(event.data.u64());
+                self.handle_event(event.data.u64(), event.flags, now);
             }
         }
         self.tick(now);
+    }
+
+    /// Greets the processes that are dialing, while one of them waits in a simulation.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn greet_dialers(&mut self, now: Instant) {
+        if self.node.check().is_ok() {
+            self.accepter.greet_all(&self.node, now);
+        }
     }
 
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         let mut next_tick = Instant::now() + TICK;
         loop {
-            let ticking = self.node.connected.load(Ordering::Acquire) > 0;
+            let ticking = self.is_ticking();
             let timeout = ticking.then(|| {
                 let left = next_tick.saturating_duration_since(Instant::now());
                 // Less than a second: at most TICK_WHILE_IDLE.
@@ -157,8 +158,9 @@ impl Engine {
                     std::thread::sleep(TICK);
                 }
             }
+            let now = Instant::now();
             for event in events.drain(..) {
-                self.handle_event(event.data.u64());
+                self.handle_event(event.data.u64(), event.flags, now);
             }
             let now = Instant::now();
             // Events bring work that should not wait for a slow tick.
@@ -170,95 +172,73 @@ impl Engine {
         }
     }
 
-    fn handle_event(&mut self, token: u64) {
+    fn handle_event(&mut self, token: u64, flags: epoll::EventFlags, now: Instant) {
         match token {
-            TOKEN_LISTENER => self.accept(),
+            TOKEN_LISTENER => self.accepter.accept(&self.node, now),
             TOKEN_WAKE => {
                 // Whether the read succeeds or fails, the eventfd is empty and the next wait
                 // sleeps.
                 self.node.wake.empty();
                 self.node.ticks_slowly.store(false, Ordering::Relaxed);
             }
-            token if token % 2 == 0 => {
-                if let Some(gid) = self.node.gid_of_token(token) {
-                    self.node.forget_peer(gid);
-                }
-            }
-            token => self.receive(token),
-        }
-    }
-
-    fn accept(&mut self) {
-        loop {
-            match self.node.listener.accept() {
-                Ok(Some(link)) => {
-                    let token = self.next_token;
-                    self.next_token += 2;
-                    let data = epoll::EventData::new_u64(token);
-                    match epoll::add(&self.node.epoll, &link, data, epoll::EventFlags::IN) {
-                        Ok(()) => drop(self.links.insert(token, (link, None))),
-                        Err(error) => {
-                            tracing::warn!(%error, "a link of the software device cannot be added to epoll: closing it")
-                        }
+            token => {
+                if let Some(link) = self.node.links.of_token(token) {
+                    if flags.contains(epoll::EventFlags::OUT) {
+                        self.node.flush_link(&link, now);
                     }
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "a link of the software device cannot be accepted: trying again");
-                    // Most likely out of file descriptors: retry when some are closed.
-                    std::thread::sleep(TICK);
-                    return;
+                    self.receive(&link);
+                } else {
+                    self.accepter.greet(&self.node, token, now);
                 }
             }
         }
     }
 
-    fn receive(&mut self, token: u64) {
-        let Some((link, peer)) = self.links.get_mut(&token) else {
-            return;
-        };
+    fn receive(&mut self, link: &Link) {
         let mut is_called = false;
-        let mut messages = 0;
-        let end = loop {
-            // The other messages raise another event.
-            if messages == MESSAGES_PER_EVENT {
-                break None;
-            }
-            messages += 1;
+        let mut end = None;
+        // The messages after these raise another event.
+        for _ in 0..MESSAGES_PER_EVENT {
             match link.receive() {
-                Ok(Packet::Empty) => break None,
-                Ok(Packet::End) => break Some(None),
-                Ok(Packet::Garbage) => break Some(Some("it sent an invalid message".to_owned())),
-                Ok(Packet::Message(message, files)) => {
-                    is_called |= message == LinkMessage::Wake;
-                    if let Err(reason) = handle_message(&self.node, link, peer, message, files) {
-                        break Some(Some(reason));
+                Ok(Packet::Empty) => break,
+                Ok(Packet::End) => end = Some(None),
+                Ok(packet) => {
+                    is_called |= matches!(packet, Packet::Message(LinkMessage::Wake, _));
+                    if let Err(reason) = inbound::handle(&self.node, link, packet) {
+                        end = Some(Some(reason));
                     }
                 }
-                Err(error) => break Some(Some(error.to_string())),
+                Err(error) => end = Some(Some(error.to_string())),
             }
-        };
+            if end.is_some() {
+                break;
+            }
+        }
         if is_called {
             self.handle_unattended_contexts();
         }
         let Some(reason) = end else {
             return;
         };
-        // Closing the socket also removes it from the epoll set.
-        let Some((_, peer)) = self.links.remove(&token) else {
-            return;
-        };
-        let gid = peer.map(|peer| peer.gid);
         if let Some(reason) = reason {
             tracing::warn!(
-                ?gid,
+                gid = ?link.peer.gid,
                 reason,
                 "closed a link of the software device: the peer broke its protocol or the socket failed. Check that both run the same version"
             );
         }
-        if let Some(gid) = gid {
-            self.node.forget_peer(gid);
-        }
+        self.node.end_peer(&link.peer);
+    }
+
+    /// Returns true if something has to be done at each tick.
+    fn is_ticking(&self) -> bool {
+        let is_connected = self.node.connected.load(Ordering::Acquire) > 0;
+        is_connected || self.is_link_work_due()
+    }
+
+    /// Returns true if a link needs the engine at a time, and not because something has arrived.
+    fn is_link_work_due(&self) -> bool {
+        self.accepter.is_busy() || self.node.has_waiting_links()
     }
 
     /// Handles one-sided requests of peers for contexts that no thread polls.
@@ -274,7 +254,7 @@ impl Engine {
 
     fn time_to_tick(&self) -> Duration {
         // Relaxed: only this thread sets it.
-        if self.node.ticks_slowly.load(Ordering::Relaxed) {
+        if self.node.ticks_slowly.load(Ordering::Relaxed) && !self.is_link_work_due() {
             TICK_WHILE_IDLE
         } else {
             TICK
@@ -282,6 +262,8 @@ impl Engine {
     }
 
     fn tick(&mut self, now: Instant) {
+        self.accepter.tick(&self.node, now);
+        self.node.flush_links(now);
         // Set first and cleared below. Consider a context that falls asleep while it awaits
         // something, after this tick found it at rest. It sees this store, because the tick entered
         // it in between and the owner word's release and acquire order the two. So it knows that it
@@ -309,84 +291,4 @@ impl Engine {
             self.node.ticks_slowly.store(false, Ordering::Relaxed);
         }
     }
-}
-
-/// Handles a link message. An error is the reason to close the link.
-pub(crate) fn handle_message(
-    node: &Node,
-    link: &IncomingLink,
-    peer: &mut Option<Arc<Peer>>,
-    message: LinkMessage,
-    files: Vec<OwnedFd>,
-) -> Result<(), String> {
-    let wrong = |error: io::Error| error.to_string();
-    let Some(peer) = peer else {
-        *peer = Some(greet(node, link, message)?);
-        return Ok(());
-    };
-    let without = |_| String::from("a message came without its files");
-    match message {
-        LinkMessage::Hello { .. } => return Err("it sent a second hello".into()),
-        LinkMessage::Arena { number } => {
-            let [file] = files.try_into().map_err(without)?;
-            let mapping = Mapping::from_peer(&file, 1, PeerMemory::Arena).map_err(wrong)?;
-            peer.add_arena(number, mapping);
-        }
-        LinkMessage::ArenaGone { number } => peer.remove_arena(number),
-        LinkMessage::Context { number } => {
-            let files = files.try_into().map_err(without)?;
-            let engine = peer.engine.clone();
-            let notifier = ContextNotifier::from_peer(files, engine).map_err(wrong)?;
-            peer.add_context(number, notifier);
-        }
-        LinkMessage::ContextGone { number } => peer.remove_context(number),
-        // The engine handles it after the messages before it.
-        LinkMessage::Wake => {}
-        LinkMessage::Attach {
-            from,
-            to,
-            context,
-            ready_index,
-        } => {
-            let [ring] = files.try_into().map_err(without)?;
-            let notifier = peer.context(context).ok_or_else(|| {
-                format!("it attached a ring of its context {context}, which it has not announced")
-            })?;
-            let ring = Mapping::from_peer(&ring, RING_LEN, PeerMemory::Ring).map_err(wrong)?;
-            let notifier = RingNotifier::new(notifier, ready_index as usize);
-            let sender = RingSender::new(ring, notifier).map_err(wrong)?;
-            // A queue pair that has been destroyed meanwhile needs no ring.
-            if let Some((context, qp_index)) = node.find_queue_pair(to) {
-                let ring = NewRing {
-                    gid: peer.gid,
-                    qp_num: from,
-                    sender,
-                };
-                if let Ok(mut state) = context.enter() {
-                    state.attach(qp_index, to, ring);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Handles the first message of a link, which has to be a hello, and returns the peer.
-fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<Peer>, String> {
-    let LinkMessage::Hello {
-        layout_version,
-        gid,
-    } = message
-    else {
-        return Err("its first message was not a hello".into());
-    };
-    if layout_version != LAYOUT_VERSION {
-        return Err(format!(
-            "its shared memory has layout {layout_version}, ours has {LAYOUT_VERSION}"
-        ));
-    }
-    if !link.is_from(gid).map_err(|error| error.to_string())? {
-        return Err(format!("it is not the process of {gid}, or another user's"));
-    }
-    Ok(node.peer(gid))
 }

@@ -1,96 +1,50 @@
-//! Sockets between processes. Each process has one socket that listens under a name derived from
-//! its GID, and one to each process that it sends to. `link_message` defines the messages.
+//! The sockets of links. A process has one socket that listens under a name derived from its GID,
+//! and one socket to each process that it communicates with: the link. Either side may have dialed
+//! it. `link_message` defines the messages, and `greeting` what is said first.
+//!
+//! No operation here waits, except for [`LinkSocket::wait`] and [`LinkSocket::wait_for_room`].
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with, sockopt,
 };
 
+use super::gid::{address_of, process_of};
 use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
 use crate::verbs::types::Gid;
 
 /// Connections that may wait to be accepted; the kernel caps the number at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Returns the first bytes of the GIDs of this environment: the link-local prefix and a hash of the
-/// environment. In a GID, the process id follows (4 bytes, big endian), then 6 random bytes,
-/// because process ids are reused.
-///
-/// An environment is the scope in which processes can reach each other: one boot of one host, one
-/// network namespace (which contains the abstract sockets) and one PID namespace (both sides verify
-/// each other's process ids). Two processes whose GIDs have different prefixes cannot connect.
-fn gid_prefix() -> [u8; 6] {
-    static PREFIX: OnceLock<[u8; 6]> = OnceLock::new();
-    *PREFIX.get_or_init(|| {
-        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let namespace = |name: &str| {
-            let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
-            link.into_os_string().into_encoded_bytes()
-        };
-        let location = [boot, namespace("net"), namespace("pid")].concat();
-        let [a, b, c, d] = fnv_1a(&location).to_be_bytes();
-        [0xfe, 0x80, a, b, c, d]
-    })
-}
-
-/// Computes the 32-bit FNV-1a hash: it is the same in every build, which the standard library's
-/// hashes need not be.
-fn fnv_1a(bytes: &[u8]) -> u32 {
-    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    bytes.iter().fold(0x811c_9dc5, step)
-}
-
-/// Creates a GID for this process. No other process will ever have it.
-pub(crate) fn new_gid() -> io::Result<Gid> {
-    let mut gid = [0; 16];
-    gid[..6].copy_from_slice(&gid_prefix());
-    gid[6..10].copy_from_slice(&std::process::id().to_be_bytes());
-    rustix::rand::getrandom(&mut gid[10..], rustix::rand::GetRandomFlags::empty())?;
-    Ok(Gid(gid))
-}
-
-/// Returns the id of the process that a GID names; `None` for a GID of another kind of device.
-fn process_of(gid: Gid) -> Option<u32> {
-    let pid = gid.0.strip_prefix(&gid_prefix())?.first_chunk()?;
-    Some(u32::from_be_bytes(*pid))
-}
-
-fn address_of(gid: Gid) -> io::Result<SocketAddrUnix> {
-    use std::fmt::Write;
-    let mut name = String::from("verbline-soft-");
-    for byte in gid.0 {
-        // Writing to a String never fails.
-        let _ = write!(name, "{byte:02x}");
-    }
-    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
-}
-
 /// The socket on which other processes reach this one.
 #[derive(Debug)]
 pub(crate) struct Listener(OwnedFd);
 
 impl Listener {
-    pub(crate) fn bind(gid: Gid) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    pub(crate) fn bind(gid: Gid) -> rustix::io::Result<Self> {
+        let socket = new_socket()?;
         bind(&socket, &address_of(gid)?)?;
         listen(&socket, BACKLOG)?;
         Ok(Self(socket))
     }
 
     /// Accepts the next connection, if one is waiting.
-    pub(crate) fn accept(&self) -> io::Result<Option<IncomingLink>> {
+    pub(crate) fn accept(&self) -> rustix::io::Result<Option<LinkSocket>> {
         match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(IncomingLink { socket })),
-            Err(Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error.into()),
+            Ok(socket) => Ok(Some(LinkSocket(Arc::new(socket)))),
+            // A connection that its dialer has closed, or a signal: the listener stays readable
+            // while others wait.
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 }
@@ -101,17 +55,47 @@ impl AsFd for Listener {
     }
 }
 
-/// A link that another process made to this one: the other process sends, this one receives.
-#[derive(Debug)]
-pub(crate) struct IncomingLink {
-    socket: OwnedFd,
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Result of receiving from a link.
+/// The process at the other end of a socket, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+}
+
+impl Credentials {
+    /// Returns true if the process belongs to the user of this process.
+    pub(crate) fn is_our_user(self) -> bool {
+        self.uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// Returns true if this is the process that a GID names, of the user of this process.
+    pub(crate) fn is_process_of(self, gid: Gid) -> bool {
+        self.is_our_user() && process_of(gid) == Some(self.pid)
+    }
+}
+
+/// The result of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Whole,
+    /// Nothing was sent: the peer has to receive something first.
+    NoRoom,
+    /// Nothing was sent: this user has too many files in flight, to any process.
+    TooManyFiles,
+}
+
+/// The result of receiving.
 #[derive(Debug)]
 pub(crate) enum Packet {
     /// A message, with the files that arrived beside it.
     Message(LinkMessage, Vec<OwnedFd>),
+    /// A message without its files: this process has no file descriptor left for them.
+    WithoutFiles(LinkMessage),
     /// No packet is available now.
     Empty,
     /// The other process has ended or has closed the link.
@@ -120,28 +104,79 @@ pub(crate) enum Packet {
     Garbage,
 }
 
-impl IncomingLink {
+/// One end of a link.
+#[derive(Debug)]
+pub(crate) struct LinkSocket(Arc<OwnedFd>);
+
+impl LinkSocket {
+    /// Adopts a connected socket.
     #[cfg(all(any(test, fuzzing), not(loom)))]
-    pub(crate) fn of_socket(socket: OwnedFd) -> Self {
-        Self { socket }
+    pub(crate) fn adopt(socket: OwnedFd) -> Self {
+        Self(Arc::new(socket))
     }
 
-    pub(crate) fn receive(&self) -> io::Result<Packet> {
+    /// Connects to the listener of a GID. Fails with `EAGAIN` if too many connections wait there.
+    pub(crate) fn connect(gid: Gid) -> rustix::io::Result<Self> {
+        let socket = new_socket()?;
+        connect(&socket, &address_of(gid)?)?;
+        Ok(Self(Arc::new(socket)))
+    }
+
+    /// Returns the socket, for calls of the peer's engine.
+    pub(crate) fn shared(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.0)
+    }
+
+    /// Returns the process at the other end: the one that connected, or the one that listens.
+    pub(crate) fn credentials(&self) -> rustix::io::Result<Credentials> {
+        let credentials = sockopt::socket_peercred(&self.0)?;
+        Ok(Credentials {
+            // The cast keeps the number: process ids are positive.
+            pid: credentials.pid.as_raw_nonzero().get() as u32,
+            uid: credentials.uid.as_raw(),
+        })
+    }
+
+    pub(crate) fn send(
+        &self,
+        message: LinkMessage,
+        files: &[BorrowedFd<'_>],
+    ) -> rustix::io::Result<Sent> {
+        let bytes = message.encode();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        loop {
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if !files.is_empty() {
+                // The files fit: no message has more than MAX_FILES.
+                ancillary.push(SendAncillaryMessage::ScmRights(files));
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            return match sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
+                Ok(_) => Ok(Sent::Whole),
+                // A call that does not wait is not interrupted for long.
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Ok(Sent::NoRoom),
+                Err(Errno::TOOMANYREFS | Errno::NOBUFS) => Ok(Sent::TooManyFiles),
+                Err(error) => Err(error),
+            };
+        }
+    }
+
+    pub(crate) fn receive(&self) -> rustix::io::Result<Packet> {
         let mut bytes = [0; MAX_PACKET];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = recvmsg(
-            &self.socket,
+            &self.0,
             &mut [IoSliceMut::new(&mut bytes)],
             &mut ancillary,
             RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
         );
         let received = match received {
             Ok(received) => received,
-            Err(Errno::AGAIN) => return Ok(Packet::Empty),
-            Err(Errno::INTR) => return Ok(Packet::Empty),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Packet::Empty),
             Err(Errno::CONNRESET) => return Ok(Packet::End),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         let mut files = Vec::new();
         for message in ancillary.drain() {
@@ -152,114 +187,137 @@ impl IncomingLink {
         if received.bytes == 0 {
             return Ok(Packet::End);
         }
-        let whole = !received
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        Ok(
-            match LinkMessage::parse(&bytes[..received.bytes.min(MAX_PACKET)]) {
-                Some(message) if whole => Packet::Message(message, files),
-                _ => Packet::Garbage,
-            },
-        )
-    }
-
-    /// Returns true if the process at the other end is the process that this GID names, and belongs
-    /// to the same user.
-    pub(crate) fn is_from(&self, gid: Gid) -> io::Result<bool> {
-        is_process(self.socket.as_fd(), gid)
-    }
-}
-
-impl AsFd for IncomingLink {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-/// A link that this process made to another: this one sends.
-#[derive(Debug)]
-pub(crate) struct OutgoingLink {
-    socket: Arc<OwnedFd>,
-}
-
-impl OutgoingLink {
-    #[cfg(all(any(test, fuzzing), not(loom)))]
-    pub(crate) fn of_socket(socket: OwnedFd) -> Self {
-        Self {
-            socket: Arc::new(socket),
-        }
-    }
-
-    /// Returns the socket, for calls of the peer's engine.
-    pub(crate) fn shared(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.socket)
-    }
-
-    /// Connects to the process that a GID names, and verifies that it is that process.
-    pub(crate) fn connect(gid: Gid) -> io::Result<Self> {
-        if process_of(gid).is_none() {
-            let reason = "not the GID of a software device on this host";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-        }
-        let socket = socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        connect(&socket, &address_of(gid)?)?;
-        if !is_process(socket.as_fd(), gid)? {
-            let reason = "the process there is not the one that the GID names, or another user's";
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-        }
-        // A stopped peer does not read its socket, so connecting a queue pair to it fails after
-        // this time. The time is longer than any scheduling delay, but not too long for a person
-        // who waits.
-        sockopt::set_socket_timeout(
-            &socket,
-            sockopt::Timeout::Send,
-            Some(std::time::Duration::from_secs(5)),
-        )?;
-        Ok(Self {
-            socket: Arc::new(socket),
+        let message = LinkMessage::parse(&bytes[..received.bytes.min(MAX_PACKET)]);
+        let lost_files = received.flags.contains(ReturnFlags::CTRUNC);
+        Ok(match message {
+            Some(_) if received.flags.contains(ReturnFlags::TRUNC) => Packet::Garbage,
+            Some(message) if files.len() == message.file_count() && !lost_files => {
+                Packet::Message(message, files)
+            }
+            // The kernel drops files for which there is no room in the buffer, or no descriptor.
+            // The buffer has room for all files of the message, so if fewer have arrived, this
+            // process has no descriptor left.
+            Some(message) if files.len() < message.file_count() && lost_files => {
+                Packet::WithoutFiles(message)
+            }
+            _ => Packet::Garbage,
         })
     }
 
-    pub(crate) fn send(&self, message: LinkMessage, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = message.encode();
-        loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if !files.is_empty() {
-                // The files fit: no message has more than MAX_FILES.
-                ancillary.push(SendAncillaryMessage::ScmRights(files));
-            }
-            let sent = sendmsg(
-                &self.socket,
-                &[IoSlice::new(&bytes)],
-                &mut ancillary,
-                SendFlags::NOSIGNAL,
-            );
-            match sent {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                // The kernel limits the number of files in flight: the peer has to receive some of
-                // them first.
-                Err(Errno::TOOMANYREFS) => std::thread::yield_now(),
-                Err(error) => return Err(error.into()),
-            }
+    /// Waits until a packet or the end of the link has arrived. Returns false if `timeout` has
+    /// passed.
+    pub(crate) fn wait(&self, timeout: Duration) -> rustix::io::Result<bool> {
+        self.poll(PollFlags::IN, timeout)
+    }
+
+    /// Waits until the peer has received some packets, or has ended, or `timeout` has passed.
+    pub(crate) fn wait_for_room(&self, timeout: Duration) -> rustix::io::Result<bool> {
+        self.poll(PollFlags::OUT, timeout)
+    }
+
+    fn poll(&self, awaited: PollFlags, timeout: Duration) -> rustix::io::Result<bool> {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&self.0, awaited)], Some(&timeout)) {
+            Ok(count) => Ok(count > 0),
+            // The caller looks at its clock and comes again.
+            Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error),
         }
     }
-}
 
-impl AsFd for OutgoingLink {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Returns true if the other process has ended or has closed the link.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+            && polled[0].revents().intersects(ends)
+    }
+
+    /// Closes the link for both sides, although other threads may still refer to the socket.
+    pub(crate) fn shut_down(&self) {
+        // This fails only if the other side has closed the link already.
+        let _ = shutdown(&self.0, Shutdown::Both);
     }
 }
 
-fn is_process(socket: BorrowedFd<'_>, gid: Gid) -> io::Result<bool> {
-    let credentials = sockopt::socket_peercred(socket)?;
-    let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).ok();
-    Ok(credentials.uid == rustix::process::geteuid() && pid.is_some() && pid == process_of(gid))
+impl AsFd for LinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    pub(crate) fn pair() -> (LinkSocket, LinkSocket) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (here, there) = pair.expect("a pair of sockets");
+        (LinkSocket::adopt(here), LinkSocket::adopt(there))
+    }
+
+    fn file() -> OwnedFd {
+        memfd_create("test", MemfdFlags::CLOEXEC).expect("a file")
+    }
+
+    const ARENA: LinkMessage = LinkMessage::Arena { number: 1 };
+
+    #[test]
+    fn a_peer_that_does_not_receive_makes_no_sender_wait() {
+        let (here, there) = pair();
+        let file = file();
+        let mut sent = 0;
+        while here.send(ARENA, &[file.as_fd()]) == Ok(Sent::Whole) {
+            sent += 1;
+            assert!(sent < 10_000, "the buffer has no end");
+        }
+        assert_eq!(here.send(ARENA, &[file.as_fd()]), Ok(Sent::NoRoom));
+        for _ in 0..sent {
+            assert!(matches!(there.receive(), Ok(Packet::Message(ARENA, _))));
+        }
+        assert!(matches!(there.receive(), Ok(Packet::Empty)));
+        assert_eq!(here.send(ARENA, &[file.as_fd()]), Ok(Sent::Whole));
+    }
+
+    #[test]
+    fn too_many_files_and_too_few_are_garbage() {
+        let (here, there) = pair();
+        let file = file();
+        for count in [0, 2, 3] {
+            here.send(ARENA, &vec![file.as_fd(); count]).unwrap();
+            let packet = there.receive();
+            assert!(matches!(packet, Ok(Packet::Garbage)), "{count}: {packet:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_other_side_is_seen() {
+        let (here, there) = pair();
+        assert!(!here.has_ended());
+        assert_eq!(here.wait(Duration::ZERO), Ok(false));
+        drop(there);
+        assert!(here.has_ended());
+        assert_eq!(here.wait(Duration::MAX), Ok(true));
+        assert!(matches!(here.receive(), Ok(Packet::End)));
+    }
+
+    #[test]
+    fn the_credentials_are_this_process() {
+        let (here, _there) = pair();
+        let credentials = here.credentials().unwrap();
+        assert_eq!(credentials.pid, std::process::id());
+        assert!(credentials.is_our_user());
+        let other = Credentials {
+            uid: credentials.uid ^ 1,
+            ..credentials
+        };
+        assert!(!other.is_our_user());
+    }
 }

@@ -1,7 +1,15 @@
 //! One process: its GID, its links to others, and its engine.
 
+mod accept;
+mod dial;
 pub(super) mod engine;
+pub(super) mod gid;
+pub(super) mod greeting;
+pub(super) mod inbound;
 pub(super) mod link;
 pub(super) mod link_message;
+mod links;
 pub(super) mod multicast;
+mod newcomers;
 pub(super) mod node;
+pub(super) mod outbound;

@@ -13,7 +13,7 @@ use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::memory::{Mapping, SharedMemory};
 use crate::provider::soft::shared::ring::NotifierFiles;
 use crate::provider::soft::shared::wake::{DomainReadyBits, InSharedMemory, Mapped, SleepNote};
-use crate::provider::soft::shared::wake_socket::WakeSockets;
+use crate::provider::soft::shared::wake_socket::{WakeSockets, WakeToken};
 use crate::verbs::types::{Forked, Gid, SoftOptions};
 
 /// One context of the software device.
@@ -75,8 +75,9 @@ impl Domain {
     }
 
     /// Makes the files of [`LinkMessage::Context`](super::super::link_message::LinkMessage) for a
-    /// peer: how that peer notifies this context. They replace those that the peer had.
-    pub(super) fn files_for(&self, gid: Gid) -> io::Result<NotifierFiles> {
+    /// peer: how that peer notifies this context. They replace those that the peer had. The token
+    /// names them to `forget_peer`.
+    pub(crate) fn files_for(&self, gid: Gid) -> io::Result<(WakeToken, NotifierFiles)> {
         let note = self.note.try_clone()?;
         let bits = SharedMemory::for_writers("verbline-ready", size_of::<DomainReadyBits>())?;
         let mapped_bits = mapped(bits.mapping)?;
@@ -91,14 +92,16 @@ impl Domain {
             Err(_) => Some(peer),
         };
         self.release(old);
-        Ok([bits.fd, note, peers_end])
+        Ok((token, [bits.fd, note, peers_end]))
     }
 
-    /// Releases what belongs to a peer that has gone.
-    pub(super) fn forget_peer(&self, gid: Gid) {
+    /// Releases what `files_for` made for a peer that has gone, unless newer ones have replaced it.
+    pub(crate) fn forget_peer(&self, gid: Gid, wake: WakeToken) {
         let old = match self.enter() {
-            Ok(mut state) => state.forget_ready_peer(&gid),
-            Err(_) => None,
+            Ok(mut state) if state.common.ready.wake_of(&gid) == Some(wake) => {
+                state.forget_ready_peer(&gid)
+            }
+            _ => None,
         };
         self.release(old);
     }
