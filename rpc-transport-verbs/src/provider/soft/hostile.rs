@@ -438,3 +438,54 @@ fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
         _ => memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).expect("a file"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::AsyncEvent;
+
+    /// Sends the refusal of a queue pair's ring, as the process of its peer.
+    fn refuse_ring(side: &Side) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let socket = LinkSocket::adopt(pair.expect("a pair of sockets").0);
+        let peer = Arc::new(Peer::new(side.gid()));
+        let link = Link::new(peer, u64::MAX, true, socket, Limits::OWN);
+        let own = side.qp.qp_num().0;
+        let refused = LinkMessage::AttachRefused { from: own, to: own };
+        let packet = Packet::Message(refused, Vec::new());
+        inbound::handle(&node(), &link, packet).expect("it may be refused");
+    }
+
+    fn assert_failed(side: Side) {
+        assert_eq!(side.qp.state().expect("a state"), QpState::Error);
+        let event = side.context.get_async_event(Some(Duration::ZERO));
+        let qp_num = side.qp.qp_num();
+        let failed = AsyncEvent::QpFatal { qp_num };
+        assert_eq!(event.expect("no error"), Some(failed));
+        side.end();
+    }
+
+    /// The peer would never send, so waiting for it would have no end.
+    #[test]
+    fn a_queue_pair_whose_ring_was_refused_fails() {
+        let mut side = Side::new(false);
+        side.connect(side.qp.qp_num());
+        refuse_ring(&side);
+        assert_failed(side);
+    }
+
+    #[test]
+    fn a_refusal_that_comes_before_rtr_counts_too() {
+        let mut side = Side::new(false);
+        refuse_ring(&side);
+        let remote = RemoteEndpoint {
+            gid: side.gid(),
+            lid: 0,
+            qp_num: side.qp.qp_num(),
+            psn: Psn::new(PSN),
+        };
+        side.qp.to_rtr(RtrAttributes::new(remote)).expect("RTR");
+        assert_failed(side);
+    }
+}

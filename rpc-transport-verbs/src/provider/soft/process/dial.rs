@@ -1,5 +1,5 @@
 //! Dialing: connects a link to the process of a GID and greets it, on the thread that needs the
-//! link, within [`GREETING_TIME`].
+//! link, for a limited time.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::gid::process_of;
-use super::greeting::{GREETING_TIME, Layouts, Limits, LinkError};
+use super::greeting::{Layouts, Limits, LinkError};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::outbound::Link;
@@ -21,16 +21,21 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5
 /// Waits until a packet has arrived; given the rest of the time. Returns false at its end.
 pub(crate) type Wait<'a> = &'a dyn Fn(&LinkSocket, Duration) -> rustix::io::Result<bool>;
 
-/// Connects to the process of `gid` and greets it as the process of `own`. Returns the link's
-/// socket and what the peer keeps for this process.
-pub(crate) fn dial(gid: Gid, own: Gid, wait: Wait<'_>) -> Result<(LinkSocket, Limits), LinkError> {
+/// Connects to the process of `gid` and greets it as the process of `own`, within `time`. Returns
+/// the link's socket and what the peer keeps for this process.
+pub(crate) fn dial(
+    gid: Gid,
+    own: Gid,
+    time: Duration,
+    wait: Wait<'_>,
+) -> Result<(LinkSocket, Limits), LinkError> {
     if process_of(gid).is_none() {
         return Err(LinkError::NotLocal);
     }
-    let deadline = Instant::now() + GREETING_TIME;
-    let socket = connect(gid, deadline)?;
+    let start = Instant::now();
+    let socket = connect(gid, start, time)?;
     greet(&socket, own)?;
-    let limits = answer(&socket, deadline, wait)?;
+    let limits = answer(&socket, start, time, wait)?;
     Ok((socket, limits))
 }
 
@@ -39,14 +44,14 @@ fn os(action: &'static str) -> impl Fn(Errno) -> LinkError {
 }
 
 /// Connects, and checks that the listener belongs to the process that the GID names.
-fn connect(gid: Gid, deadline: Instant) -> Result<LinkSocket, LinkError> {
+fn connect(gid: Gid, start: Instant, time: Duration) -> Result<LinkSocket, LinkError> {
     let [mut pause, longest] = PAUSES;
     let socket = loop {
         match LinkSocket::connect(gid) {
             Ok(socket) => break socket,
             // Too many links wait there to be accepted.
-            Err(Errno::AGAIN) if Instant::now() >= deadline => {
-                return Err(LinkError::Busy(GREETING_TIME));
+            Err(Errno::AGAIN) if start.elapsed() >= time => {
+                return Err(LinkError::Busy(time));
             }
             Err(Errno::AGAIN) => {
                 thread::sleep(pause);
@@ -86,11 +91,16 @@ fn greet(socket: &LinkSocket, own: Gid) -> Result<(), LinkError> {
 }
 
 /// Receives the answer to the greeting.
-fn answer(socket: &LinkSocket, deadline: Instant, wait: Wait<'_>) -> Result<Limits, LinkError> {
+fn answer(
+    socket: &LinkSocket,
+    start: Instant,
+    time: Duration,
+    wait: Wait<'_>,
+) -> Result<Limits, LinkError> {
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = time.saturating_sub(start.elapsed());
         if !wait(socket, left).map_err(os("be waited for"))? || left.is_zero() {
-            return Err(LinkError::Silent(GREETING_TIME));
+            return Err(LinkError::Silent(time));
         }
         return match socket.receive() {
             Ok(Packet::Empty) => continue,
@@ -132,7 +142,7 @@ impl Attempt {
         self.is_done.notify_all();
     }
 
-    /// Waits for the result. The thread that dials takes no longer than [`GREETING_TIME`].
+    /// Waits for the result. The thread that dials takes a limited time.
     pub(crate) fn wait(&self) -> Result<Arc<Link>, LinkError> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.is_done.wait_while(result, |result| result.is_none());

@@ -107,6 +107,13 @@ impl Engine {
     /// Does what `run` does between two waits, for a simulation, which has no engine thread.
     #[cfg(feature = "test-util")]
     pub(crate) fn step(&mut self, now: Instant) {
+        self.step_links(now);
+        self.tick(now);
+    }
+
+    /// Handles what has arrived, and the work of the links that is due.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn step_links(&mut self, now: Instant) {
         let mut events = Vec::with_capacity(64);
         let at_once = Timespec::default();
         if epoll::wait(
@@ -120,7 +127,12 @@ impl Engine {
                 self.handle_event(event.data.u64(), event.flags, now);
             }
         }
-        self.tick(now);
+        self.tick_links(now);
+    }
+
+    fn tick_links(&mut self, now: Instant) {
+        self.accepter.tick(&self.node, now);
+        self.node.flush_links(now);
     }
 
     /// Greets the processes that are dialing, while one of them waits in a simulation.
@@ -262,8 +274,7 @@ impl Engine {
     }
 
     fn tick(&mut self, now: Instant) {
-        self.accepter.tick(&self.node, now);
-        self.node.flush_links(now);
+        self.tick_links(now);
         // Set first and cleared below. Consider a context that falls asleep while it awaits
         // something, after this tick found it at rest. It sees this store, because the tick entered
         // it in between and the owner word's release and acquire order the two. So it knows that it

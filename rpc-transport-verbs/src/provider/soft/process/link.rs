@@ -166,12 +166,17 @@ impl LinkSocket {
         let mut bytes = [0; MAX_PACKET];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(
-            &self.0,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
-        );
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let mut receive = || {
+            let mut space = [IoSliceMut::new(&mut bytes)];
+            recvmsg(&self.0, &mut space, &mut ancillary, flags)
+        };
+        let received = match receive() {
+            // The other side closed the link before it had received everything. It may have said
+            // why: the kernel reports this once, before the packets.
+            Err(Errno::CONNRESET) => receive(),
+            other => other,
+        };
         let received = match received {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Packet::Empty),

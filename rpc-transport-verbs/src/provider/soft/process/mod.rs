@@ -13,3 +13,6 @@ pub(super) mod multicast;
 mod newcomers;
 pub(super) mod node;
 pub(super) mod outbound;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::super::dial;
-use super::super::greeting::{Limits, LinkError};
+use super::super::greeting::{GREETING_TIME, Limits, LinkError};
 use super::super::link::LinkSocket;
 use super::super::link_message::LinkMessage;
 use super::super::links::Access;
@@ -112,7 +112,8 @@ impl Node {
 
     fn dial(&self, gid: Gid) -> Result<Arc<Link>, LinkError> {
         let wait = |socket: &LinkSocket, left: Duration| self.wait_for_answer(socket, left);
-        let (socket, limits): (LinkSocket, Limits) = dial::dial(gid, self.gid, &wait)?;
+        let (socket, limits): (LinkSocket, Limits) =
+            dial::dial(gid, self.gid, GREETING_TIME, &wait)?;
         let token = self.next_token();
         // The engine ignores the token until the link is in the table.
         self.watch(&socket, token).map_err(|errno| LinkError::Os {

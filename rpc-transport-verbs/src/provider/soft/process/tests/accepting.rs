@@ -1,0 +1,180 @@
+//! Links from processes that do not greet, greet wrongly, or are another user's.
+
+use super::super::greeting::{GREETING_TIME, Refusal};
+use super::super::newcomers::MAX_NEWCOMERS;
+use super::*;
+
+#[test]
+fn a_dialer_that_greets_is_welcomed_with_the_limits() {
+    let mut node = Accepting::new();
+    let socket = node.connect();
+    hello(&socket, gid());
+    node.step();
+    let welcome = LinkMessage::Welcome {
+        layout: Layouts::OWN.max,
+        limits: Limits::OWN,
+    };
+    assert_eq!(received(&socket), Some(welcome));
+    assert!(is_open(&socket));
+}
+
+#[test]
+fn another_user_is_turned_away_at_once_and_others_are_not() {
+    let mut node = Accepting::new();
+    let to = node.node.gid;
+    let strangers = as_other_user(move || {
+        let connect = |_| LinkSocket::connect(to).expect("the name is known to all");
+        (0..200).map(connect).collect::<Vec<_>>()
+    });
+    for stranger in &strangers {
+        // As the attacker would, with the GID of a process of the right user.
+        hello(stranger, gid());
+    }
+    // The engine accepts a limited number in a row.
+    for _ in 0..10 {
+        node.step();
+    }
+    assert!(strangers.iter().all(LinkSocket::has_ended));
+    let socket = node.greeted(gid());
+    assert!(is_open(&socket));
+}
+
+#[test]
+fn a_gid_of_another_process_is_refused() {
+    let mut node = Accepting::new();
+    let mut other = gid();
+    // The process id in the GID.
+    other.0[9] ^= 1;
+    let socket = node.connect();
+    hello(&socket, other);
+    node.step();
+    let refused = LinkMessage::Refused(Refusal::OtherProcess);
+    assert_eq!(received(&socket), Some(refused));
+    assert!(!is_open(&socket));
+}
+
+#[test]
+fn a_version_without_terms_is_closed_and_a_later_one_is_told_this_version() {
+    let mut node = Accepting::new();
+    let old = node.connect();
+    let hello_of = |layout_version| LinkMessage::Hello {
+        layout_version,
+        gid: gid(),
+    };
+    old.send(hello_of(Layouts::FIRST_WITH_TERMS - 1), &[])
+        .unwrap();
+    let later = node.connect();
+    let layouts = Layouts {
+        min: Layouts::OWN.max + 1,
+        max: Layouts::OWN.max + 3,
+    };
+    later.send(hello_of(layouts.max), &[]).unwrap();
+    let limits = Limits::OWN;
+    later
+        .send(LinkMessage::Terms { layouts, limits }, &[])
+        .unwrap();
+    node.step();
+    assert_eq!(received(&old), None);
+    let refused = LinkMessage::Refused(Refusal::Layouts(Layouts::OWN));
+    assert_eq!(received(&later), Some(refused));
+    assert!(!is_open(&later));
+}
+
+#[test]
+fn a_later_version_that_has_this_layout_too_is_welcomed_with_it() {
+    let mut node = Accepting::new();
+    let socket = node.connect();
+    let layouts = Layouts {
+        min: Layouts::OWN.max,
+        max: Layouts::OWN.max + 3,
+    };
+    let hello = LinkMessage::Hello {
+        layout_version: layouts.max,
+        gid: gid(),
+    };
+    socket.send(hello, &[]).unwrap();
+    let limits = Limits::OWN;
+    socket
+        .send(LinkMessage::Terms { layouts, limits }, &[])
+        .unwrap();
+    node.step();
+    let layout = Layouts::OWN.max;
+    assert_eq!(
+        received(&socket),
+        Some(LinkMessage::Welcome { layout, limits })
+    );
+}
+
+#[test]
+fn what_does_not_greet_is_closed() {
+    for message in [
+        LinkMessage::Wake,
+        LinkMessage::ArenaGone { number: 1 },
+        LinkMessage::Terms {
+            layouts: Layouts::OWN,
+            limits: Limits::OWN,
+        },
+    ] {
+        let mut node = Accepting::new();
+        let socket = node.connect();
+        socket.send(message, &[]).unwrap();
+        node.step();
+        assert_eq!(received(&socket), None, "{message:?}");
+    }
+}
+
+#[test]
+fn links_that_say_nothing_are_few_and_end_in_time() {
+    let mut node = Accepting::new();
+    let start = Instant::now();
+    let mut silent = Vec::new();
+    for _ in 0..3 * MAX_NEWCOMERS {
+        silent.push(node.connect());
+        node.step_at(start);
+    }
+    let open = silent.iter().filter(|socket| is_open(socket)).count();
+    assert_eq!(open, MAX_NEWCOMERS);
+    // One that greets is not held up, although the table is full.
+    let socket = node.greeted(gid());
+    node.step_at(start + GREETING_TIME + Duration::from_secs(1));
+    assert!(silent.iter().all(LinkSocket::has_ended));
+    assert!(is_open(&socket), "it has been greeted");
+}
+
+#[test]
+fn a_second_link_of_a_process_replaces_its_first_and_no_others() {
+    let mut node = Accepting::new();
+    let (one, other) = (gid(), gid());
+    let other_socket = node.greeted(other);
+    let first = node.greeted(one);
+    let peer = node.node.peer(one);
+    let second = node.greeted(one);
+    assert!(!is_open(&first));
+    assert!(peer.is_gone(), "its connections end");
+    assert!(!node.node.peer(one).is_gone());
+    assert!(is_open(&second) && is_open(&other_socket));
+    assert!(!node.node.peer(other).is_gone());
+}
+
+#[test]
+fn one_process_has_a_limited_number_of_links() {
+    let mut node = Accepting::new();
+    let mut sockets = Vec::new();
+    let refused = loop {
+        let socket = node.connect();
+        hello(&socket, gid());
+        node.step();
+        match received(&socket) {
+            Some(LinkMessage::Welcome { .. }) => sockets.push(socket),
+            other => break other,
+        }
+        assert!(sockets.len() < 1000, "there is no limit");
+    };
+    let limit = sockets.len() as u64;
+    let refusal = Refusal::TooManyLinksOfProcess { limit };
+    assert_eq!(refused, Some(LinkMessage::Refused(refusal)));
+    // When one has ended, there is room again.
+    sockets.pop();
+    node.step();
+    node.greeted(gid());
+}
