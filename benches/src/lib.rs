@@ -8,17 +8,19 @@
 //! | `overload` | calls answered in time when up to four times as many arrive as the server can answer, and how soon it recovers |
 //! | `peers` (feature `peers`) | UCX, iceoryx2 and tonic in alternating turns with Verbline and raw verbs, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in alternating turns with raw verbs and `ib_send_lat`; system calls |
+//! | `attack` | what clients notice while another user, or a hostile process of the same user, attacks their server |
 //! | `unfair` | calls per second of a client with many in flight, and of clients with one, on one poller |
 //! | `count` | instructions, code lines and simulated cache misses of `instructions` (feature `count`) and `raw_instructions`, next to the accepted figures |
 //!
-//! `make bench`, `make bench-peers`, `make bench-rdma`, `make overload` and `make count` run them. This library
+//! `make bench`, `make bench-peers`, `make bench-rdma`, `make overload`, `make attacks` and `make count` run them. This library
 //! holds the code that they share, with one module for each concern:
 //!
 //! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
 //!   client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many calls in
 //!   flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls at
 //!   intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`spin`] (a server whose
-//!   handlers take their time) and [`overload`] (more calls than that server can answer);
+//!   handlers take their time), [`overload`] (more calls than that server can answer) and [`attack`]
+//!   (processes that mean harm);
 //! - comparison: [`perftest`], [`tcp`], [`counts`] (with the accepted figures);
 //! - method: [`cores`], [`clock`], [`line`](mod@line), [`slices`], [`rounds`], [`allocations`],
 //!   [`system_calls`], [`child`] (the process of the other side);
@@ -32,6 +34,7 @@
 pub mod allocations;
 pub mod arguments;
 pub mod arrivals;
+pub mod attack;
 pub mod child;
 pub mod clock;
 pub mod cores;

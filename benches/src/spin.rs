@@ -12,6 +12,7 @@ use proto::bench::bench_server::LocalBench;
 use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
 use rpc_core::{Intents, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Outcome, child};
@@ -129,11 +130,14 @@ pub struct SpinArgs {
     /// Number of calls in flight per connection to prepare for
     #[arg(long)]
     pub max_in_flight: u32,
+    /// Number of files that the process may open [default: as many as this process]
+    #[arg(long)]
+    pub max_files: Option<u64>,
 }
 
 impl SpinArgs {
     fn to_args(&self) -> Vec<String> {
-        vec![
+        let mut args = vec![
             SERVE.to_owned(),
             "--device".to_owned(),
             self.device.clone(),
@@ -143,7 +147,11 @@ impl SpinArgs {
             self.connections.to_string(),
             "--max-in-flight".to_owned(),
             self.max_in_flight.to_string(),
-        ]
+        ];
+        if let Some(files) = self.max_files {
+            args.extend(["--max-files".to_owned(), files.to_string()]);
+        }
+        args
     }
 
     /// Runs the server process: prints its address, answers its parent's questions about a phase,
@@ -154,6 +162,13 @@ impl SpinArgs {
     /// Fails if the server cannot be started.
     pub fn serve(&self) -> Outcome<()> {
         child::end_with_parent()?;
+        if let Some(files) = self.max_files {
+            let limit = Rlimit {
+                current: Some(files),
+                maximum: Some(files),
+            };
+            setrlimit(Resource::Nofile, limit)?;
+        }
         let phases: Arc<[Counts]> = (0..MAX_PHASES).map(|_| Counts::default()).collect();
         let for_service = Arc::clone(&phases);
         let service = move || Spin {
@@ -192,7 +207,7 @@ fn answer_questions(phases: &[Counts]) {
 /// A server process, from its parent's side.
 #[derive(Debug)]
 pub struct SpinServer {
-    process: child::Server,
+    process: child::Process,
     address: String,
 }
 
@@ -208,10 +223,27 @@ impl SpinServer {
             core,
             connections: intents.connections,
             max_in_flight: intents.max_in_flight,
+            max_files: None,
         };
-        let mut process = child::Server::start(&args.to_args())?;
+        Self::start_as(None, &args)
+    }
+
+    /// Starts the server process for another user, or for this one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server cannot be started.
+    pub fn start_as(user: Option<u32>, args: &SpinArgs) -> Outcome<Self> {
+        let mut process = child::Process::start_as(user, &args.to_args())?;
         let address = process.read_line()?;
         Ok(Self { process, address })
+    }
+
+    /// Returns the id of the server's process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        // Process ids are positive.
+        self.process.pid().as_raw_nonzero().get().unsigned_abs()
     }
 
     /// Returns the server's address.

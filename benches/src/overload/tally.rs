@@ -15,8 +15,10 @@ pub enum End {
     Good(Duration),
     /// Its response arrived after its deadline.
     TooLate,
-    /// The server failed it.
+    /// The server responded that it did not start the handler.
     Refused(Code),
+    /// The server failed it after it had started the handler.
+    Failed(Code),
     /// It was sent, and its deadline passed at the client.
     Expired,
     /// It was sent, and ended without a response for another reason.
@@ -36,7 +38,8 @@ impl End {
             Ok(()) if latency <= deadline => Self::Good(latency),
             Ok(()) => Self::TooLate,
             Err(error) => match (error.execution(), error.code()) {
-                (Execution::Answered, code) => Self::Refused(code),
+                (Execution::NotStarted, code) => Self::Refused(code),
+                (Execution::Answered, code) => Self::Failed(code),
                 (Execution::NeverSent, code) => Self::Unsent(code),
                 (Execution::MayHaveRun, Code::DeadlineExceeded) => Self::Expired,
                 (Execution::MayHaveRun, code) => Self::Lost(code),
@@ -58,6 +61,8 @@ pub struct Tally {
     pub too_late: u64,
     /// See [`End::Refused`]; by the names of the codes.
     pub refused: BTreeMap<&'static str, u64>,
+    /// See [`End::Failed`]; by the names of the codes.
+    pub failed: BTreeMap<&'static str, u64>,
     /// See [`End::Expired`].
     pub expired: u64,
     /// See [`End::Lost`]; by the names of the codes.
@@ -74,6 +79,7 @@ impl Default for Tally {
             good: slices::histogram(),
             too_late: 0,
             refused: BTreeMap::new(),
+            failed: BTreeMap::new(),
             expired: 0,
             lost: BTreeMap::new(),
             unsent: BTreeMap::new(),
@@ -92,6 +98,7 @@ impl Tally {
             }
             End::TooLate => self.too_late += 1,
             End::Refused(code) => *self.refused.entry(code.name()).or_default() += 1,
+            End::Failed(code) => *self.failed.entry(code.name()).or_default() += 1,
             End::Expired => self.expired += 1,
             End::Lost(code) => *self.lost.entry(code.name()).or_default() += 1,
             End::Unsent(code) => *self.unsent.entry(code.name()).or_default() += 1,
@@ -132,6 +139,7 @@ mod tests {
             End::Good(MS),
             End::TooLate,
             End::Refused(Code::ResourceExhausted),
+            End::Failed(Code::DeadlineExceeded),
             End::Expired,
             End::Lost(Code::Unavailable),
             End::Unsent(Code::DeadlineExceeded),
@@ -139,7 +147,7 @@ mod tests {
         ] {
             tally.add(end);
         }
-        assert_eq!((tally.offered, tally.sent(), tally.good.len()), (7, 5, 1));
+        assert_eq!((tally.offered, tally.sent(), tally.good.len()), (8, 6, 1));
         assert_eq!(tally.refused["RESOURCE_EXHAUSTED"], 1);
         assert_eq!(
             (tally.useless(3), tally.useless(1), tally.useless(0)),
