@@ -1,7 +1,7 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions setup test-rdma conformance bench bench-peers bench-rdma faults soak count fuzz figures
+.PHONY: help demo test test-versions setup test-rdma conformance bench bench-peers bench-rdma overload attacks faults soak count fuzz figures
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ bench-peers: ## Compare with UCX, iceoryx2 and tonic in one table (builds the la
 
 bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 	@benches/bench-rdma
+
+overload: ## Measure the calls that are answered in time at 0.5 to 4 times the capacity (SPIN_US=50, CLIENT=local)
+	@cargo run --release --quiet -p benches --bin overload -- --spin-us $${SPIN_US:-1000} --client $${CLIENT:-shared}
+
+attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots')
+	@cargo run --release --quiet -p benches --bin attack -- $(NAMES)
 
 soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_SECONDS, SOAK_SEED)
 	@SOAK_SECONDS=$${SOAK_SECONDS:-600} cargo test --quiet -p examples --test soak -- --nocapture

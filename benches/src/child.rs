@@ -1,10 +1,11 @@
-//! The process of the other side: this program, started again in another role.
+//! The processes of the other side: this program, started again in another role.
 //!
 //! Exactly one of a benchmark's servers runs at a time. All of them poll without pause, so two of
 //! them on the server's core would measure the scheduler. The others are stopped with `SIGSTOP`
 //! until their turn. The software device guarantees that a stopped peer loses nothing.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -18,23 +19,36 @@ use rustix::process::{
 use crate::Outcome;
 use crate::cores::spawn_unpinned;
 
-/// A server process. Dropping this kills it.
+/// A process in another role, mostly a server. Dropping this kills it.
 #[derive(Debug)]
-pub struct Server {
+pub struct Process {
     child: Child,
     pid: Pid,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Server {
+impl Process {
     /// Starts this program again with the arguments of one of its hidden roles, on all cores.
     ///
     /// # Errors
     ///
     /// Fails if the system cannot start the process.
     pub fn start(role: &[String]) -> Outcome<Self> {
+        Self::start_as(None, role)
+    }
+
+    /// Does the same for another user and the group with the same number, or for this one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system cannot start the process, or if this user may not start processes of
+    /// others.
+    pub fn start_as(user: Option<u32>, role: &[String]) -> Outcome<Self> {
         let mut command = Command::new(env::current_exe()?);
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
         command
             .args(role)
             .stdin(Stdio::piped())
@@ -88,6 +102,12 @@ impl Server {
         }
     }
 
+    /// Returns the id of the process.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Returns a handle that reads the server's CPU time.
     #[must_use]
     pub fn cpu_time(&self) -> CpuTime {
@@ -106,7 +126,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Process {
     fn drop(&mut self) {
         // The process may already have ended, which is fine.
         let _ = self.child.kill();

@@ -5,17 +5,22 @@
 //! | `latency` | one call at a time, next to a raw verbs ping-pong, in alternating slices of one run; calls at one rate, and at rising rates; the first call after an idle gap |
 //! | `throughput` | calls per second with many in flight, over one or many connections, or through a shared client |
 //! | `connections` | calls per second over one connection, beside many idle ones, and over many in turn |
+//! | `overload` | calls answered in time when up to four times as many arrive as the server can answer, and how soon it recovers |
 //! | `peers` (feature `peers`) | UCX, iceoryx2 and tonic in alternating turns with Verbline and raw verbs, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in alternating turns with raw verbs and `ib_send_lat`; system calls |
+//! | `attack` | what clients notice while another user, or a hostile process of the same user, attacks their server |
+//! | `unfair` | calls per second of a client with many in flight, and of clients with one, on one poller |
 //! | `count` | instructions, code lines and simulated cache misses of `instructions` (feature `count`) and `raw_instructions`, next to the accepted figures |
 //!
-//! `make bench`, `make bench-peers`, `make bench-rdma` and `make count` run them. This library
+//! `make bench`, `make bench-peers`, `make bench-rdma`, `make overload`, `make attacks` and `make count` run them. This library
 //! holds the code that they share, with one module for each concern:
 //!
 //! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
 //!   client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many calls in
 //!   flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls at
-//!   intended times from [`arrivals`]) and [`sweep`] (calls at rising rates);
+//!   intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`spin`] (a server whose
+//!   handlers take their time), [`overload`] (more calls than that server can answer) and [`attack`]
+//!   (processes that mean harm);
 //! - comparison: [`perftest`], [`tcp`], [`counts`] (with the accepted figures);
 //! - method: [`cores`], [`clock`], [`line`](mod@line), [`slices`], [`rounds`], [`allocations`],
 //!   [`system_calls`], [`child`] (the process of the other side);
@@ -29,6 +34,7 @@
 pub mod allocations;
 pub mod arguments;
 pub mod arrivals;
+pub mod attack;
 pub mod child;
 pub mod clock;
 pub mod cores;
@@ -38,6 +44,7 @@ pub mod in_flight;
 pub mod line;
 pub mod message;
 pub mod open_loop;
+pub mod overload;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod perftest;
@@ -49,6 +56,7 @@ pub mod rpc;
 pub mod service;
 pub mod shared;
 pub mod slices;
+pub mod spin;
 pub mod sweep;
 pub mod system_calls;
 pub mod table;

@@ -14,7 +14,7 @@ use rpc_transport_verbs::verbs::{
     Slot, WorkCompletion, WorkKind,
 };
 
-use crate::child::{self, Server};
+use crate::child::{self, Process};
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, cores};
 
@@ -113,7 +113,7 @@ impl RawArgs {
 pub struct PingPong {
     // Declared before the server, so that the queue pair is destroyed before its peer.
     endpoint: Endpoint,
-    server: Server,
+    server: Process,
 }
 
 impl PingPong {
@@ -130,7 +130,7 @@ impl PingPong {
         };
         let mut role = vec![SERVE.to_owned()];
         role.extend(remote.to_args());
-        let mut server = Server::start(&role)?;
+        let mut server = Process::start(&role)?;
         let mut endpoint = Endpoint::open(local)?;
         endpoint.ready_to_receive(endpoint_of(&server.read_line()?)?)?;
         // Both sides must be ready to receive before either sends.

@@ -280,6 +280,31 @@ pub fn rdma(device: &str, frame_len: usize, calls: usize, report: &RdmaReport<'_
     })
 }
 
+/// Returns the object that `overload` prints: good calls per second at best and at the last load,
+/// and the largest share of handlers that ran for nobody.
+#[must_use]
+pub fn overload(peak: f64, at_4x: f64, useless_handlers: f64) -> Value {
+    json!({
+        "peak": rounded(peak, 1),
+        "at_4x": rounded(at_4x, 1),
+        "useless_handlers": rounded(useless_handlers, 4),
+    })
+}
+
+/// Returns the object that `unfair` prints: the calls per second of each client, and the smallest
+/// rate of the others as a share of an equal share.
+#[must_use]
+pub fn unfair(flooder: f64, others: &[f64]) -> Value {
+    let all = flooder + others.iter().sum::<f64>();
+    let equal = all / (1 + others.len()) as f64;
+    let least = others.iter().copied().fold(f64::INFINITY, f64::min);
+    json!({
+        "flooder": rounded(flooder, 1),
+        "others": others.iter().map(|&rate| rounded(rate, 1)).collect::<Vec<_>>(),
+        "least_of_equal_share": rounded(least / equal, 3),
+    })
+}
+
 /// Returns the number of frames posted per requested completion.
 #[must_use]
 pub fn sends_per_signal(counters: &Counters) -> f64 {
@@ -392,6 +417,22 @@ mod tests {
         assert_eq!(
             json.to_string(),
             r#"{"device":"rxe0","frame_len":88,"calls_per_round":100,"round_trip":{"ib_send_lat":{"p50_ns":400,"rounds_p50_ns":[400]},"raw":{"p50_ns":500,"rounds_p50_ns":[500]},"rpc":{"p50_ns":800,"rounds_p50_ns":[800]}},"ratio_p50":{"raw_to_ib_send_lat":1.25,"rpc_to_ib_send_lat":2.0,"rpc_to_raw":1.6},"system_calls_per_round_trip":null,"instructions":{"call_over_pair":7000,"exchange_over_soft":null}}"#
+        );
+    }
+
+    #[test]
+    fn the_overload_report_is_one_object() {
+        assert_eq!(
+            overload(880.04, 39.96, 0.941_26).to_string(),
+            r#"{"peak":880.0,"at_4x":40.0,"useless_handlers":0.9413}"#
+        );
+    }
+
+    #[test]
+    fn the_unfair_report_compares_with_an_equal_share() {
+        assert_eq!(
+            unfair(600.0, &[150.0, 50.0, 0.0]).to_string(),
+            r#"{"flooder":600.0,"others":[150.0,50.0,0.0],"least_of_equal_share":0.0}"#
         );
     }
 

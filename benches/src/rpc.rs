@@ -8,7 +8,7 @@ use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rpc_core::{Intents, LocalChannel, LocalPoller};
 use rpc_transport_verbs::Device;
 
-use crate::child::Server;
+use crate::child::Process;
 use crate::cores::{self, Cores};
 use crate::message::Load;
 use crate::service::ServerArgs;
@@ -23,7 +23,7 @@ pub struct Rpc {
     // Declared before the server, so that connections end before their peer does.
     clients: Vec<BenchClient<LocalChannel>>,
     poller: LocalPoller,
-    server: Server,
+    server: Process,
     address: String,
 }
 
@@ -97,7 +97,7 @@ impl Rpc {
 
     /// Returns the server's process.
     #[must_use]
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &Process {
         &self.server
     }
 
@@ -161,10 +161,10 @@ impl Fabric for OnCore {
 /// # Errors
 ///
 /// Fails if the server cannot be started.
-pub fn start_server(device: &str, core: usize, intents: &Intents) -> Outcome<(Server, String)> {
+pub fn start_server(device: &str, core: usize, intents: &Intents) -> Outcome<(Process, String)> {
     let mut role = vec![SERVE.to_owned()];
     role.extend(ServerArgs::new(device, core, intents).to_args());
-    let mut server = Server::start(&role)?;
+    let mut server = Process::start(&role)?;
     let address = server.read_line()?;
     Ok((server, address))
 }

@@ -8,7 +8,7 @@ use rpc_transport_verbs::Device;
 use tokio::runtime::{self, Runtime};
 
 use crate::Outcome;
-use crate::child::Server;
+use crate::child::Process;
 use crate::message::Load;
 use crate::rpc::start_server;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
@@ -17,7 +17,7 @@ use crate::slices::{Side, Stopwatch, UNRECORDED};
 pub struct Shared {
     // Declared before the server, so that connections end before their peer does.
     channel: Channel,
-    server: Server,
+    server: Process,
 }
 
 impl Shared {
@@ -60,7 +60,7 @@ impl Shared {
 
     /// Returns the server's process.
     #[must_use]
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &Process {
         &self.server
     }
 }

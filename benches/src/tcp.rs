@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use clap::Args;
 
-use crate::child::{self, Server};
+use crate::child::{self, Process};
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, cores};
 
@@ -59,7 +59,7 @@ pub struct TcpPingPong {
     // Before the server, so that the connection ends before its peer does.
     stream: TcpStream,
     message: Vec<u8>,
-    server: Server,
+    server: Process,
 }
 
 impl TcpPingPong {
@@ -76,7 +76,7 @@ impl TcpPingPong {
         };
         let mut role = vec![SERVE.to_owned()];
         role.extend(remote.to_args());
-        let mut server = Server::start(&role)?;
+        let mut server = Process::start(&role)?;
         let stream = TcpStream::connect(server.read_line()?)?;
         stream.set_nodelay(true)?;
         let mut this = Self {

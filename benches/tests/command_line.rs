@@ -111,3 +111,73 @@ fn a_summary_is_one_sentence_that_compares_a_call_with_verbs_and_tcp() {
         assert!(text.contains(other), "{text}");
     }
 }
+
+#[test]
+fn an_overload_without_any_load_or_time_is_refused() {
+    let overload = env!("CARGO_BIN_EXE_overload");
+    for (arguments, reason) in [
+        (["--in-flight", "0"], "no call could ever be sent"),
+        (["--connections", "0"], "no call could ever be sent"),
+        (["--seconds", "0"], "nothing could be recorded"),
+        (["--loads", "0.5,0"], "multiples of the capacity"),
+    ] {
+        let text = refused_by(overload, &arguments);
+        assert!(text.contains(reason), "{text}");
+    }
+}
+
+#[test]
+fn an_overload_ends_with_one_object_for_either_client() {
+    for client in ["local", "shared"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_overload"))
+            .args(["--device", "soft", "--client", client])
+            .args(["--connections", "2", "--spin-us", "300", "--seed", "7"])
+            .args(["--loads", "0.5,4", "--seconds", "0.4", "--warm-up", "0.1"])
+            .output()
+            .expect("the program can be started");
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let last = text.lines().last().expect("it prints lines");
+        let report: serde_json::Value = serde_json::from_str(last).expect("an object");
+        let number = |key: &str| report[key].as_f64().expect("a number");
+        assert!(
+            number("peak") > 0.0 && number("peak") >= number("at_4x"),
+            "{text}"
+        );
+        assert!((0.0..=1.0).contains(&number("useless_handlers")), "{text}");
+        for expected in [
+            "seed: 7",
+            "capacity: ",
+            " 0.50 | ",
+            " 4.00 | ",
+            "full goodput",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_unfair_load_ends_with_the_rate_of_each_client() {
+    let output = Command::new(env!("CARGO_BIN_EXE_unfair"))
+        .args(["--device", "soft", "--seconds", "0.3", "--others", "2"])
+        .args(["--flooder", "8", "--spin-us", "100"])
+        .output()
+        .expect("the program can be started");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().expect("it prints lines");
+    let report: serde_json::Value = serde_json::from_str(last).expect("an object");
+    assert!(
+        report["flooder"].as_f64().is_some_and(|rate| rate > 0.0),
+        "{text}"
+    );
+    let others = report["others"].as_array().expect("a list");
+    assert_eq!(others.len(), 2, "{text}");
+    assert!(
+        others
+            .iter()
+            .all(|rate| rate.as_f64().is_some_and(|rate| rate > 0.0)),
+        "{text}"
+    );
+}

@@ -17,7 +17,7 @@ use iceoryx2::prelude::{LogLevel, ipc, set_log_level};
 use iceoryx2::service::port_factory::{publish_subscribe, request_response};
 
 use crate::Outcome;
-use crate::child::{self, Server};
+use crate::child::{self, Process};
 use crate::cores::{self, Cores};
 use crate::in_flight::Period;
 use crate::rates::{self, Rated};
@@ -126,7 +126,7 @@ impl IceoryxArgs {
 /// A client on this thread, with its own server process.
 pub struct Iceoryx {
     // Declared first: the node of a server that was killed is removed when the client's node ends.
-    server: Server,
+    server: Process,
     ports: Ports,
     message: Message,
     _node: Node<ipc::Service>,
@@ -160,7 +160,7 @@ impl Iceoryx {
             "--name".to_owned(),
             name.clone(),
         ];
-        let mut server = Server::start(&role)?;
+        let mut server = Process::start(&role)?;
         server.read_line()?;
         let node = node()?;
         let ports = match pattern {

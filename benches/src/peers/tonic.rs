@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use crate::Outcome;
-use crate::child::{self, Server};
+use crate::child::{self, Process};
 use crate::cores::{self, Cores};
 use crate::message::Load;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
@@ -95,7 +95,7 @@ pub struct Tonic {
     runtime: Runtime,
     client: Grpc<Channel>,
     load: Load,
-    server: Server,
+    server: Process,
     // Keeps the directory of the Unix socket.
     _directory: tempfile::TempDir,
 }
@@ -123,7 +123,7 @@ impl Tonic {
             "--path".to_owned(),
             path.display().to_string(),
         ];
-        let mut server = Server::start(&role)?;
+        let mut server = Process::start(&role)?;
         let address = server.read_line()?;
         let runtime = runtime()?;
         let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);

@@ -1,0 +1,163 @@
+//! Attacks on a server of the software device, by strangers and by neighbours.
+//!
+//! A *stranger* is a process of another user of the host. A *neighbour* is a process of the same
+//! user that is hostile rather than mistaken. Neither uses Verbline's own transport: they write the
+//! frames, the messages and the shared memory themselves, so that they can write them wrong.
+//!
+//! - [`formats`]: the bytes of the handshake, of the links and of shared memory, and nothing else;
+//! - [`peer`]: a neighbour's connection that was set up by the rules;
+//! - [`strangers`], [`neighbours`], [`dead_calls`]: the attacks;
+//! - [`limit`]: keeps an attacker to a share of a core;
+//! - [`victims`]: clients that should not notice anything;
+//! - [`watch`]: what the attacked process shows from outside.
+
+pub mod dead_calls;
+pub mod formats;
+pub mod limit;
+pub mod neighbours;
+pub mod peer;
+pub mod strangers;
+pub mod victims;
+pub mod watch;
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::Outcome;
+
+/// An attack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Attack {
+    /// A stranger offers the name of a socket whose backlog is full
+    Block,
+    /// A stranger takes all connections by offering the server's own GID
+    Slots,
+    /// A stranger opens links until the server has no files left
+    Files,
+    /// A neighbour fills the wake file that the server writes, and makes it block
+    Blockwake,
+    /// A neighbour makes the server's own wake files block, and empties them before the server does
+    Blockread,
+    /// Honest calls whose deadline passes while the server's poller is blocked
+    Deadcalls,
+    /// A neighbour clears the ready bits and the sleep note of the server's context
+    Clearbits,
+    /// Peers that never read their links fill the kernel's quota of files in flight
+    Refs,
+    /// A neighbour announces large arenas that have no memory
+    Sparse,
+    /// A neighbour announces as many arenas as a process may have mappings
+    Maps,
+    /// A stranger takes the last files of a server, while an honest client attaches
+    Fewfiles,
+    /// A stranger opens TCP connections and sends nothing
+    Halfopen,
+    /// A neighbour passes a regular file where the server expects a wake file
+    Notafile,
+}
+
+/// The user and group of strangers: `nobody`, which has no rights.
+pub const NOBODY: u32 = 65534;
+
+impl Attack {
+    /// All attacks.
+    pub const ALL: &[Self] = &[
+        Self::Block,
+        Self::Slots,
+        Self::Files,
+        Self::Blockwake,
+        Self::Blockread,
+        Self::Deadcalls,
+        Self::Clearbits,
+        Self::Refs,
+        Self::Sparse,
+        Self::Maps,
+        Self::Fewfiles,
+        Self::Halfopen,
+        Self::Notafile,
+    ];
+
+    /// Returns the user of the attacker; `None` for the user of this process.
+    #[must_use]
+    pub fn attacker(self) -> Option<u32> {
+        match self {
+            Self::Block
+            | Self::Slots
+            | Self::Files
+            | Self::Refs
+            | Self::Fewfiles
+            | Self::Halfopen => Some(NOBODY),
+            Self::Blockwake
+            | Self::Blockread
+            | Self::Deadcalls
+            | Self::Clearbits
+            | Self::Sparse
+            | Self::Maps
+            | Self::Notafile => None,
+        }
+    }
+
+    /// Returns the user of the server and of its clients; `None` for the user of this process. The
+    /// kernel does not limit the files in flight of root.
+    #[must_use]
+    pub fn server(self) -> Option<u32> {
+        (self == Self::Refs).then_some(NOBODY)
+    }
+
+    /// Returns the number of files that the server may open, if the attack needs a limit.
+    #[must_use]
+    pub fn server_files(self) -> Option<u64> {
+        match self {
+            // A usual limit.
+            Self::Files => Some(1024),
+            Self::Refs => Some(256),
+            Self::Fewfiles => Some(64),
+            _ => None,
+        }
+    }
+
+    /// Attacks for the given time. Returns what the attacker saw, for people.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the attack could not be tried at all.
+    pub fn run(self, target: &Target, time: Duration) -> Outcome<String> {
+        match self {
+            Self::Block => strangers::block(target, time),
+            Self::Slots => strangers::slots(target, time),
+            Self::Files => strangers::files(target, time),
+            Self::Refs => strangers::refs(target, time),
+            Self::Fewfiles => strangers::few_files(target, time),
+            Self::Halfopen => strangers::half_open(target, time),
+            Self::Blockwake => neighbours::block_wake(target, time),
+            Self::Blockread => neighbours::block_read(target, time),
+            Self::Deadcalls => dead_calls::run(target),
+            Self::Clearbits => neighbours::clear_bits(target, time),
+            Self::Sparse => neighbours::sparse(target, time),
+            Self::Maps => neighbours::maps(target, time),
+            Self::Notafile => neighbours::not_a_file(target, time),
+        }
+    }
+}
+
+impl fmt::Display for Attack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_possible_value() {
+            Some(value) => f.write_str(value.get_name()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The attacked server.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Target {
+    /// Address of the server
+    #[arg(long)]
+    pub address: String,
+    /// Process id of the server
+    #[arg(long)]
+    pub pid: u32,
+}

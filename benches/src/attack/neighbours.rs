@@ -1,0 +1,185 @@
+//! Attacks by processes of the server's own user.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, SealFlags, fcntl_getfl, fcntl_setfl};
+
+use super::peer::{self, Peer};
+use super::{Target, formats};
+use crate::Outcome;
+
+/// Sets whether reads and writes of a file wait. The flag belongs to the open file, which all
+/// processes that have the file share.
+fn set_blocking(file: impl AsFd, is_blocking: bool) -> rustix::io::Result<()> {
+    let mut flags = fcntl_getfl(&file)?;
+    flags.set(OFlags::NONBLOCK, !is_blocking);
+    fcntl_setfl(&file, flags)
+}
+
+/// Writes to a wake file until it takes no more.
+fn fill(file: impl AsFd) -> rustix::io::Result<()> {
+    set_blocking(&file, false)?;
+    // As much as a counter takes at once.
+    let _ = rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes());
+    while rustix::io::write(&file, &1_u64.to_ne_bytes()).is_ok() {}
+    Ok(())
+}
+
+/// Connects with wake files that are full and block their writer, and makes the server write them.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub fn block_wake(target: &Target, time: Duration) -> Outcome<String> {
+    let end = Instant::now() + time;
+    let wake = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let mut peer = Peer::connect(&target.address, 1, vec![wake()?, wake()?])?;
+    let (mut requests, mut answers) = (0, 0);
+    while Instant::now() < end {
+        for file in &peer.ours.wake {
+            fill(file)?;
+            set_blocking(file, true)?;
+        }
+        peer.request()?;
+        requests += 1;
+        thread::sleep(Duration::from_millis(50));
+        answers += peer.take_messages()?;
+    }
+    Ok(format!("{requests} requests, {answers} answers"))
+}
+
+/// Makes the files that wake the server block their reader, and empties them before the server
+/// does.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub fn block_read(target: &Target, time: Duration) -> Outcome<String> {
+    let end = Instant::now() + time;
+    let peer = Peer::connect(&target.address, 1, wake_files()?)?;
+    let mut rounds: u64 = 0;
+    while Instant::now() < end {
+        for file in &peer.theirs.wake {
+            let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
+            set_blocking(file, false)?;
+            let _ = rustix::io::read(file, &mut [0; 8]);
+            set_blocking(file, true)?;
+        }
+        rounds += 1;
+        if rounds.is_multiple_of(1024) {
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+    Ok(format!("{rounds} rounds"))
+}
+
+fn wake_files() -> rustix::io::Result<Vec<OwnedFd>> {
+    let wake = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    Ok(vec![wake()?, wake()?])
+}
+
+/// Clears all that it can write of the server's ready bits and sleep note.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub fn clear_bits(target: &Target, time: Duration) -> Outcome<String> {
+    let end = Instant::now() + time;
+    let peer = Peer::connect(&target.address, 1, wake_files()?)?;
+    let mut rounds: u64 = 0;
+    let zeros = [0; formats::READY_BITS_LEN];
+    while Instant::now() < end {
+        for _ in 0..64 {
+            formats::write_at(&peer.theirs.ready_bits, &zeros, 0)?;
+            rounds += 1;
+        }
+    }
+    Ok(format!("{rounds} rounds"))
+}
+
+/// Announces arenas of 256 MiB each that no memory backs.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub fn sparse(target: &Target, time: Duration) -> Outcome<String> {
+    const ARENAS: u64 = 4;
+    let arena = formats::shared_memory(256 << 20, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    announce(target, time, &arena, ARENAS)
+}
+
+/// Announces more arenas of one page than a process may have mappings.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub fn maps(target: &Target, time: Duration) -> Outcome<String> {
+    const ARENAS: u64 = 70_000;
+    let arena = formats::shared_memory(4096, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    announce(target, time, &arena, ARENAS)
+}
+
+/// Announces the same arena under `count` numbers, again on a new link whenever the server closes
+/// the link.
+fn announce(target: &Target, time: Duration, arena: &OwnedFd, count: u64) -> Outcome<String> {
+    let end = Instant::now() + time;
+    let (mut announced, mut links, mut reason) = (0_u64, 0, String::new());
+    let own = formats::own_gid(1)?;
+    let server = formats::gids_of(target.pid)?[0];
+    while Instant::now() < end {
+        let link = match peer::dial(&server, &own) {
+            Ok(link) => link,
+            Err(error) => {
+                reason = error.to_string();
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        links += 1;
+        for number in 0..count {
+            if let Err(error) = peer::send(&link, &formats::link_arena(number), &[arena.as_fd()]) {
+                reason = error.to_string();
+                break;
+            }
+            announced += 1;
+        }
+        // Keep what was accepted for a while.
+        thread::sleep(Duration::from_secs(1));
+    }
+    Ok(format!("{announced} arenas over {links} links {reason}"))
+}
+
+/// Attaches with a regular file where a wake file is expected.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub fn not_a_file(target: &Target, time: Duration) -> Outcome<String> {
+    const CONTENT: &[u8] = b"hello";
+    let path = std::env::temp_dir().join(format!("verbline-attack-{}", std::process::id()));
+    std::fs::write(&path, CONTENT)?;
+    let file = || {
+        std::fs::OpenOptions::new()
+            .read(true)
+            .append(true)
+            .open(&path)
+    };
+    let connected = Peer::connect(&target.address, 1, vec![file()?.into(), file()?.into()]);
+    if let Ok(mut peer) = connected {
+        // The server may take it until it wants to wake this peer.
+        let _ = peer.request();
+        thread::sleep(time);
+    }
+    let after = std::fs::read(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(match after == CONTENT {
+        true => "the file is unchanged".to_owned(),
+        false => format!(
+            "THE FILE WAS CHANGED to {:?}",
+            after.escape_ascii().to_string()
+        ),
+    })
+}

@@ -1,0 +1,396 @@
+//! Attacks a server of the software device, and reports what its clients notice:
+//!
+//! ```text
+//! sudo cargo run --release -p benches --bin attack
+//! sudo cargo run --release -p benches --bin attack -- block slots --seconds 5
+//! ```
+//!
+//! For each attack the program starts a server, a good client that makes a call each millisecond,
+//! new clients one after another, and the attacker: a process of another user, or a hostile process
+//! of the same user. The attacker may use 5 % of a core. A control run before has a process instead
+//! that only uses this share of a core. Root is needed to start processes of another user, and to see
+//! where a server's threads wait.
+#![forbid(unsafe_code)]
+// Printing is the purpose of this program.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::hint;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use benches::attack::limit::Limiter;
+use benches::attack::victims::{SERVED, Seen, good_client, new_client};
+use benches::attack::watch::{Watch, resident_mib};
+use benches::attack::{Attack, Target, dead_calls};
+use benches::child::{self, Process};
+use benches::spin::{SpinArgs, SpinServer};
+use benches::{Outcome, cores, table};
+use clap::{Parser, Subcommand};
+use rpc_core::Intents;
+
+/// Attacks a server, and reports what its clients notice
+#[derive(Parser)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    campaign: Campaign,
+}
+
+/// The roles of the processes that this program starts.
+#[derive(Subcommand)]
+enum Role {
+    #[command(name = benches::spin::SERVE, hide = true)]
+    Spins(SpinArgs),
+    /// The attacker
+    #[command(name = ATTACKER, hide = true)]
+    Attacker {
+        attack: Attack,
+        #[command(flatten)]
+        target: Target,
+        #[arg(long)]
+        millis: u64,
+    },
+    /// A process that uses its share of a core for nothing
+    #[command(name = IDLER, hide = true)]
+    Idler,
+    /// The good client
+    #[command(name = GOOD, hide = true)]
+    Good {
+        address: String,
+        #[arg(long)]
+        millis: u64,
+        #[arg(long)]
+        reconnects: bool,
+    },
+    /// A new client
+    #[command(name = NEW, hide = true)]
+    New { address: String },
+}
+
+const ATTACKER: &str = "attack-server";
+const IDLER: &str = "use-core";
+const GOOD: &str = "call-often";
+const NEW: &str = "call-once";
+
+#[derive(clap::Args)]
+struct Campaign {
+    /// Attacks to run [default: all]
+    attacks: Vec<Attack>,
+    /// Seconds of each attack
+    #[arg(long, default_value_t = 8.0)]
+    seconds: f64,
+    /// Share of a core that the attacker may use
+    #[arg(long, default_value_t = 0.05)]
+    share: f64,
+}
+
+/// Pause between two new clients.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause between two looks at the server's threads.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Largest median latency of the good client, in multiples of the control's.
+const MOST_RATIO: f64 = 1.2;
+
+impl Campaign {
+    /// Returns true if no attack did harm.
+    fn run(&self) -> Outcome<bool> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(
+                "only root can start processes of another user: run this program as root".into(),
+            );
+        }
+        let time = Duration::try_from_secs_f64(self.seconds)?;
+        println!(
+            "each attacker may use {:.0} % of a core for {}",
+            self.share * 100.0,
+            table::duration(time)
+        );
+        let attacks = match self.attacks.is_empty() {
+            true => Attack::ALL,
+            false => &self.attacks,
+        };
+        let mut is_well = true;
+        for &attack in attacks {
+            let (line, harm) = match attack {
+                Attack::Deadcalls => self.dead_calls(time)?,
+                _ => self.compare(attack, time)?,
+            };
+            let verdict = match harm.is_empty() {
+                true => "no harm".to_owned(),
+                false => format!("HARM: {}", harm.join(", ")),
+            };
+            println!("{attack:<10} {verdict} | {line}");
+            is_well &= harm.is_empty();
+        }
+        Ok(is_well)
+    }
+
+    /// Runs an attack and its control. Returns a line, and the kinds of harm.
+    fn compare(&self, attack: Attack, time: Duration) -> Outcome<(String, Vec<&'static str>)> {
+        let control = self.measure(attack, false, time)?;
+        let attacked = self.measure(attack, true, time)?;
+        let (seen, before) = (attacked.seen, control.seen);
+        let ratio = seen.p50.as_secs_f64() / before.p50.as_secs_f64();
+        let mut harm = Vec::new();
+        let mut note = |is_so, name| {
+            if is_so {
+                harm.push(name);
+            }
+        };
+        note(seen.errors > 0, "errors");
+        note(seen.slow > before.slow, "slow calls");
+        note(ratio > MOST_RATIO, "latency");
+        // The server of this attack has no files left, whoever took them.
+        let may_refuse = attack == Attack::Fewfiles;
+        note(attacked.refused > 0 && !may_refuse, "new clients refused");
+        note(!attacked.blocked.is_empty(), "blocked threads");
+        note(attacked.afterwards != SERVED, "harm remains");
+        note(attacked.attacker.contains("CHANGED"), "a file was changed");
+        note(attacked.growth > MOST_GROWTH, "memory");
+        let line = format!(
+            "good client: {} errors, {} of {} calls over 10 ms (control {}), p50 {} (control {}, \
+             ratio {ratio:.2}), max {} | new clients: {} of {} refused, slowest {}{} | server: \
+             blocked threads: {}; {} MiB more memory; afterwards: {} | attacker: {}",
+            seen.errors,
+            seen.slow,
+            seen.calls,
+            before.slow,
+            table::duration(seen.p50),
+            table::duration(before.p50),
+            table::duration(seen.max),
+            attacked.refused,
+            attacked.new,
+            table::duration(attacked.slowest),
+            match attacked.reason.is_empty() {
+                true => String::new(),
+                false => format!(" ({})", attacked.reason),
+            },
+            match attacked.blocked.is_empty() {
+                true => "none",
+                false => &attacked.blocked,
+            },
+            attacked.growth,
+            attacked.afterwards,
+            attacked.attacker
+        );
+        Ok((line, harm))
+    }
+
+    fn measure(&self, attack: Attack, attacks: bool, time: Duration) -> Outcome<Measured> {
+        let user = attack.server();
+        let server = start_server(attack)?;
+        let address = server.address();
+        let memory = resident_mib(server.pid())?;
+        // The attacker has half a second to begin, and ends before the good client does.
+        let whole = time + Duration::from_millis(500);
+        let mut role = vec![GOOD.to_owned(), address.to_owned()];
+        role.extend(["--millis".to_owned(), whole.as_millis().to_string()]);
+        if attack == Attack::Fewfiles {
+            role.push("--reconnects".to_owned());
+        }
+        let mut good = Process::start_as(user, &role)?;
+        good.read_line()?;
+        let end = Instant::now() + whole;
+        let mut attacker = match attacks {
+            true => start_attacker(attack, &server, time)?,
+            false => Process::start(&[IDLER.to_owned()])?,
+        };
+        let limiter = Limiter::start(&attacker, self.share);
+        thread::sleep(Duration::from_millis(500));
+        let stops = AtomicBool::new(false);
+        let mut measured = thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut watch = Watch::new(server.pid());
+                let mut most = memory;
+                // Ends with the server, too.
+                while !stops.load(Ordering::Relaxed) && watch.look().is_ok() {
+                    most = resident_mib(server.pid()).unwrap_or_default().max(most);
+                    thread::sleep(LOOK);
+                }
+                (watch.blocked(), most - memory)
+            });
+            let clients = new_clients(user, address, end);
+            let line = good.read_line().map_err(|error| error.to_string());
+            stops.store(true, Ordering::Relaxed);
+            let (blocked, growth) = watcher.join().map_err(|_| "the watcher panicked")?;
+            let (new, refused, slowest, reason) = clients?;
+            Ok::<_, Box<dyn std::error::Error>>(Measured {
+                seen: Seen::from_line(&line?)?,
+                new,
+                refused,
+                slowest,
+                reason,
+                blocked,
+                growth,
+                afterwards: String::new(),
+                attacker: String::new(),
+            })
+        })?;
+        if attacks {
+            measured.attacker = match attacker.read_line() {
+                Ok(line) => line,
+                Err(error) => error.to_string(),
+            };
+        }
+        drop((limiter, attacker));
+        thread::sleep(PAUSE);
+        measured.afterwards = call_once(user, address)?;
+        Ok(measured)
+    }
+
+    /// Runs the calls whose deadline passes while the poller is blocked.
+    fn dead_calls(&self, time: Duration) -> Outcome<(String, Vec<&'static str>)> {
+        let mut server = start_server(Attack::Deadcalls)?;
+        let mut clients = start_attacker(Attack::Deadcalls, &server, time)?;
+        let line = clients.read_line()?;
+        thread::sleep(PAUSE);
+        let handlers = server.handlers(dead_calls::PHASE)?;
+        let mut harm = Vec::new();
+        if handlers.begun > 0 {
+            harm.push("handlers for nobody");
+        }
+        if !line.ends_with(SERVED) {
+            harm.push("a call that was in time was not served");
+        }
+        Ok((
+            format!("{line} | handlers begun for them: {}", handlers.begun),
+            harm,
+        ))
+    }
+}
+
+/// Growth of the server's memory, in MiB, that counts as harm.
+const MOST_GROWTH: u64 = 64;
+
+/// What a run showed.
+struct Measured {
+    seen: Seen,
+    /// New clients.
+    new: u32,
+    /// Of these, clients that were not served.
+    refused: u32,
+    /// Longest time of a new client from its start to its answer or refusal.
+    slowest: Duration,
+    /// Reason of the last refusal.
+    reason: String,
+    /// Threads of the server that were blocked, and where.
+    blocked: String,
+    /// Largest growth of the server's memory in MiB.
+    growth: u64,
+    /// What a new client saw after the attacker had left.
+    afterwards: String,
+    /// What the attacker saw.
+    attacker: String,
+}
+
+fn start_server(attack: Attack) -> Outcome<SpinServer> {
+    let args = SpinArgs {
+        device: "soft".to_owned(),
+        core: cores::Cores::choose()?.server,
+        connections: Intents::default().connections,
+        max_in_flight: Intents::default().max_in_flight,
+        max_files: attack.server_files(),
+    };
+    SpinServer::start_as(attack.server(), &args)
+}
+
+fn start_attacker(attack: Attack, server: &SpinServer, time: Duration) -> Outcome<Process> {
+    let role = [
+        ATTACKER.to_owned(),
+        attack.to_string(),
+        "--address".to_owned(),
+        server.address().to_owned(),
+        "--pid".to_owned(),
+        server.pid().to_string(),
+        "--millis".to_owned(),
+        time.as_millis().to_string(),
+    ];
+    Process::start_as(attack.attacker(), &role)
+}
+
+/// Starts new clients one after another up to `end`. Returns their number, the number of those that
+/// were not served, the longest time of one, and the reason of the last refusal.
+fn new_clients(
+    user: Option<u32>,
+    address: &str,
+    end: Instant,
+) -> Result<(u32, u32, Duration, String), String> {
+    let (mut new, mut refused) = (0, 0);
+    let (mut slowest, mut reason) = (Duration::ZERO, String::new());
+    while Instant::now() < end {
+        let began = Instant::now();
+        let answer = call_once(user, address).map_err(|error| error.to_string())?;
+        let took = began.elapsed();
+        new += 1;
+        slowest = slowest.max(took);
+        if answer != SERVED {
+            refused += 1;
+            reason = answer;
+        }
+        thread::sleep(PAUSE.saturating_sub(took));
+    }
+    Ok((new, refused, slowest, reason))
+}
+
+/// Starts a new client, and returns the sentence that it prints.
+fn call_once(user: Option<u32>, address: &str) -> Outcome<String> {
+    Process::start_as(user, &[NEW.to_owned(), address.to_owned()])?.read_line()
+}
+
+/// Runs the attack of an attacker's process, and prints what it saw.
+fn run_attack(attack: Attack, target: &Target, time: Duration) -> Outcome<()> {
+    child::end_with_parent()?;
+    // A server that answers late must not keep the attacker for ever.
+    thread::spawn(move || {
+        thread::sleep(time + Duration::from_secs(20));
+        std::process::exit(1);
+    });
+    let seen = match attack.run(target, time) {
+        Ok(seen) => seen,
+        Err(error) => format!("gave up: {error}"),
+    };
+    Ok(child::write_line_to_parent(&seen.replace('\n', " "))?)
+}
+
+/// Uses a core.
+fn spin() -> Outcome<()> {
+    child::end_with_parent()?;
+    loop {
+        hint::spin_loop();
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let millis = Duration::from_millis;
+    let outcome = match cli.role {
+        Some(Role::Spins(args)) => args.serve().map(|()| true),
+        Some(Role::Attacker {
+            attack,
+            target,
+            millis: time,
+        }) => run_attack(attack, &target, millis(time)).map(|()| true),
+        Some(Role::Idler) => spin().map(|()| true),
+        Some(Role::Good {
+            address,
+            millis: time,
+            reconnects,
+        }) => good_client(&address, millis(time), reconnects).map(|()| true),
+        Some(Role::New { address }) => new_client(&address).map(|()| true),
+        None => cli.campaign.run(),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("attack: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
