@@ -44,6 +44,10 @@ const QUANTUM: Duration = Duration::from_micros(20);
 /// The most time that a connection can lack, so that one slow call does not shut it out for long.
 const LONGEST_DEBT: Duration = Duration::from_millis(10);
 
+/// Rounds that may pass until a connection has time again. If all of them lack more, after calls that
+/// were much slower than the ones before, the first one is served.
+const MOST_ROUNDS: u32 = 4;
+
 /// The longest pushback.
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(1);
 
@@ -236,6 +240,8 @@ impl<T: Transport> State<T> {
     /// Begins the turn of the next connection that has time left.
     fn next_visit(&mut self, now: Instant) -> Option<LinkKey> {
         let quantum = QUANTUM.max(self.run_queue.service).as_nanos() as i64;
+        let mut rounds = MOST_ROUNDS;
+        let first = *self.run_queue.round.front()?;
         loop {
             let link = *self.run_queue.round.front()?;
             let requests = &mut self.links[link.index()].requests;
@@ -243,7 +249,7 @@ impl<T: Transport> State<T> {
             // not save up more.
             requests.deficit_ns = (requests.deficit_ns + quantum).min(2 * quantum);
             // A connection that is alone takes time from nobody.
-            if requests.deficit_ns > 0 || self.run_queue.round.len() == 1 {
+            if requests.deficit_ns > 0 || self.run_queue.round.len() == 1 || rounds == 0 {
                 requests.look(Look {
                     now,
                     clock: &self.clock,
@@ -251,6 +257,9 @@ impl<T: Transport> State<T> {
                 return Some(link);
             }
             self.run_queue.round.rotate_left(1);
+            if self.run_queue.round.front() == Some(&first) {
+                rounds -= 1;
+            }
         }
     }
 
