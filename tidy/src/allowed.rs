@@ -119,7 +119,7 @@ pub const VERBS: Package = Package {
         layer(
             "soft::shared",
             &["provider::soft::shared"],
-            &["hooks", "event_fd", "verbs::types", "provider::work"],
+            &["hooks", "verbs::types", "provider::work"],
         ),
         layer(
             "soft::capacities",

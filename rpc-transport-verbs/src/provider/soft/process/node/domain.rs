@@ -76,7 +76,7 @@ impl Domain {
 
     /// Makes the files of [`LinkMessage::Context`](super::super::link_message::LinkMessage) for a
     /// peer: how that peer notifies this context. They replace those that the peer had.
-    pub(super) fn files_for(&self, gid: Gid) -> io::Result<NotifierFiles> {
+    pub(crate) fn files_for(&self, gid: Gid) -> io::Result<NotifierFiles> {
         let note = self.note.try_clone()?;
         let bits = SharedMemory::for_writers("verbline-ready", size_of::<DomainReadyBits>())?;
         let mapped_bits = mapped(bits.mapping)?;
