@@ -17,7 +17,7 @@
 //!   slot, no credit and no place among the calls in flight is held by a call that cannot succeed.
 //! * The overload ends when the queue is empty.
 //! * Overloaded or not, a request with less time left than a call takes at the moment, and half of
-//! that for the way back, is refused. The measure is the shorter of the two latest calls, so that
+//!   that for the way back, is refused. The measure is the shorter of the two latest calls, so that
 //!   a single slow call does not shut out short ones, and it is only used while it is fresh.
 //!
 //! A call without a deadline is never late, so that a client without deadlines that keeps many calls
