@@ -9,16 +9,19 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rpc_core::transport::{CloseReason, Fabric, Transport};
+use rpc_core::transport::{CloseReason, Fabric, PeerClock, Transport};
 use rpc_core::{Intents, Keepalive};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
 use transport_harness::{
     AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, step_until, write_line,
 };
 
 const ENQ: u8 = 0x05;
 const ACK: u8 = 0x06;
+const CLOCK_QUESTION: u8 = 0x11;
+const CLOCK_ANSWER: u8 = 0x12;
 
 const KEEPALIVE: Keepalive = Keepalive {
     every: Duration::from_millis(50),
@@ -27,6 +30,11 @@ const KEEPALIVE: Keepalive = Keepalive {
 
 /// Much longer than the keepalive waits.
 const LONG: Duration = Duration::from_millis(1500);
+
+fn monotonic_us() -> i64 {
+    let reading = clock_gettime(ClockId::Monotonic);
+    reading.tv_sec * 1_000_000 + reading.tv_nsec / 1000
+}
 
 fn intents(keepalive: Option<Keepalive>) -> Intents {
     Intents {
@@ -168,9 +176,13 @@ fn between(
         assert_eq!(bytes[len - 2..len], [0x20, 1], "the client knows it");
         server.write_all(&bytes[..len]).unwrap();
         let len = server.read(&mut bytes).unwrap();
-        assert_eq!(bytes[len - 2..len], [0x28, 1], "the server knows it");
+        // The field before the last one, which is the server's clock.
+        let field = bytes[..len]
+            .windows(3)
+            .rposition(|field| field == [0x28, 1, 0x30]);
+        let field = field.expect("the server knows it");
         if knows == Knows::ClientOnly {
-            bytes[len - 1] = 0;
+            bytes[field + 1] = 0;
         }
         client.write_all(&bytes[..len]).unwrap();
         // Magic, version, length, range of versions, and an empty message of field 3.
@@ -269,6 +281,102 @@ fn bytes_that_are_no_keepalive_and_answers_to_no_question_end_the_connection() {
             reason.contains("bytes other than keepalives"),
             "{bytes:?}: {reason}"
         );
+    }
+}
+
+/// A server answers each question about its clock, whether keepalives were agreed on or not.
+#[test]
+fn a_server_says_what_its_clock_shows() {
+    for knows in [Knows::Both, Knows::ClientOnly] {
+        let mut rig = Rig::new(&intents(None), &Sizing::default());
+        let (address, thread) = between(&rig, knows, |_client, mut server| {
+            for _ in 0..100 {
+                let before = monotonic_us();
+                server.write_all(&[CLOCK_QUESTION]).unwrap();
+                let mut answer = [0; 9];
+                server.read_exact(&mut answer).unwrap();
+                let after = monotonic_us();
+                let (&first, reading) = answer.split_first().unwrap();
+                assert_eq!(first, CLOCK_ANSWER);
+                let reading = i64::from_be_bytes(reading.try_into().unwrap());
+                assert!((before..=after).contains(&reading));
+            }
+        });
+        rig.client.connect(&address);
+        rig.step_until("the end of the server", |server, _| {
+            !server.closed.is_empty()
+        });
+        thread.join().unwrap();
+        let (_, reason) = &rig.server.closed[0];
+        assert!(matches!(reason, CloseReason::PeerGone), "{reason}");
+    }
+}
+
+/// A server does not ask, a client on the server's host neither asks nor answers, and a client that
+/// asks waits for the answer.
+#[test]
+fn questions_about_the_clock_that_break_the_rules_end_the_connection() {
+    type Meddle = fn(TcpStream, TcpStream);
+    let cases: [Meddle; 4] = [
+        |mut client, _| {
+            client.write_all(&[CLOCK_QUESTION]).unwrap();
+            read_to_end(client);
+        },
+        |mut client, _| {
+            client.write_all(&[CLOCK_ANSWER]).unwrap();
+            read_to_end(client);
+        },
+        |_, mut server| {
+            server.write_all(&[CLOCK_ANSWER]).unwrap();
+            read_to_end(server);
+        },
+        |_, mut server| {
+            server.write_all(&[CLOCK_QUESTION; 1000]).unwrap();
+            read_to_end(server);
+        },
+    ];
+    for (number, meddle) in cases.into_iter().enumerate() {
+        let mut rig = Rig::new(&intents(None), &Sizing::default());
+        let (address, thread) = between(&rig, Knows::Both, meddle);
+        rig.client.connect(&address);
+        rig.step_until("the end of both", |server, client| {
+            !server.closed.is_empty() && !client.closed.is_empty()
+        });
+        thread.join().unwrap();
+        let blamed = [&rig.client, &rig.server][number / 2];
+        let (_, reason) = &blamed.closed[0];
+        assert!(
+            reason.to_string().contains("other than keepalives"),
+            "{number}: {reason}"
+        );
+    }
+}
+
+/// Over a device of another host, the client measures the server's clock. Here both are processes of
+/// one host, so the true difference is zero.
+#[test]
+fn the_clock_of_a_peer_on_this_host_is_the_same() {
+    let mut rig = Rig::new(&intents(None), &Sizing::default());
+    let (id, _) = rig.connect(1)[0];
+    let shown = |rig: &Rig| {
+        rig.client
+            .transport
+            .peer_clock(id)
+            .expect("it was measured")
+    };
+    let first = shown(&rig);
+    let later = Instant::now() + LONG;
+    rig.step_until("a series of questions", |_, _| Instant::now() >= later);
+    for clock in [first, shown(&rig)] {
+        assert!(
+            clock.ahead_us.unsigned_abs() <= u64::from(clock.error_us),
+            "{clock:?}"
+        );
+    }
+    if device().name() == "soft" {
+        assert_eq!(first, PeerClock::SAME_HOST);
+    } else {
+        assert!(shown(&rig).error_us < 10_000, "{:?}", shown(&rig));
     }
 }
 

@@ -224,7 +224,7 @@ pub const VERBS: Package = Package {
         ),
         layer(
             "connect::liveness",
-            &["connect::keepalive", "connect::liveness"],
+            &["connect::keepalive", "connect::clock_exchange", "connect::liveness"],
             &["transport"],
         ),
         layer(

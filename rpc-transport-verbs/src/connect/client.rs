@@ -9,16 +9,18 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
+use super::clock_exchange::ClockExchange;
 use super::control_thread;
 use super::handshake::choice;
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::handshake::{Endpoint, HandshakeError, Offer, Received, Welcome};
 use super::keepalive::KeepaliveState;
-use super::liveness::LivenessConnection;
+use super::liveness::{ClockRole, LivenessConnection};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
 use crate::transport::endpoint::DeviceAddress;
 use crate::transport::notices::LivenessKey;
+use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::{QpInit, QpRts, QueuePairError, QueuePairs};
 
 /// Runs handshakes for one transport, on any thread.
@@ -42,6 +44,8 @@ pub struct Dialed {
     welcome: Welcome,
     remote: SocketAddr,
     address: String,
+    /// The first estimate of the server's clock.
+    clock: ClockEstimate,
 }
 
 impl HandshakeDialer {
@@ -84,6 +88,7 @@ impl Dialer<Dialed> for HandshakeDialer {
             .map_err(|e| device_error(e.into()))?;
 
         let failed = |(reached, error)| exchange_error(address, timeout, reached, error);
+        let asked_us = monotonic_us();
         let response = exchange(&mut stream, &mut handshake, &hello, &deadline);
         let welcome = match response.map_err(failed)? {
             ServerResponse::Welcome(welcome) => welcome,
@@ -94,6 +99,7 @@ impl Dialer<Dialed> for HandshakeDialer {
                 });
             }
         };
+        let clock = ClockEstimate::new(asked_us, welcome.clock_us, monotonic_us());
         // Queue pairs that the server did not choose are dropped here.
         let LaneOffer { lane, qp_init } =
             chosen(offers, &welcome, handshake.version()).map_err(|reason| {
@@ -118,6 +124,7 @@ impl Dialer<Dialed> for HandshakeDialer {
             welcome,
             remote,
             address: address.to_owned(),
+            clock,
         })
     }
 }
@@ -135,6 +142,15 @@ pub(crate) fn adopt(
     };
     let liveness = Arc::new(dialed.stream);
     let key = LivenessKey::next();
+    // Processes of one host have one clock.
+    let peer_clock = (!lane.is_on_one_host).then(|| Arc::new(PeerClockCell::new(dialed.clock)));
+    let clock_role = match &peer_clock {
+        Some(estimate) => ClockRole::Asks {
+            exchange: Box::new(ClockExchange::new(dialed.clock)),
+            estimate: Arc::clone(estimate),
+        },
+        None => ClockRole::Silent,
+    };
     // Register with the control thread only now, on the poller's thread. Otherwise the TCP
     // connection could end before the lane has the connection, and the end would go unnoticed.
     control_thread::control()
@@ -148,6 +164,7 @@ pub(crate) fn adopt(
                 key,
                 notice_sender,
                 keepalive_state,
+                clock_role,
             ))
         })
         .map_err(|error| ConnectError::Device {
@@ -156,6 +173,9 @@ pub(crate) fn adopt(
         })?;
     let remote_frame_len = dialed.welcome.max_frame_len as usize;
     let connection = lane.add(dialed.qp_rts, liveness, key, remote_frame_len, Phase::Open);
+    if let Some(peer_clock) = peer_clock {
+        lane.set_peer_clock(connection, peer_clock);
+    }
     Ok(Connected {
         connection,
         session: dialed.welcome.session,

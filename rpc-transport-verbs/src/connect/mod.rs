@@ -6,6 +6,7 @@
 //! over bytes, so a slow client delays no other client.
 
 pub(crate) mod client;
+pub(crate) mod clock_exchange;
 pub(crate) mod control_thread;
 pub(crate) mod handshake;
 pub(crate) mod keepalive;

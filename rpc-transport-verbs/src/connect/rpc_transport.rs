@@ -118,8 +118,9 @@ impl Transport for VerbsTransport {
         }
     }
 
-    fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {
-        Some(PeerClock::SAME_HOST)
+    #[inline]
+    fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {
+        self.lane_ref(connection.index)?.peer_clock(connection)
     }
 
     fn close(&mut self, connection: ConnectionId) {

@@ -14,6 +14,7 @@ use crate::transport::endpoint::DeviceAddress;
 use crate::transport::lane::Lane;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::{ConnectionInRts, LivenessKey, Notice, NoticeSender};
+use crate::transport::peer_clock::monotonic_us;
 use crate::transport::queue_pairs::{QpRts, QueuePairError, QueuePairs};
 
 /// Hands a listener's connections to one poller's transport. Cheap to clone.
@@ -179,6 +180,7 @@ impl Port {
             max_frame_len: u32::try_from(slot_len).unwrap_or(u32::MAX),
             session: admitted.server_session.clone(),
             keepalive: true,
+            clock_us: monotonic_us(),
         };
         let connection = ConnectionInRts {
             qp_rts,

@@ -16,6 +16,7 @@ use crate::transport::VerbsTransport;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::Connections;
 use crate::transport::counters::DeviceCounterReader;
+use crate::transport::endpoint::SOFT;
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
 use crate::transport::notices;
@@ -294,6 +295,7 @@ fn open_lane(
     let max_connections = limits.max_connections as usize;
     Ok(Lane {
         number,
+        is_on_one_host: queue_pairs.device_address().kind == SOFT,
         pending,
         is_armed: false,
         pool,

@@ -1,5 +1,6 @@
 //! A connection, and the table of a lane's connections.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rpc_core::Limits;
@@ -8,6 +9,7 @@ use rpc_core::transport::{Admitted, CloseReason, ConnectionId};
 use crate::hooks;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::LivenessKey;
+use crate::transport::peer_clock::PeerClockCell;
 use crate::transport::queue_pairs::{QpCountGuard, QpRts};
 use crate::transport::send_queue::SendQueue;
 use crate::verbs::{QueuePair, Slot};
@@ -34,6 +36,9 @@ pub(crate) struct Connection {
     pub(crate) has_taken_last_receive: bool,
     pub(crate) key: LivenessKey,
     liveness: LivenessSocket,
+    /// The clock of a server on another host. `None` for clients, which get no requests with
+    /// deadlines, and for peers on this host.
+    pub(crate) peer_clock: Option<Arc<PeerClockCell>>,
     count_guard: QpCountGuard,
 }
 
@@ -111,6 +116,7 @@ impl Connection {
             phase,
             key,
             liveness,
+            peer_clock: None,
             count_guard: qp_rts.count_guard,
         };
         this.update_inline_end();
@@ -263,6 +269,15 @@ impl Connections {
             return None;
         }
         entry.connection.as_mut()
+    }
+
+    /// Looks up a connection for reading.
+    pub(crate) fn get_ref(&self, id: ConnectionId) -> Option<&Connection> {
+        let entry = self.entries.get(id.index as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        entry.connection.as_ref()
     }
 
     /// Looks up a connection by index alone. For indexes that this crate drops together with the

@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rpc_core::transport::{ConnectionId, Event, SlotsByState};
+use rpc_core::transport::{ConnectionId, Event, PeerClock, SlotsByState};
 
 use crate::transport::buf::RecvBuf;
 use crate::transport::buffer_pool::BufferPool;
@@ -27,6 +27,7 @@ use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCou
 use crate::transport::events::EventThread;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::{LivenessKey, NoticeReceiver, NoticeSender};
+use crate::transport::peer_clock::{PeerClockCell, monotonic_us};
 use crate::transport::pending::Pending;
 use crate::transport::plan::Plan;
 use crate::transport::queue_pairs::{QpRts, QueuePairs};
@@ -40,6 +41,8 @@ use crate::verbs::{CompletionChannel, CompletionQueue, Context};
 pub(crate) struct Lane {
     /// The lane's index among the poller's lanes, from 0.
     pub(crate) number: u32,
+    /// True if all peers are processes of this host, which have the same clock.
+    pub(crate) is_on_one_host: bool,
     /// What the lane has to do besides polling its device.
     pub(crate) pending: Arc<Pending>,
     /// True if the completion queue was armed when the poller last prepared to sleep.
@@ -116,6 +119,28 @@ impl Lane {
         self.liveness_index.insert(key, id.index);
         self.pending.clear(Pending::NO_CONNECTIONS | Pending::IDLE);
         id
+    }
+
+    /// Records where the clock of a connection's server is published.
+    pub(crate) fn set_peer_clock(&mut self, id: ConnectionId, clock: Arc<PeerClockCell>) {
+        if let Some(connection) = self.connections.get(id) {
+            connection.peer_clock = Some(clock);
+        }
+    }
+
+    /// Returns the clock of a connection's peer, if it is known well enough.
+    #[inline]
+    pub(crate) fn peer_clock(&self, id: ConnectionId) -> Option<PeerClock> {
+        if self.is_on_one_host {
+            return Some(PeerClock::SAME_HOST);
+        }
+        self.measured_clock(id)
+    }
+
+    /// Reads a clock, which calls without a deadline and calls over `soft` need not.
+    fn measured_clock(&self, id: ConnectionId) -> Option<PeerClock> {
+        let clock = self.connections.get_ref(id)?.peer_clock.as_ref()?;
+        clock.load().peer_clock(monotonic_us())
     }
 
     pub(crate) fn slots_by_state(&self) -> SlotsByState {

@@ -20,6 +20,7 @@ pub(crate) mod failure;
 pub(crate) mod lane;
 pub(crate) mod liveness_socket;
 pub(crate) mod notices;
+pub(crate) mod peer_clock;
 pub(crate) mod pending;
 pub(crate) mod plan;
 pub(crate) mod queue_pairs;
@@ -188,6 +189,15 @@ impl VerbsTransport {
         match number & self.lane_mask {
             0 => Some(&mut self.first),
             other => self.others.get_mut(other as usize - 1),
+        }
+    }
+
+    /// Returns the lane with this number for reading.
+    #[inline]
+    pub(crate) fn lane_ref(&self, number: u32) -> Option<&Lane> {
+        match number & self.lane_mask {
+            0 => Some(&self.first),
+            other => self.others.get(other as usize - 1),
         }
     }
 }

@@ -96,6 +96,10 @@ pub struct ServerHello {
     /// True if the server answers ENQs and may send them. Ignored unless the client set `keepalive` too.
     #[prost(bool, tag = "5")]
     pub keepalive: bool,
+    /// What CLOCK_MONOTONIC of the server's host showed, in microseconds, between the arrival of the
+    /// client's last message and this message.
+    #[prost(int64, tag = "6")]
+    pub clock_us: i64,
 }
 
 /// The client's last message: its queue pair can receive and send.
@@ -311,6 +315,9 @@ mod _codec {
             if self.keepalive {
                 len += 1 + field::Bool::len(&self.keepalive);
             }
+            if self.clock_us != 0 {
+                len += 1 + field::Int64::len(&self.clock_us);
+            }
             len
         }
 
@@ -330,6 +337,9 @@ mod _codec {
             if self.keepalive {
                 field::Bool::encode([0x28], &self.keepalive, &mut out)?;
             }
+            if self.clock_us != 0 {
+                field::Int64::encode([0x30], &self.clock_us, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -343,6 +353,7 @@ mod _codec {
                 client_endpoint: field::Uint32::decode([0x20], &mut fields)
                     .unwrap_or_default(),
                 keepalive: field::Bool::decode([0x28], &mut fields).unwrap_or_default(),
+                clock_us: field::Int64::decode([0x30], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }

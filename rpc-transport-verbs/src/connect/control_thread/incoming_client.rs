@@ -14,7 +14,7 @@ use super::{ListenerConfig, Token, is_transient};
 use crate::connect::handshake::Offer;
 use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::keepalive::KeepaliveState;
-use crate::connect::liveness::LivenessConnection;
+use crate::connect::liveness::{ClockRole, LivenessConnection};
 use crate::connect::server::{ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
 
@@ -187,7 +187,13 @@ impl IncomingClient {
                 let rest = std::mem::take(&mut self.handshake).into_rest();
                 let stream = Arc::clone(&self.stream);
                 NextAction::Open(
-                    LivenessConnection::new(stream, key, notice_sender, *keepalive_state),
+                    LivenessConnection::new(
+                        stream,
+                        key,
+                        notice_sender,
+                        *keepalive_state,
+                        ClockRole::Answers,
+                    ),
                     rest,
                 )
             }

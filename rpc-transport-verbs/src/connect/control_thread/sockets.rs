@@ -122,12 +122,12 @@ impl Sockets {
     /// Starts watching a liveness connection. `read` holds bytes that were already read from its
     /// socket.
     fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) {
-        liveness.start();
-        let interval = liveness.interval();
+        liveness.start(Instant::now());
+        let deadline = liveness.deadline();
         let end = liveness.handle_bytes(read);
         match self.add(Source::Liveness(liveness)) {
             Ok(token) => {
-                self.schedule_interval(token, interval);
+                self.schedule(token, deadline);
                 self.end_liveness(token, end);
             }
             Err(Source::Liveness(liveness)) => liveness.report(LivenessEnd::Gone),
@@ -135,18 +135,18 @@ impl Sockets {
         }
     }
 
-    /// Schedules the end of a connection's keepalive interval, if it has one.
-    fn schedule_interval(&mut self, token: Token, interval: Option<Duration>) {
-        if let Some(next) = interval.and_then(|interval| Instant::now().checked_add(interval)) {
-            self.deadlines.push(Reverse((next, token)));
+    /// Schedules the next deadline of a liveness connection, if it has one.
+    fn schedule(&mut self, token: Token, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline {
+            self.deadlines.push(Reverse((deadline, token)));
         }
     }
 
-    /// Handles the end of a connection's keepalive interval.
-    fn end_interval(&mut self, token: Token) {
+    /// Handles the deadline of a liveness connection.
+    fn handle_liveness_deadline(&mut self, token: Token, now: Instant) {
         if let Some(Source::Liveness(liveness)) = self.sources.get_mut(&token) {
-            let (end, interval) = (liveness.end_interval(), liveness.interval());
-            self.schedule_interval(token, interval);
+            let (end, deadline) = (liveness.handle_deadline(now), liveness.deadline());
+            self.schedule(token, deadline);
             self.end_liveness(token, end);
         }
     }
@@ -352,7 +352,7 @@ impl Sockets {
                     let data = epoll::EventData::new_u64(token);
                     let _ = epoll::modify(&self.epoll, listener, data, epoll::EventFlags::IN);
                 }
-                Some(Source::Liveness(_)) => self.end_interval(token),
+                Some(Source::Liveness(_)) => self.handle_liveness_deadline(token, now),
                 Some(Source::Incoming(_)) | None => {}
             }
         }

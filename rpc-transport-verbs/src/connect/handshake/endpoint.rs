@@ -144,6 +144,8 @@ pub(crate) struct Welcome {
     pub(crate) session: Vec<u8>,
     /// True if the server answers keepalives and may send them.
     pub(crate) keepalive: bool,
+    /// What the clock of the server's host showed, in microseconds, after the hello arrived.
+    pub(crate) clock_us: i64,
 }
 
 impl Welcome {
@@ -163,6 +165,7 @@ impl Welcome {
             max_frame_len: sent.max_frame_len,
             session: sent.session,
             keepalive: sent.keepalive,
+            clock_us: sent.clock_us,
         })
     }
 }

@@ -112,6 +112,7 @@ impl ServerHandshake {
             // Fits: the index is one of a few.
             client_endpoint: welcome.client_endpoint as u32,
             keepalive: welcome.keepalive,
+            clock_us: welcome.clock_us,
         }))
     }
 
@@ -158,6 +159,7 @@ mod tests {
             max_frame_len: 4352,
             session: b"methods".to_vec(),
             keepalive: true,
+            clock_us: 4_000_000_000,
         }
     }
 

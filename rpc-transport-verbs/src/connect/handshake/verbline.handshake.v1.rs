@@ -82,6 +82,10 @@ pub struct ServerHello {
     /// True if the server answers ENQs and may send them. Ignored unless the client set `keepalive` too.
     #[prost(bool, tag = "5")]
     pub keepalive: bool,
+    /// What CLOCK_MONOTONIC of the server's host showed, in microseconds, between the arrival of the
+    /// client's last message and this message.
+    #[prost(int64, tag = "6")]
+    pub clock_us: i64,
 }
 /// The client's last message: its queue pair can receive and send.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
