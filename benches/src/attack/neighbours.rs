@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{OFlags, SealFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::Target;
+use super::formats::{self, links, memory};
 use super::peer::{self, Peer};
-use super::{Target, formats};
 use crate::Outcome;
 
 /// Sets whether reads and writes of a file wait. The flag belongs to the open file, which all
@@ -22,27 +23,30 @@ fn set_blocking(file: impl AsFd, is_blocking: bool) -> rustix::io::Result<()> {
 /// Writes to a wake file until it takes no more.
 fn fill(file: impl AsFd) -> rustix::io::Result<()> {
     set_blocking(&file, false)?;
-    // As much as a counter takes at once.
-    let _ = rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes());
-    while rustix::io::write(&file, &1_u64.to_ne_bytes()).is_ok() {}
+    while rustix::io::write(&file, &[1; 4096]).is_ok() {}
     Ok(())
 }
 
-/// Connects with wake files that are full and block their writer, and makes the server write them.
+/// Returns the two ends of a wake file: the one that the server writes, and the one that it should
+/// wake.
+fn wake_file() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Connects with a wake file that is full and blocks its writer, and makes the server write it.
 ///
 /// # Errors
 ///
 /// Fails if the attack cannot be tried.
 pub fn block_wake(target: &Target, time: Duration) -> Outcome<String> {
     let end = Instant::now() + time;
-    let wake = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    let mut peer = Peer::connect(&target.address, 1, vec![wake()?, wake()?])?;
+    let (wake, _unread) = wake_file()?;
+    let mut peer = Peer::connect(target, wake)?;
     let (mut requests, mut answers) = (0, 0);
     while Instant::now() < end {
-        for file in &peer.ours.wake {
-            fill(file)?;
-            set_blocking(file, true)?;
-        }
+        fill(&peer.ours.wake)?;
+        set_blocking(&peer.ours.wake, true)?;
         peer.request()?;
         requests += 1;
         thread::sleep(Duration::from_millis(50));
@@ -51,34 +55,31 @@ pub fn block_wake(target: &Target, time: Duration) -> Outcome<String> {
     Ok(format!("{requests} requests, {answers} answers"))
 }
 
-/// Makes the files that wake the server block their reader, and empties them before the server
-/// does.
+/// Makes the file that wakes the server block its reader, fills it, and takes back what it can.
 ///
 /// # Errors
 ///
 /// Fails if the attack cannot be tried.
 pub fn block_read(target: &Target, time: Duration) -> Outcome<String> {
     let end = Instant::now() + time;
-    let peer = Peer::connect(&target.address, 1, wake_files()?)?;
+    let (wake, _unread) = wake_file()?;
+    let peer = Peer::connect(target, wake)?;
+    let file = &peer.theirs.wake;
     let mut rounds: u64 = 0;
     while Instant::now() < end {
-        for file in &peer.theirs.wake {
-            let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
-            set_blocking(file, false)?;
-            let _ = rustix::io::read(file, &mut [0; 8]);
-            set_blocking(file, true)?;
+        set_blocking(file, false)?;
+        let _ = rustix::io::write(file, &[1]);
+        let _ = rustix::io::read(file, &mut [0; 8]);
+        if rounds.is_multiple_of(4096) {
+            fill(file)?;
         }
+        set_blocking(file, true)?;
         rounds += 1;
         if rounds.is_multiple_of(1024) {
             thread::sleep(Duration::from_micros(50));
         }
     }
     Ok(format!("{rounds} rounds"))
-}
-
-fn wake_files() -> rustix::io::Result<Vec<OwnedFd>> {
-    let wake = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    Ok(vec![wake()?, wake()?])
 }
 
 /// Clears all that it can write of the server's ready bits and sleep note.
@@ -88,16 +89,20 @@ fn wake_files() -> rustix::io::Result<Vec<OwnedFd>> {
 /// Fails if the attack cannot be tried.
 pub fn clear_bits(target: &Target, time: Duration) -> Outcome<String> {
     let end = Instant::now() + time;
-    let peer = Peer::connect(&target.address, 1, wake_files()?)?;
-    let mut rounds: u64 = 0;
-    let zeros = [0; formats::READY_BITS_LEN];
+    let (wake, _unread) = wake_file()?;
+    let peer = Peer::connect(target, wake)?;
+    let (mut rounds, mut notes) = (0_u64, 0_u64);
+    let zeros = [0; memory::READY_BITS_LEN];
     while Instant::now() < end {
         for _ in 0..64 {
-            formats::write_at(&peer.theirs.ready_bits, &zeros, 0)?;
+            memory::write_at(&peer.theirs.ready_bits, &zeros, 0)?;
+            notes += u64::from(memory::write_at(&peer.theirs.note, &zeros[..64], 0).is_ok());
             rounds += 1;
         }
     }
-    Ok(format!("{rounds} rounds"))
+    Ok(format!(
+        "{rounds} rounds, in {notes} of them the note could be written"
+    ))
 }
 
 /// Announces arenas of 256 MiB each that no memory backs.
@@ -107,7 +112,7 @@ pub fn clear_bits(target: &Target, time: Duration) -> Outcome<String> {
 /// Fails if the attack cannot be tried.
 pub fn sparse(target: &Target, time: Duration) -> Outcome<String> {
     const ARENAS: u64 = 4;
-    let arena = formats::shared_memory(256 << 20, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    let arena = memory::empty_arena(256 << 20)?;
     announce(target, time, &arena, ARENAS)
 }
 
@@ -118,7 +123,7 @@ pub fn sparse(target: &Target, time: Duration) -> Outcome<String> {
 /// Fails if the attack cannot be tried.
 pub fn maps(target: &Target, time: Duration) -> Outcome<String> {
     const ARENAS: u64 = 70_000;
-    let arena = formats::shared_memory(4096, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    let arena = memory::empty_arena(4096)?;
     announce(target, time, &arena, ARENAS)
 }
 
@@ -127,8 +132,8 @@ pub fn maps(target: &Target, time: Duration) -> Outcome<String> {
 fn announce(target: &Target, time: Duration, arena: &OwnedFd, count: u64) -> Outcome<String> {
     let end = Instant::now() + time;
     let (mut announced, mut links, mut reason) = (0_u64, 0, String::new());
-    let own = formats::own_gid(1)?;
     let server = formats::gids_of(target.pid)?[0];
+    let own = formats::own_gid(&server, 1);
     while Instant::now() < end {
         let link = match peer::dial(&server, &own) {
             Ok(link) => link,
@@ -140,7 +145,7 @@ fn announce(target: &Target, time: Duration, arena: &OwnedFd, count: u64) -> Out
         };
         links += 1;
         for number in 0..count {
-            if let Err(error) = peer::send(&link, &formats::link_arena(number), &[arena.as_fd()]) {
+            if let Err(error) = peer::send(&link, &links::arena(number), &[arena.as_fd()]) {
                 reason = error.to_string();
                 break;
             }
@@ -161,13 +166,11 @@ pub fn not_a_file(target: &Target, time: Duration) -> Outcome<String> {
     const CONTENT: &[u8] = b"hello";
     let path = std::env::temp_dir().join(format!("verbline-attack-{}", std::process::id()));
     std::fs::write(&path, CONTENT)?;
-    let file = || {
-        std::fs::OpenOptions::new()
-            .read(true)
-            .append(true)
-            .open(&path)
-    };
-    let connected = Peer::connect(&target.address, 1, vec![file()?.into(), file()?.into()]);
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .append(true)
+        .open(&path)?;
+    let connected = Peer::connect(target, file.into());
     if let Ok(mut peer) = connected {
         // The server may take it until it wants to wake this peer.
         let _ = peer.request();

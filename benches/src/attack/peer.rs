@@ -12,7 +12,10 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with, sockopt,
 };
 
-use super::formats::{self, Body, Gid, PeerFiles};
+use super::Target;
+use super::formats::handshake::{self, Body};
+use super::formats::links::{self, PeerFiles};
+use super::formats::{self, Gid, memory};
 use crate::Outcome;
 use crate::spin::Work;
 
@@ -72,7 +75,7 @@ pub fn send(link: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) -> io::Re
 ///
 /// Fails if nothing comes for [`PATIENCE`].
 pub fn receive(link: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut bytes = vec![0; formats::MAX_PACKET];
+    let mut bytes = vec![0; links::MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [IoSliceMut::new(&mut bytes)];
@@ -87,18 +90,55 @@ pub fn receive(link: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     Ok((bytes, files))
 }
 
-/// Connects a link to the process with this GID and greets it.
+/// Connects a link to the process with this GID, and greets it.
 ///
 /// # Errors
 ///
 /// Fails if the process does not accept the link.
-pub fn dial(to: &Gid, own: &Gid) -> io::Result<OwnedFd> {
+pub fn dial(to: &Gid, own: &Gid) -> Outcome<OwnedFd> {
     let link = link_socket(SocketFlags::empty())?;
-    sockopt::set_socket_timeout(&link, sockopt::Timeout::Send, Some(PATIENCE))?;
-    sockopt::set_socket_timeout(&link, sockopt::Timeout::Recv, Some(PATIENCE))?;
+    set_patience(&link)?;
     connect(&link, &formats::socket_of(to)?)?;
-    send(&link, &formats::link_hello(own), &[])?;
-    Ok(link)
+    for message in links::greeting(own) {
+        send(&link, &message, &[])?;
+    }
+    match receive(&link)?.0 {
+        welcome if links::is_welcome(&welcome) => Ok(link),
+        other => Err(format!("the server answered the greeting with {other:?}").into()),
+    }
+}
+
+/// Accepts a link of the server and its greeting.
+///
+/// # Errors
+///
+/// Fails if the server does not dial for [`PATIENCE`].
+pub fn accept(listener: &OwnedFd) -> Outcome<OwnedFd> {
+    let link = accept_with(listener, SocketFlags::CLOEXEC)
+        .map_err(|error| format!("the server made no link: {error}"))?;
+    set_patience(&link)?;
+    loop {
+        let (message, _) = receive(&link)?;
+        if message.is_empty() {
+            return Err("the server closed its link before it greeted".into());
+        }
+        if links::is_terms(&message) {
+            send(&link, &links::welcome(), &[])?;
+            return Ok(link);
+        }
+    }
+}
+
+/// Limits the time that a socket waits.
+///
+/// # Errors
+///
+/// Fails if the system call fails.
+pub fn set_patience(socket: impl AsFd) -> io::Result<()> {
+    for timeout in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
+    }
+    Ok(())
 }
 
 /// Opens a TCP connection with time limits.
@@ -116,13 +156,17 @@ pub fn tcp(address: &str) -> io::Result<TcpStream> {
 /// Returns the files of the server's messages on a link up to its attachment, and the index of the
 /// ready bit.
 fn attachment(link: &OwnedFd) -> Outcome<(PeerFiles, u32)> {
+    let mut context = Vec::new();
     loop {
         let (message, files) = receive(link)?;
         if message.is_empty() {
             return Err("the server closed its link before it attached".into());
         }
-        if let Some(index) = formats::ready_index(&message) {
-            return Ok((PeerFiles::of(files)?, index));
+        if let Some(index) = links::ready_index(&message) {
+            return Ok((PeerFiles::of(context, files)?, index));
+        }
+        if links::is_context(&message) {
+            context = files;
         }
     }
 }
@@ -141,55 +185,53 @@ pub struct Peer {
     /// Sequence number of the server's next message.
     next_message: u64,
     // Open as long as the connection.
-    _sockets: (TcpStream, OwnedFd, OwnedFd, OwnedFd),
+    _sockets: (TcpStream, OwnedFd, OwnedFd),
 }
 
 impl Peer {
-    /// Connects. `wake` are the files that the server writes to wake this peer.
+    /// Connects. The server writes `wake` to wake this peer.
     ///
     /// # Errors
     ///
     /// Fails if the server does not admit the peer.
-    pub fn connect(address: &str, number: u32, wake: Vec<OwnedFd>) -> Outcome<Self> {
-        let gid = formats::own_gid(number)?;
+    pub fn connect(target: &Target, wake: OwnedFd) -> Outcome<Self> {
+        let server = formats::gids_of(target.pid)?[0];
+        let gid = formats::own_gid(&server, 1);
         let listener = listen_as(&gid, 5)?;
-        sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(PATIENCE))?;
-        let stream = tcp(address)?;
-        formats::send_frame(&stream, formats::client_hello(&gid, QP_NUMBER, PSN))?;
-        let from_server = accept_with(&listener, SocketFlags::CLOEXEC)
-            .map_err(|error| format!("the server made no link: {error}"))?;
-        sockopt::set_socket_timeout(&from_server, sockopt::Timeout::Recv, Some(PATIENCE))?;
-        let (theirs, ready_index) = attachment(&from_server)?;
-        let welcome = match formats::receive_frame(&stream)? {
+        set_patience(&listener)?;
+        let stream = tcp(&target.address)?;
+        handshake::send_frame(&stream, handshake::client_hello(&gid, QP_NUMBER, PSN))?;
+        let link = accept(&listener)?;
+        let (theirs, ready_index) = attachment(&link)?;
+        let welcome = match handshake::receive_frame(&stream)? {
             Body::ServerHello(welcome) => welcome,
             other => return Err(format!("the server answered {other:?}").into()),
         };
         let endpoint = welcome.endpoint.unwrap_or_default();
-        let server = Gid::try_from(&endpoint.gid[..])?;
-        let to_server = dial(&server, &gid)?;
+        let (ready_bits, note) = memory::sleeping_context()?;
         let ours = PeerFiles {
-            ring: formats::ring(endpoint.psn)?,
-            ready_bits: formats::sleeping_bits()?,
+            ring: memory::ring(endpoint.psn)?,
+            ready_bits,
+            note,
             wake,
         };
-        let files: Vec<_> = [ours.ring.as_fd(), ours.ready_bits.as_fd()]
-            .into_iter()
-            .chain(ours.wake.iter().map(AsFd::as_fd))
-            .collect();
-        send(
-            &to_server,
-            &formats::link_attach(QP_NUMBER, endpoint.qp_number),
-            &files,
-        )?;
-        formats::send_frame(&stream, Body::Ready(formats::Ready {}))?;
+        let context = [
+            ours.ready_bits.as_fd(),
+            ours.note.as_fd(),
+            ours.wake.as_fd(),
+        ];
+        send(&link, &links::context(), &context)?;
+        let attach = links::attach(QP_NUMBER, endpoint.qp_number);
+        send(&link, &attach, &[ours.ring.as_fd()])?;
+        handshake::send_frame(&stream, Body::Ready(handshake::Ready {}))?;
         Ok(Self {
             theirs,
             ours,
-            method: formats::method_number(&welcome.session, "verbline.bench.Bench/EchoFixed")?,
+            method: handshake::method_number(&welcome.session, "verbline.bench.Bench/EchoFixed")?,
             ready_index,
             next_request: u64::from(PSN) + 1,
             next_message: u64::from(endpoint.psn) + 1,
-            _sockets: (stream, listener, from_server, to_server),
+            _sockets: (stream, listener, link),
         })
     }
 
@@ -205,10 +247,10 @@ impl Peer {
             give_up: None,
         };
         let generation = self.next_request as u32 & 0xfff;
-        let frame = formats::request(self.method, generation, &work.to_message());
-        formats::commit(&self.theirs.ring, self.next_request, &frame)?;
+        let frame = handshake::request(self.method, generation, &work.to_message());
+        memory::commit(&self.theirs.ring, self.next_request, &frame)?;
         self.next_request += 1;
-        formats::announce(&self.theirs, self.ready_index)
+        memory::announce(&self.theirs, self.ready_index)
     }
 
     /// Acknowledges the server's messages so far, and returns their number.
@@ -218,9 +260,9 @@ impl Peer {
     /// Fails if the ring cannot be read.
     pub fn take_messages(&mut self) -> io::Result<u64> {
         let mut taken = 0;
-        while formats::is_committed(&self.ours.ring, self.next_message)? {
+        while memory::is_committed(&self.ours.ring, self.next_message)? {
             let ack = self.next_message.to_le_bytes();
-            formats::write_at(&self.ours.ring, &ack, formats::ACK_OFFSET)?;
+            memory::write_at(&self.ours.ring, &ack, memory::ACK_OFFSET)?;
             self.next_message += 1;
             taken += 1;
         }

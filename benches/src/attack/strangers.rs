@@ -8,11 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, connect, recv};
+use rustix::net::{RecvFlags, SocketFlags, connect, recv, sockopt};
 
 use super::Target;
-use super::formats::{self, Body};
-use super::peer::{link_socket, listen_as, tcp};
+use super::formats;
+use super::formats::handshake::{self, Body};
+use super::peer::{accept, link_socket, listen_as, tcp};
 use crate::Outcome;
 use crate::in_flight::allow_more_files;
 
@@ -51,8 +52,9 @@ pub fn block(target: &Target, time: Duration) -> Outcome<String> {
     let end = Instant::now() + time;
     let mut held: Vec<OwnedFd> = Vec::new();
     let mut gids = Vec::new();
+    let server = formats::gids_of(target.pid)?[0];
     for number in 0..NAMES {
-        let gid = formats::own_gid(number)?;
+        let gid = formats::own_gid(&server, number);
         held.push(listen_as(&gid, 0)?);
         // Fill the backlog.
         loop {
@@ -73,7 +75,7 @@ pub fn block(target: &Target, time: Duration) -> Outcome<String> {
                 break;
             };
             let gid = &gids[offers % gids.len()];
-            if formats::send_frame(&stream, formats::client_hello(gid, 100, 5)).is_err() {
+            if handshake::send_frame(&stream, handshake::client_hello(gid, 100, 5)).is_err() {
                 break;
             }
             waiting.add(stream)?;
@@ -100,10 +102,10 @@ pub fn slots(target: &Target, time: Duration) -> Outcome<String> {
             thread::sleep(PAUSE);
             continue;
         };
-        formats::send_frame(&stream, formats::client_hello(&gid, number, 5))?;
-        match formats::receive_frame(&stream) {
+        handshake::send_frame(&stream, handshake::client_hello(&gid, number, 5))?;
+        match handshake::receive_frame(&stream) {
             Ok(Body::ServerHello(_)) => {
-                formats::send_frame(&stream, Body::Ready(formats::Ready {}))?;
+                handshake::send_frame(&stream, Body::Ready(handshake::Ready {}))?;
                 held.push(stream);
             }
             other => {
@@ -164,6 +166,8 @@ fn is_closed(link: impl AsFd) -> bool {
 /// Fails if the attack cannot be tried.
 pub fn refs(target: &Target, time: Duration) -> Outcome<String> {
     const PEERS: u32 = 66;
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let server = formats::gids_of(target.pid)?[0];
     let end = Instant::now() + time;
     let (mut held, mut waiting) = (Vec::new(), Waiting::default());
     let (mut accepted, mut refused) = (0, 0);
@@ -175,15 +179,22 @@ pub fn refs(target: &Target, time: Duration) -> Outcome<String> {
             thread::sleep(PAUSE);
             continue;
         }
-        let gid = formats::own_gid(number)?;
-        held.push(listen_as(&gid, 5)?);
+        let gid = formats::own_gid(&server, number);
+        let listener = listen_as(&gid, 5)?;
+        sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(PATIENCE))?;
         let stream = tcp(&target.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        formats::send_frame(&stream, formats::client_hello(&gid, 100, 5))?;
-        match formats::receive_frame(&stream) {
-            Ok(Body::ServerHello(_)) => accepted += 1,
+        stream.set_read_timeout(Some(PATIENCE))?;
+        handshake::send_frame(&stream, handshake::client_hello(&gid, 100, 5))?;
+        // The link is greeted, and then never read again.
+        let link = accept(&listener);
+        match (link, handshake::receive_frame(&stream)) {
+            (Ok(link), Ok(Body::ServerHello(_))) => {
+                held.push(link);
+                accepted += 1;
+            }
             _ => refused += 1,
         }
+        held.push(listener);
         waiting.add(stream)?;
     }
     Ok(format!("{accepted} peers accepted, {refused} not"))

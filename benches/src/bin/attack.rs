@@ -149,7 +149,7 @@ impl Campaign {
         // The server of this attack has no files left, whoever took them.
         let may_refuse = attack == Attack::Fewfiles;
         note(attacked.refused > 0 && !may_refuse, "new clients refused");
-        note(!attacked.blocked.is_empty(), "blocked threads");
+        note(attacked.blocks, "blocked threads");
         note(attacked.afterwards != SERVED, "harm remains");
         note(attacked.attacker.contains("CHANGED"), "a file was changed");
         note(attacked.growth > MOST_GROWTH, "memory");
@@ -213,12 +213,12 @@ impl Campaign {
                     most = resident_mib(server.pid()).unwrap_or_default().max(most);
                     thread::sleep(LOOK);
                 }
-                (watch.blocked(), most - memory)
+                (watch.blocked(), watch.is_harmed(), most - memory)
             });
             let clients = new_clients(user, address, end);
             let line = good.read_line().map_err(|error| error.to_string());
             stops.store(true, Ordering::Relaxed);
-            let (blocked, growth) = watcher.join().map_err(|_| "the watcher panicked")?;
+            let (blocked, blocks, growth) = watcher.join().map_err(|_| "the watcher panicked")?;
             let (new, refused, slowest, reason) = clients?;
             Ok::<_, Box<dyn std::error::Error>>(Measured {
                 seen: Seen::from_line(&line?)?,
@@ -227,6 +227,7 @@ impl Campaign {
                 slowest,
                 reason,
                 blocked,
+                blocks,
                 growth,
                 afterwards: String::new(),
                 attacker: String::new(),
@@ -281,6 +282,8 @@ struct Measured {
     reason: String,
     /// Threads of the server that were blocked, and where.
     blocked: String,
+    /// True if one of them never has to wait for a client.
+    blocks: bool,
     /// Largest growth of the server's memory in MiB.
     growth: u64,
     /// What a new client saw after the attacker had left.
