@@ -13,12 +13,12 @@ use super::clock_exchange::ClockExchange;
 use super::control_thread;
 use super::handshake::choice;
 use super::handshake::client::{ClientHandshake, ServerResponse};
-use super::handshake::{Endpoint, HandshakeError, Offer, Received, Welcome};
+use super::handshake::{Challenge, Endpoint, HandshakeError, Offer, Received, Welcome};
 use super::keepalive::KeepaliveState;
 use super::liveness::{ClockRole, LivenessConnection};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
-use crate::transport::endpoint::DeviceAddress;
+use crate::transport::endpoint::{DeviceAddress, SOFT};
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::{QpInit, QpRts, QueuePairError, QueuePairs};
@@ -88,10 +88,24 @@ impl Dialer<Dialed> for HandshakeDialer {
             .map_err(|e| device_error(e.into()))?;
 
         let failed = |(reached, error)| exchange_error(address, timeout, reached, error);
-        let asked_us = monotonic_us();
+        let mut asked_us = monotonic_us();
         let response = exchange(&mut stream, &mut handshake, &hello, &deadline);
-        let welcome = match response.map_err(failed)? {
+        let mut response = response.map_err(failed)?;
+        if let ServerResponse::Challenge(challenge) = &response {
+            asked_us = monotonic_us();
+            prove(&offers, challenge).map_err(|error| device_error(error.into()))?;
+            response = read_response(&mut stream, &mut handshake, &deadline)
+                .map_err(|error| failed((Reached::Claimed(handshake.received()), error)))?;
+        }
+        let welcome = match response {
             ServerResponse::Welcome(welcome) => welcome,
+            // The state machine accepts one challenge.
+            ServerResponse::Challenge(_) => {
+                return Err(ConnectError::NotVerbline {
+                    address: address.to_owned(),
+                    reason: "it sent a second challenge".to_owned(),
+                });
+            }
             ServerResponse::Refused(reason) => {
                 return Err(ConnectError::Refused {
                     address: address.to_owned(),
@@ -220,6 +234,29 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
     }
 }
 
+/// Proves to the server that the GID of an offered endpoint is this process's.
+fn prove(offers: &[LaneOffer<'_>], challenge: &Challenge) -> Result<(), ProofError> {
+    let index = challenge.client_endpoint;
+    let soft = |offer: &&LaneOffer<'_>| offer.device_address().kind == SOFT;
+    let offer = offers.get(index).filter(soft);
+    let offer = offer.ok_or(ProofError::Endpoint { index })?;
+    Ok(offer
+        .lane
+        .queue_pairs
+        .claim(challenge.gid, challenge.nonce)?)
+}
+
+/// Why this side cannot prove its GID.
+#[derive(Debug, thiserror::Error)]
+enum ProofError {
+    #[error(
+        "the server demands a proof for number {index} of the offered devices, which is not a software device"
+    )]
+    Endpoint { index: usize },
+    #[error("it cannot be proven to the server that this process has the GID that it offers: {0}")]
+    Device(#[from] QueuePairError),
+}
+
 /// Returns the offer that the server chose, or a message that says why its choice is invalid.
 fn chosen<'a>(
     mut offers: Vec<LaneOffer<'a>>,
@@ -288,7 +325,9 @@ fn exchange(
         // hello cannot be sent, but the reason can be read.
         Err(error) => match read_response(stream, handshake, deadline) {
             Ok(refused @ ServerResponse::Refused(_)) => Ok(refused),
-            Ok(ServerResponse::Welcome(_)) | Err(_) => Err((Reached::Connected, error)),
+            Ok(ServerResponse::Welcome(_) | ServerResponse::Challenge(_)) | Err(_) => {
+                Err((Reached::Connected, error))
+            }
         },
     }
 }
@@ -327,6 +366,8 @@ enum Reached {
     Connected,
     /// How much of the response has arrived.
     HelloSent(Received),
+    /// This side has proven its GID, and this much of the response has arrived.
+    Claimed(Received),
     Welcomed,
 }
 
@@ -338,6 +379,12 @@ impl fmt::Display for Reached {
                 write!(
                     f,
                     "this side's hello was sent, and {received} of the response arrived"
+                )
+            }
+            Self::Claimed(received) => {
+                write!(
+                    f,
+                    "this side's hello was sent and its GID was proven, and {received} of the response arrived"
                 )
             }
             Self::Welcomed => f.write_str("the server's welcome arrived too late to answer it"),

@@ -7,15 +7,16 @@ use std::time::Instant;
 use rpc_core::transport::Admitted;
 
 use super::handshake::choice::{self, EndpointMismatch};
-use super::handshake::{Endpoint, Offer, Welcome};
+use super::handshake::{Challenge, Endpoint, Offer, Welcome};
 use super::keepalive::KeepaliveState;
 use crate::transport::VerbsTransport;
-use crate::transport::endpoint::DeviceAddress;
+use crate::transport::endpoint::{DeviceAddress, SOFT};
 use crate::transport::lane::Lane;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::{ConnectionInRts, LivenessKey, Notice, NoticeSender};
 use crate::transport::peer_clock::monotonic_us;
 use crate::transport::queue_pairs::{QpRts, QueuePairError, QueuePairs};
+use crate::verbs::{AwaitedClaim, VerbsError};
 
 /// Hands a listener's connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -70,6 +71,50 @@ pub(crate) enum AcceptError {
     /// The poller's transport has been dropped.
     #[error("the server is shutting down")]
     Closed,
+}
+
+/// Why a client cannot be asked to prove the GID that it offers. The message is sent to the client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChallengeError {
+    /// A process has one GID.
+    #[error("the client offers the software device of two processes, but it is one process")]
+    SeveralProcesses,
+    /// The device failed.
+    #[error("the server's device cannot wait for the client's proof of its GID: {0}")]
+    Device(#[from] VerbsError),
+}
+
+/// Returns the proof that a client owes before it is admitted, or `None` if it offers no GID of the
+/// software device that a device of these ports can reach. `on_claim` gets the result, once.
+///
+/// A connection over the software device leads to the process of the GID, and takes resources of
+/// both. Other devices have no such proof.
+pub(crate) fn challenge(
+    ports: &[Port],
+    client: &Offer,
+    on_claim: impl FnOnce(bool) + Send + 'static,
+) -> Result<Option<(Challenge, AwaitedClaim)>, ChallengeError> {
+    // All lanes of the software device of a process have one GID.
+    let mut lanes = ports.iter().flat_map(|port| port.lanes.iter());
+    let is_soft = |lane: &&LanePort| lane.queue_pairs.device_address().kind == SOFT;
+    let Some(lane) = lanes.find(is_soft) else {
+        return Ok(None);
+    };
+    let local = lane.queue_pairs.device_address();
+    let Ok(fit) = choice::matching_endpoints(local, &client.endpoints) else {
+        return Ok(None);
+    };
+    let gid = client.endpoints[fit[0]].gid;
+    if fit.iter().any(|index| client.endpoints[*index].gid != gid) {
+        return Err(ChallengeError::SeveralProcesses);
+    }
+    let awaited = lane.queue_pairs.expect_claim(gid, on_claim)?;
+    let challenge = Challenge {
+        gid: awaited.own_gid().0,
+        nonce: awaited.nonce(),
+        client_endpoint: fit[0],
+    };
+    Ok(Some((challenge, awaited)))
 }
 
 /// The devices that were tried before the chosen one, each with the reason why it was rejected.

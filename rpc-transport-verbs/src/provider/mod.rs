@@ -39,6 +39,7 @@ pub(crate) use protection_domain::ProtectionDomain;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use queue_pair_options::QueuePairOptions;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
+pub(crate) use soft::{AwaitedClaim, Nonce, OnClaim};
 #[cfg(feature = "test-util")]
 pub(crate) use soft::{Killer, SimulatedProcess};
 pub(crate) use work::{

@@ -5,10 +5,10 @@ use super::foreign;
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{
-    AddressHandle, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, QueuePairConfig,
-    SharedReceiveQueue, soft,
+    AddressHandle, AwaitedClaim, CompletionQueue, MemoryRegion, MemoryWindow, Nonce, OnClaim,
+    QueuePair, QueuePairConfig, SharedReceiveQueue, soft,
 };
-use crate::verbs::types::{Access, AddressVector, VerbsError, WindowType};
+use crate::verbs::types::{Access, AddressVector, Gid, ModifyError, VerbsError, WindowType};
 
 #[derive(Debug)]
 pub(crate) enum ProtectionDomain {
@@ -40,6 +40,32 @@ impl ProtectionDomain {
             #[cfg(feature = "rdma")]
             Self::Rdma(domain) => AddressHandle::Rdma(domain.create_ah(address)?),
         })
+    }
+
+    /// Waits for a process to prove that a GID is its own: see [`soft::ProtectionDomain`]. Fails on
+    /// an RDMA device, whose peers have no such proof.
+    pub(crate) fn expect_claim(
+        &self,
+        gid: Gid,
+        on_claim: OnClaim,
+    ) -> Result<AwaitedClaim, VerbsError> {
+        match self {
+            Self::Soft(domain) => domain.expect_claim(gid, on_claim),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Err(foreign("expect_claim", "the domain")),
+        }
+    }
+
+    /// Proves to the process of `gid` that this process's GID is its own.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
+        match self {
+            Self::Soft(domain) => domain.claim(gid, nonce),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Err(ModifyError::Os {
+                action: "claim a GID: the device is not the software device",
+                source: std::io::ErrorKind::Unsupported.into(),
+            }),
+        }
     }
 
     pub(crate) fn create_srq(

@@ -14,7 +14,7 @@ use crate::connect::handshake::choice;
 use crate::connect::handshake::client::{ClientHandshake, ServerResponse};
 use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::handshake::{
-    Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSIONS, Welcome,
+    Challenge, Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSIONS, Welcome,
 };
 use crate::connect::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState};
 pub use crate::provider::soft_hostile::{soft_device, soft_link, soft_ring};
@@ -25,7 +25,7 @@ pub fn handshake(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let is_server = script.byte().is_multiple_of(2);
     let (mut server, mut client) = (ServerHandshake::default(), ClientHandshake::default());
-    let (mut fed, mut has_hello) = (0, false);
+    let (mut fed, mut has_hello, mut is_challenged) = (0, false, false);
     // Lossless: the version of a frame has 16 bits.
     let version = (VERSIONS.newest as u16).to_be_bytes();
     while let Some(step) = script.step() {
@@ -70,6 +70,14 @@ pub fn handshake(bytes: &[u8]) {
                         assert_same(welcome);
                         true
                     }
+                    Some(ServerResponse::Challenge(challenge)) => {
+                        assert!(
+                            !std::mem::replace(&mut is_challenged, true),
+                            "one challenge"
+                        );
+                        assert_same_challenge(&challenge);
+                        false
+                    }
                     Some(ServerResponse::Refused(_)) => true,
                 })
             };
@@ -88,6 +96,15 @@ pub fn handshake(bytes: &[u8]) {
                 }
             }
         }
+    }
+}
+
+/// Encodes an accepted challenge again: it has to be the same one.
+fn assert_same_challenge(challenge: &Challenge) {
+    let frame = ServerHandshake::default().challenge(challenge);
+    match ClientHandshake::default().handle(&frame.expect("it is short")) {
+        Ok(Some(ServerResponse::Challenge(again))) => assert!(again == *challenge),
+        other => panic!("what was taken is not taken again: {other:?}"),
     }
 }
 

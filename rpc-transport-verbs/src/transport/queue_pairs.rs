@@ -8,9 +8,10 @@ use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE
 use crate::transport::failure::LaneFailure;
 use crate::transport::plan::Plan;
 use crate::verbs::{
-    Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer,
-    ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig,
-    RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
+    Access, AddressError, AddressWish, AwaitedClaim, CompletionQueueHandle, Context, Gid, GidType,
+    LinkLayer, ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair,
+    QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue,
+    VerbsError,
 };
 
 /// 0.96 ms: short compared with the retry timeout, and never code 0, which is the longest of all.
@@ -172,6 +173,21 @@ impl QueuePairs {
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a process to prove that a GID of the software device is its own: see
+    /// [`ProtectionDomain::expect_claim`].
+    pub(crate) fn expect_claim(
+        &self,
+        gid: [u8; 16],
+        on_claim: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<AwaitedClaim, VerbsError> {
+        self.domain.expect_claim(Gid(gid), on_claim)
+    }
+
+    /// Proves to the process of `gid` that this process's GID is its own.
+    pub(crate) fn claim(&self, gid: [u8; 16], nonce: [u8; 16]) -> Result<(), QueuePairError> {
+        Ok(self.domain.claim(Gid(gid), nonce)?)
     }
 
     /// Creates a queue pair and moves it to INIT.

@@ -114,6 +114,7 @@ mod slot;
 pub(crate) mod types;
 mod work_request;
 
+pub(crate) use crate::provider::AwaitedClaim;
 pub use address::{AddressError, AddressWish, PortAddress};
 pub use address_handle::AddressHandle;
 pub use completion_channel::CompletionChannel;

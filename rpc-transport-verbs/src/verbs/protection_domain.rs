@@ -6,8 +6,11 @@ use super::context::Context;
 use super::registered_memory::RegisteredMemory;
 use super::types::access::Access;
 use super::types::busy::Busy;
+use super::types::gid::Gid;
+use super::types::modify_error::ModifyError;
 use super::types::verbs_error::VerbsError;
 use crate::provider;
+use crate::provider::AwaitedClaim;
 
 /// A protection domain (`ibv_alloc_pd(3)`). Cloning it is cheap; it is destroyed after everything
 /// that was created from it.
@@ -47,6 +50,22 @@ impl ProtectionDomain {
         }
         let raw = self.raw.register(len, access)?;
         Ok(RegisteredMemory::new(raw, Arc::clone(&self.raw)))
+    }
+
+    /// Waits, on the software device, for a process to prove that a GID is its own. `on_claim` runs
+    /// once, with the result, on the device's thread, and must not wait.
+    pub(crate) fn expect_claim(
+        &self,
+        gid: Gid,
+        on_claim: impl FnOnce(bool) + Send + 'static,
+    ) -> Result<AwaitedClaim, VerbsError> {
+        self.raw.expect_claim(gid, Box::new(on_claim))
+    }
+
+    /// Proves to the process of `gid` that this process's GID is its own, on the software device:
+    /// sends it a number that it has made up.
+    pub(crate) fn claim(&self, gid: Gid, nonce: [u8; 16]) -> Result<(), ModifyError> {
+        self.raw.claim(gid, nonce)
     }
 
     /// Deallocates the domain (`ibv_dealloc_pd(3)`).

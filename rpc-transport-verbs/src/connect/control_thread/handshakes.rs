@@ -69,6 +69,8 @@ pub(super) enum Stage {
     Rejected,
     /// The client has connected, and its hello has not arrived completely.
     Incoming,
+    /// The client has to prove that the GID that it offers is its own.
+    Challenged,
     /// The client was welcomed, and its `Ready` has not arrived.
     Welcomed,
     /// The client is admitted, and waits for its queue pair.

@@ -15,8 +15,9 @@ use crate::connect::handshake::Offer;
 use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::keepalive::KeepaliveState;
 use crate::connect::liveness::{ClockRole, LivenessConnection};
-use crate::connect::server::{ClientInRts, Port};
+use crate::connect::server::{self as connect_server, ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
+use crate::verbs::AwaitedClaim;
 
 /// A client in its handshake.
 pub(super) struct IncomingClient {
@@ -33,6 +34,11 @@ pub(super) struct IncomingClient {
 enum State {
     /// The client has connected, and its hello has not arrived completely.
     Incoming,
+    /// The client's hello has arrived, and nothing was decided.
+    Offered(Offer),
+    /// The client has to prove that the GID that it offers is its own. The wait for the proof ends
+    /// with this state.
+    Challenged(Offer, #[allow(dead_code)] AwaitedClaim),
     /// The client is admitted; another thread creates its queue pair.
     Admitted,
     /// The queue pair is connected, and the poller knows the connection.
@@ -45,6 +51,8 @@ enum State {
 pub(super) enum NextAction {
     Wait,
     Close,
+    /// Call [`challenge`](IncomingClient::challenge).
+    Challenge,
     /// Create the queue pair: through this port, for the endpoints that the client offers.
     CreateQueuePair(Port, Offer, Admitted),
     /// The handshake is complete. The bytes that the client sent after it are keepalives.
@@ -77,7 +85,8 @@ impl IncomingClient {
     /// Returns the stage of the handshake.
     pub(super) fn stage(&self) -> Stage {
         match self.state {
-            State::Incoming => Stage::Incoming,
+            State::Incoming | State::Offered(_) => Stage::Incoming,
+            State::Challenged(..) => Stage::Challenged,
             State::Admitted => Stage::Admitted,
             State::QpRts(..) => Stage::Welcomed,
             State::Rejected => Stage::Rejected,
@@ -90,6 +99,10 @@ impl IncomingClient {
             State::Incoming => {
                 let bytes = self.handshake.received();
                 format!("the client connected and sent {bytes} of its hello")
+            }
+            State::Offered(_) => "the client's hello had arrived".to_owned(),
+            State::Challenged(..) => {
+                "the client had to prove that the GID that it offers is its process's".to_owned()
             }
             State::Admitted => "the client's queue pair was being created".to_owned(),
             State::QpRts(..) if self.is_writing() => {
@@ -117,7 +130,10 @@ impl IncomingClient {
             Ok(_) if matches!(self.state, State::Rejected) => NextAction::Wait,
             Ok(len) => match self.handshake.handle(&bytes[..len]) {
                 Ok(None) => NextAction::Wait,
-                Ok(Some(Request::Hello(offer))) => self.admit(offer),
+                Ok(Some(Request::Hello(offer))) => {
+                    self.state = State::Offered(offer);
+                    NextAction::Challenge
+                }
                 Ok(Some(Request::Ready)) => self.complete(),
                 Err(error) => self.refuse(&error.to_string()),
             },
@@ -125,6 +141,45 @@ impl IncomingClient {
             Err(error) => {
                 self.give_up(&format!("the socket failed ({error})"));
                 NextAction::Close
+            }
+        }
+    }
+
+    /// Asks the client to prove that the GID that it offers is its own, or admits it if there is
+    /// nothing to prove. `on_claim` leads to [`claimed`](Self::claimed).
+    pub(super) fn challenge(&mut self, on_claim: impl FnOnce(bool) + Send + 'static) -> NextAction {
+        let State::Offered(offer) = std::mem::replace(&mut self.state, State::Incoming) else {
+            return self.refuse("it sent more than its hello");
+        };
+        let demand = match connect_server::challenge(&self.config.ports, &offer, on_claim) {
+            Ok(Some(demand)) => demand,
+            Ok(None) => return self.admit(offer),
+            Err(error) => return self.refuse(&error.to_string()),
+        };
+        let (challenge, awaited) = demand;
+        match self.handshake.challenge(&challenge) {
+            Ok(frame) => self.outgoing = frame,
+            Err(error) => return self.refuse(&error.to_string()),
+        }
+        self.state = State::Challenged(offer, awaited);
+        self.write_or_close()
+    }
+
+    /// Handles a claim of the GID that the client offers. `is_its_own` tells whether it came from
+    /// the process of that GID.
+    pub(super) fn claimed(&mut self, is_its_own: bool) -> NextAction {
+        match std::mem::replace(&mut self.state, State::Rejected) {
+            State::Challenged(offer, _) if is_its_own => self.admit(offer),
+            State::Challenged(..) => {
+                self.state = State::Incoming;
+                self.refuse(
+                    "the client offers the GID of another process than the one that claimed it",
+                )
+            }
+            // The client was rejected in the meantime.
+            other => {
+                self.state = other;
+                NextAction::Wait
             }
         }
     }
@@ -162,19 +217,23 @@ impl IncomingClient {
         match self.handshake.welcome(welcome) {
             Ok(frame) => {
                 self.state = State::QpRts(key, notice_sender, Box::new(keepalive_state));
-                self.outgoing = frame;
-                match self.write() {
-                    Ok(()) => NextAction::Wait,
-                    Err(_) => {
-                        self.give_up("the socket ended");
-                        NextAction::Close
-                    }
-                }
+                self.outgoing.extend(frame);
+                self.write_or_close()
             }
             Err(error) => {
                 // The poller already knows the connection.
                 let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
                 self.refuse(&format!("the server's welcome: {error}"))
+            }
+        }
+    }
+
+    fn write_or_close(&mut self) -> NextAction {
+        match self.write() {
+            Ok(()) => NextAction::Wait,
+            Err(_) => {
+                self.give_up("the socket ended");
+                NextAction::Close
             }
         }
     }
@@ -197,7 +256,9 @@ impl IncomingClient {
                     rest,
                 )
             }
-            State::Admitted => self.refuse("it did not wait for the response to its hello"),
+            State::Offered(_) | State::Challenged(..) | State::Admitted => {
+                self.refuse("it did not wait for the response to its hello")
+            }
             // The state machine accepts no `Ready` before the hello.
             State::Incoming | State::Rejected => NextAction::Close,
         }

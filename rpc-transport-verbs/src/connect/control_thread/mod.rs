@@ -8,7 +8,7 @@
 //! ```text
 //!  Listener --accept--> IncomingClient --Ready--> LivenessConnection
 //!                       |  ^  |                    |
-//!                 hello |  |  |                    +--end of file, silence--> Notice::Ended
+//!          hello, claim |  |  |                    +--end of file, silence--> Notice::Ended
 //!                       v  |  |
 //!                  preparer:  +--rejected--> sends the reason; closes at its end or the deadline
 //!                  creates its queue pair, on another thread
@@ -85,6 +85,9 @@ enum Command {
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(LivenessConnection),
     JobDone(Token, JobResult),
+    /// A claim of the GID that a client offers has come: from the process of that GID, or from
+    /// another one.
+    Claimed(Token, bool),
 }
 
 /// Identifies a source. Tokens are never reused, so an event in the same batch as the removal of
@@ -112,6 +115,7 @@ impl Control {
         let mut sockets = Sockets {
             epoll,
             wakeup,
+            control: control.clone(),
             commands: receiver,
             preparers: Preparers::start(&control)?,
             sources: HashMap::new(),

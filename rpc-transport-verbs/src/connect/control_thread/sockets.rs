@@ -17,7 +17,7 @@ use super::handshakes::{Handshakes, Room, Stage};
 use super::incoming_client::{IncomingClient, NextAction};
 use super::preparer::{Job, JobResult, Preparers};
 use super::run_clock::{RunClock, TICK};
-use super::{Command, ListenerConfig, Token, WAKEUP};
+use super::{Command, Control, ListenerConfig, Token, WAKEUP};
 use crate::event_fd::EventFd;
 use crate::transport::notices::LivenessEnd;
 
@@ -39,6 +39,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Sockets {
     pub(super) epoll: OwnedFd,
     pub(super) wakeup: Arc<EventFd>,
+    /// For what other threads report to this one.
+    pub(super) control: Control,
     pub(super) commands: Receiver<Command>,
     pub(super) preparers: Preparers,
     pub(super) sources: HashMap<Token, Source>,
@@ -115,6 +117,12 @@ impl Sockets {
                 Command::StopListening(token, _closed) => self.stop_listening(token),
                 Command::Watch(liveness) => self.watch(liveness, &[]),
                 Command::JobDone(token, result) => self.job_done(token, result),
+                Command::Claimed(token, is_its_own) => {
+                    if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
+                        let next = client.claimed(is_its_own);
+                        self.apply(token, next);
+                    }
+                }
             }
         }
     }
@@ -261,6 +269,17 @@ impl Sockets {
                 // since the welcome: then the socket is closed here, which tells the client.
                 if liveness.report_open() {
                     self.watch(liveness, &read);
+                }
+            }
+            NextAction::Challenge => {
+                let control = self.control.clone();
+                let on_claim = move |is_its_own| {
+                    // Without the control thread there is nothing to notify.
+                    let _ = control.command(Command::Claimed(token, is_its_own));
+                };
+                if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
+                    let next = client.challenge(on_claim);
+                    self.apply(token, next);
                 }
             }
             NextAction::CreateQueuePair(port, offer, admitted) => {

@@ -4,11 +4,13 @@ use rpc_core::transport::VersionRange;
 
 use super::frame::{self, Frame, Inbound, Reader};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer, Received, VERSIONS, Welcome};
+use super::{Challenge, HandshakeError, Offer, Received, VERSIONS, Welcome};
 
 /// The server's response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ServerResponse {
+    /// The client has to prove that a GID is its own; the other response follows.
+    Challenge(Challenge),
     /// The client is admitted.
     Welcome(Welcome),
     /// The client is rejected, with the server's reason.
@@ -22,6 +24,7 @@ pub(crate) struct ClientHandshake {
     /// The version of the messages to send: the newest that this side speaks, until the server has
     /// chosen one.
     version: u32,
+    is_challenged: bool,
 }
 
 impl Default for ClientHandshake {
@@ -36,6 +39,7 @@ impl ClientHandshake {
         Self {
             inbound: Inbound::new(Reader::Client(spoken)),
             version: spoken.newest,
+            is_challenged: false,
         }
     }
 
@@ -68,6 +72,22 @@ impl ClientHandshake {
         self.inbound.received()
     }
 
+    /// Adopts the version that the server has chosen.
+    fn adopt(&mut self, version: u32) -> Result<(), HandshakeError> {
+        let spoken = match self.is_challenged {
+            true => VersionRange::only(self.version),
+            false => self.inbound.spoken(),
+        };
+        if !spoken.contains(version) {
+            return Err(HandshakeError::MessageVersion {
+                got: version,
+                wanted: spoken,
+            });
+        }
+        self.version = version;
+        Ok(())
+    }
+
     /// Handles bytes read from the socket. Returns the server's response once it is complete.
     pub(crate) fn handle(
         &mut self,
@@ -78,15 +98,13 @@ impl ClientHandshake {
             return Ok(None);
         };
         let response = match body {
+            Body::Challenge(challenge) if !self.is_challenged => {
+                self.adopt(version)?;
+                self.is_challenged = true;
+                ServerResponse::Challenge(Challenge::check(&challenge)?)
+            }
             Body::ServerHello(hello) => {
-                let spoken = self.inbound.spoken();
-                if !spoken.contains(version) {
-                    return Err(HandshakeError::MessageVersion {
-                        got: version,
-                        wanted: spoken,
-                    });
-                }
-                self.version = version;
+                self.adopt(version)?;
                 ServerResponse::Welcome(Welcome::check(hello)?)
             }
             // A refusal is the same in every version. A server that has not read the hello does not

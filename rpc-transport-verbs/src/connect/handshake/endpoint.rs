@@ -131,6 +131,44 @@ impl Offer {
     }
 }
 
+/// A server's demand that the client's process proves that an offered GID is its own.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Challenge {
+    /// The GID of the server's process, on whose link the nonce has to come.
+    pub(crate) gid: [u8; 16],
+    /// Random bytes, which only the two sides know.
+    pub(crate) nonce: [u8; 16],
+    /// The index, from 0, of the client's endpoint with the GID to prove.
+    pub(crate) client_endpoint: usize,
+}
+
+impl std::fmt::Debug for Challenge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The nonce is secret.
+        f.debug_struct("Challenge")
+            .field("client_endpoint", &self.client_endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Challenge {
+    /// Validates a server's message.
+    pub(crate) fn check(sent: &messages::Challenge) -> Result<Self, HandshakeError> {
+        let bytes = |field, bytes: &[u8]| {
+            <[u8; 16]>::try_from(bytes).map_err(|_| HandshakeError::Field {
+                field,
+                value: format!("{} bytes", bytes.len()),
+                why: "it has 16 bytes",
+            })
+        };
+        Ok(Self {
+            gid: bytes("gid", &sent.gid)?,
+            nonce: bytes("nonce", &sent.nonce)?,
+            client_endpoint: sent.client_endpoint as usize,
+        })
+    }
+}
+
 /// A server's response: the endpoint that it chose, its limits and the core's session data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {

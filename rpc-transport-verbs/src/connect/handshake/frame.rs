@@ -253,6 +253,7 @@ pub(super) fn name(body: &Body) -> &'static str {
         Body::ServerHello(_) => "a server's hello",
         Body::Ready(_) => "ready",
         Body::Refusal(_) => "a refusal",
+        Body::Challenge(_) => "a challenge",
     }
 }
 

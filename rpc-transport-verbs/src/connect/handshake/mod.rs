@@ -20,7 +20,7 @@ pub(crate) mod endpoint;
 pub(crate) mod frame;
 pub(crate) mod server;
 
-pub(crate) use endpoint::{Offer, Welcome};
+pub(crate) use endpoint::{Challenge, Offer, Welcome};
 pub(crate) use frame::Received;
 
 pub(crate) use crate::transport::endpoint::Endpoint;

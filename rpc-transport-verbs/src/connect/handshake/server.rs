@@ -4,13 +4,14 @@ use rpc_core::transport::VersionRange;
 
 use super::frame::{self, Inbound, Reader};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer, Received, VERSIONS, Welcome};
+use super::{Challenge, HandshakeError, Offer, Received, VERSIONS, Welcome};
 
 /// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// The client asks to be admitted. The response is [`welcome`](ServerHandshake::welcome) or
-    /// [`refuse`](ServerHandshake::refuse).
+    /// [`refuse`](ServerHandshake::refuse). A [`challenge`](ServerHandshake::challenge) may precede
+    /// it.
     Hello(Offer),
     /// The client's queue pair can receive and send: the connection can go to its poller.
     Ready,
@@ -101,6 +102,17 @@ impl ServerHandshake {
                 .peer_version()
                 .map_or(newest, |peer| peer.min(newest))
         })
+    }
+
+    /// Encodes the demand that a client proves that a GID is its own. Its version is the one that
+    /// this side has chosen.
+    pub(crate) fn challenge(&self, challenge: &Challenge) -> Result<Vec<u8>, HandshakeError> {
+        self.encode(Body::Challenge(messages::Challenge {
+            gid: challenge.gid.to_vec(),
+            nonce: challenge.nonce.to_vec(),
+            // Fits: the index is one of a few.
+            client_endpoint: challenge.client_endpoint as u32,
+        }))
     }
 
     /// Encodes the response that admits a client. Its version is the one that this side has chosen.
@@ -195,6 +207,63 @@ mod tests {
         );
         let ready = client.ready().unwrap();
         assert_eq!(server.handle(&ready).unwrap(), Some(Request::Ready));
+    }
+
+    fn demanded() -> Challenge {
+        Challenge {
+            gid: [7; 16],
+            nonce: [9; 16],
+            client_endpoint: 2,
+        }
+    }
+
+    #[test]
+    fn a_challenge_comes_before_the_response_and_once() {
+        let mut server = ServerHandshake::default();
+        let mut client = ClientHandshake::default();
+        server.handle(&client.hello(offer()).unwrap()).unwrap();
+        let challenge = server.challenge(&demanded()).unwrap();
+        assert_eq!(
+            client.handle(&challenge).unwrap(),
+            Some(ServerResponse::Challenge(demanded()))
+        );
+        let welcome = server.welcome(chosen()).unwrap();
+        let mut other = ClientHandshake::default();
+        assert!(other.handle(&challenge).is_ok());
+        assert_eq!(
+            client.handle(&welcome).unwrap(),
+            Some(ServerResponse::Welcome(chosen()))
+        );
+        assert_eq!(
+            server.handle(&client.ready().unwrap()).unwrap(),
+            Some(Request::Ready)
+        );
+        assert!(matches!(
+            other.handle(&challenge),
+            Err(HandshakeError::Unexpected { .. })
+        ));
+        // Nor does a client demand it of a server.
+        let mut server = ServerHandshake::default();
+        assert!(matches!(
+            server.handle(&challenge),
+            Err(HandshakeError::Unexpected { .. })
+        ));
+    }
+
+    #[test]
+    fn a_challenge_whose_fields_are_not_16_bytes_is_refused() {
+        for lens in [(15, 16), (16, 17), (0, 0)] {
+            let body = Body::Challenge(messages::Challenge {
+                gid: vec![1; lens.0],
+                nonce: vec![1; lens.1],
+                client_endpoint: 0,
+            });
+            let frame = frame::encode(VERSIONS.newest, VERSIONS, body).unwrap();
+            assert!(matches!(
+                ClientHandshake::default().handle(&frame),
+                Err(HandshakeError::Field { .. })
+            ));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 /// The body of a frame: exactly one message.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Handshake {
-    #[prost(oneof = "handshake::Body", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "handshake::Body", tags = "1, 2, 3, 4, 5")]
     pub body: ::core::option::Option<handshake::Body>,
 }
 /// Nested message and enum types in `Handshake`.
@@ -17,6 +17,8 @@ pub mod handshake {
         Ready(super::Ready),
         #[prost(message, tag = "4")]
         Refusal(super::Refusal),
+        #[prost(message, tag = "5")]
+        Challenge(super::Challenge),
     }
 }
 /// An endpoint of the sender: a device, and a queue pair on it that waits for its peer.
@@ -62,6 +64,21 @@ pub struct ClientHello {
     /// True if the client answers ENQs and may send them.
     #[prost(bool, tag = "4")]
     pub keepalive: bool,
+}
+/// The server's first response to a client that offers an endpoint of the kind "soft" which the server's
+/// device can reach. The client proves that the endpoint's GID is its own process's: it sends the nonce on
+/// its link to the server's process. The server sends nothing more before it has arrived.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Challenge {
+    /// GID of the server's process: 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub gid: ::prost::alloc::vec::Vec<u8>,
+    /// 16 random bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub nonce: ::prost::alloc::vec::Vec<u8>,
+    /// The client's endpoint whose GID is to be proven: its zero-based index in `ClientHello.endpoints`.
+    #[prost(uint32, tag = "3")]
+    pub client_endpoint: u32,
 }
 /// The server's response if it admits the client.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -94,6 +94,7 @@ pub(super) use objects::device::device_info;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
+pub(crate) use process::claims::{AwaitedClaim, Nonce, OnClaim};
 
 pub(super) use objects::windows::{AddressHandle, MemoryWindow};
 

@@ -9,9 +9,10 @@ use super::{LIMITS, SharedReceiveQueue};
 use crate::provider::soft::capacities::{MAX_QUEUES, MAX_REGION_LEN, MAX_WR, exhausted};
 use crate::provider::soft::context::receive_queue::{ReceiveQueue, SharedReceives};
 use crate::provider::soft::context::regions::MAX_REGIONS;
+use crate::provider::soft::process::claims::{AwaitedClaim, Nonce, OnClaim};
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::memory::SharedMemory;
-use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
+use crate::verbs::types::{Access, Gid, LocalKey, ModifyError, RemoteKey, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {
@@ -57,6 +58,28 @@ impl ProtectionDomain {
                 source,
             })?;
         Ok(region)
+    }
+
+    /// Waits for the process of `gid` to prove that the GID is its own. `on_claim` runs once, on
+    /// the device's thread, and must not wait.
+    pub(crate) fn expect_claim(
+        &self,
+        gid: Gid,
+        on_claim: OnClaim,
+    ) -> Result<AwaitedClaim, VerbsError> {
+        let node = &self.domain.node;
+        node.check()?;
+        node.expect_claim(gid, on_claim)
+            .map_err(|source| VerbsError::Os {
+                call: "expect_claim",
+                source,
+            })
+    }
+
+    /// Proves to the process of `gid` that this process's GID is its own.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
+        self.domain.node.check()?;
+        self.domain.node.claim(gid, nonce)
     }
 
     pub(crate) fn create_srq(

@@ -12,8 +12,8 @@ use crate::verbs::types::Gid;
 /// because process ids are reused.
 ///
 /// An environment is the scope in which processes can reach each other: one boot of one host, one
-/// network namespace (which contains the abstract sockets) and one PID namespace (both sides verify
-/// each other's process ids). Two processes whose GIDs have different prefixes cannot connect.
+/// network namespace (which contains the abstract sockets), one PID namespace (both sides verify
+/// each other's process ids) and one time namespace (both sides read the same clock). Two processes whose GIDs have different prefixes cannot connect.
 fn gid_prefix() -> [u8; 6] {
     static PREFIX: OnceLock<[u8; 6]> = OnceLock::new();
     *PREFIX.get_or_init(|| {
@@ -22,7 +22,8 @@ fn gid_prefix() -> [u8; 6] {
             let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
             link.into_os_string().into_encoded_bytes()
         };
-        let location = [boot, namespace("net"), namespace("pid")].concat();
+        let namespaces = ["net", "pid", "time"].map(namespace).concat();
+        let location = [boot, namespaces].concat();
         let [a, b, c, d] = fnv_1a(&location).to_be_bytes();
         [0xfe, 0x80, a, b, c, d]
     })

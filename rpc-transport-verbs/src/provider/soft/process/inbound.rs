@@ -120,6 +120,7 @@ fn carry_out(
         }
         // The engine handles it after the messages before it.
         LinkMessage::Wake => {}
+        LinkMessage::Claim { nonce } => node.claims.claim(peer.gid, nonce),
         LinkMessage::Attach {
             from,
             to,

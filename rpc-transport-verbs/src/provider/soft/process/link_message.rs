@@ -1,5 +1,6 @@
 //! The messages that processes exchange over their links, at set-up only: one message per packet.
 
+use super::claims::Nonce;
 use super::greeting::{Layouts, Limits, Refusal};
 use crate::verbs::types::Gid;
 
@@ -39,6 +40,8 @@ pub(crate) enum LinkMessage {
     ContextRefused { number: u32 },
     /// Asks the receiver's engine to handle one-sided requests for contexts that no thread polls.
     Wake,
+    /// Sends back a number that the receiver has made up for the sender's GID: see `claims`.
+    Claim { nonce: Nonce },
     /// With one file: the ring in which the sender's queue pair `from`, of its context `context`,
     /// receives from `to`.
     Attach {
@@ -72,6 +75,7 @@ const REFUSED: u32 = 11;
 const ARENA_REFUSED: u32 = 12;
 const CONTEXT_REFUSED: u32 = 13;
 const ATTACH_REFUSED: u32 = 14;
+const CLAIM: u32 = 15;
 
 impl LinkMessage {
     pub(crate) fn encode(self) -> Vec<u8> {
@@ -125,6 +129,10 @@ impl LinkMessage {
                 put(&number.to_le_bytes());
             }
             Self::Wake => put(&WAKE.to_le_bytes()),
+            Self::Claim { nonce } => {
+                put(&CLAIM.to_le_bytes());
+                put(&nonce);
+            }
             Self::ContextRefused { number } => {
                 put(&CONTEXT_REFUSED.to_le_bytes());
                 put(&number.to_le_bytes());
@@ -195,6 +203,9 @@ impl LinkMessage {
                 number: take_u32(&mut rest)?,
             },
             WAKE => Self::Wake,
+            CLAIM => Self::Claim {
+                nonce: take(&mut rest)?,
+            },
             ATTACH => Self::Attach {
                 from: take_u32(&mut rest)?,
                 to: take_u32(&mut rest)?,
@@ -286,6 +297,7 @@ mod tests {
             any::<u32>().prop_map(|number| LinkMessage::Context { number }),
             any::<u32>().prop_map(|number| LinkMessage::ContextGone { number }),
             Just(LinkMessage::Wake),
+            any::<[u8; 16]>().prop_map(|nonce| LinkMessage::Claim { nonce }),
             any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
                 from,
                 to,

@@ -1,6 +1,7 @@
 //! One process: its GID, its links to others, and its engine.
 
 mod accept;
+pub(super) mod claims;
 mod dial;
 pub(super) mod engine;
 pub(super) mod gid;

@@ -43,6 +43,7 @@ impl Newcomers {
         self.0.remove(&token)
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn tokens(&self) -> Vec<u64> {
         self.0.keys().copied().collect()
     }

@@ -1,8 +1,8 @@
 //! This process as other processes see it: its GID, its links, and the directory of its queue
 //! pairs.
 //!
-//! A GID begins with the link-local prefix and a hash of the boot, the network namespace and the
-//! PID namespace (see `gid.rs`). The handshake compares these bytes, so two processes that cannot
+//! A GID begins with the link-local prefix and a hash of the boot and of some namespaces (see
+//! `gid.rs`). The handshake compares these bytes, so two processes that cannot
 //! reach each other learn this without an attempt to connect.
 
 pub(crate) mod domain;
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::epoll;
 
+use super::claims::Claims;
 use super::gid::new_gid;
 use super::link::Listener;
 use super::links::Links;
@@ -48,6 +49,7 @@ pub(crate) struct Node {
     /// True if the engine ticks slowly because all contexts sleep.
     pub(crate) ticks_slowly: AtomicBool,
     pub(crate) groups: Groups,
+    pub(super) claims: Claims,
     directory: Mutex<Directory>,
     pub(super) links: Links,
     next_token: AtomicU64,
@@ -115,6 +117,7 @@ impl Node {
                 ..Directory::default()
             }),
             groups: Groups::default(),
+            claims: Claims::default(),
             links: Links::default(),
             next_token: AtomicU64::new(FIRST_LINK_TOKEN),
             has_waiting_links: AtomicBool::new(false),

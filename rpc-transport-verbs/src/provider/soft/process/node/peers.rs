@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use super::super::claims::Nonce;
 use super::super::dial;
 use super::super::greeting::{GREETING_TIME, Limits, LinkError};
 use super::super::link::LinkSocket;
@@ -151,6 +152,19 @@ impl Node {
         let ring: BorrowedFd<'_> = ring.as_fd();
         let sent = link.attach(context, attach, ring);
         self.after_sending(link, sent).map_err(io::Error::other)
+    }
+
+    /// Proves to the process of `gid` that this process has its own GID: sends back a number that
+    /// the process made up.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
+        let link = self.connect(gid)?;
+        let sent = link.respond(LinkMessage::Claim { nonce });
+        self.after_sending(&link, sent)
+            .map_err(|error| ModifyError::Unreachable {
+                gid,
+                action: "be sent a claim",
+                source: io::Error::other(error),
+            })
     }
 
     /// Announces a newly registered arena to the peers that know its context. Fails if a peer does

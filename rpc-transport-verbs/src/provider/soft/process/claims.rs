@@ -1,0 +1,100 @@
+//! Claims: how a process proves that a GID is its own to a process that knows it by another way,
+//! such as a socket over TCP.
+//!
+//! A GID is no secret: it is the name of a socket that every user of the host can list. So a
+//! process that is offered a GID makes a random number and has the other side send it back over a
+//! link of that GID. The kernel says which process dialed the link, and a link's GID names that
+//! process. Until the number has come, the offered GID is not used: nothing is dialed.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::node::Node;
+use crate::verbs::types::Gid;
+
+/// A random number that only the two sides know.
+pub(crate) type Nonce = [u8; 16];
+
+/// Whether the process that sent the number is the one of the expected GID.
+pub(crate) type OnClaim = Box<dyn FnOnce(bool) + Send>;
+
+/// The claims that this process waits for. Whoever waits limits their number.
+#[derive(Default)]
+pub(crate) struct Claims(Mutex<HashMap<Nonce, Expected>>);
+
+struct Expected {
+    gid: Gid,
+    on_claim: OnClaim,
+}
+
+impl std::fmt::Debug for Claims {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The numbers are secret.
+        f.debug_struct("Claims").finish_non_exhaustive()
+    }
+}
+
+/// A claim that this process waits for, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct AwaitedClaim {
+    node: Arc<Node>,
+    nonce: Nonce,
+}
+
+impl AwaitedClaim {
+    /// Returns the GID of this process, on whose link the claim has to come.
+    pub(crate) fn own_gid(&self) -> Gid {
+        self.node.gid
+    }
+
+    /// Returns the number that has to come.
+    pub(crate) fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+}
+
+impl Drop for AwaitedClaim {
+    fn drop(&mut self) {
+        self.node.claims.expected().remove(&self.nonce);
+    }
+}
+
+impl Claims {
+    fn expected(&self) -> MutexGuard<'_, HashMap<Nonce, Expected>> {
+        // The map is changed in one step, so a panic under the lock leaves it consistent.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handles a number that the process of `gid` has sent. Ignores a number that is not expected
+    /// any more, or never was: guessing one is hopeless.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) {
+        let expected = self.expected().remove(&nonce);
+        if let Some(Expected {
+            gid: wanted,
+            on_claim,
+        }) = expected
+        {
+            on_claim(gid == wanted);
+        }
+    }
+}
+
+impl Node {
+    /// Waits for the process of `gid` to send a number, which this makes up. `on_claim` runs on the
+    /// engine's thread, once, and must not wait for anything.
+    pub(crate) fn expect_claim(
+        self: &Arc<Self>,
+        gid: Gid,
+        on_claim: OnClaim,
+    ) -> io::Result<AwaitedClaim> {
+        let mut nonce = Nonce::default();
+        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
+        let expected = Expected { gid, on_claim };
+        self.claims.expected().insert(nonce, expected);
+        Ok(AwaitedClaim {
+            node: Arc::clone(self),
+            nonce,
+        })
+    }
+}
