@@ -35,5 +35,5 @@ fn every_failure_mode_names_a_test_that_exists_or_why_it_cannot_happen() {
             "row {number}: {file} has no test {name}"
         );
     }
-    assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
+    assert!(numbers.len() >= 40 && numbers.iter().copied().eq(1..=numbers.len() as u32));
 }
