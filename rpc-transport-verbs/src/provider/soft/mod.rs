@@ -26,10 +26,14 @@
 //! * [`objects`]: the types that the provider interface above uses.
 //!
 //! **Write access.** The receiver creates a ring's memory; each cache line of the ring has one
-//! writer. Only the owning process can write an arena; the kernel enforces this. Everything that
-//! comes from another process is validated before use: an invalid value fails that connection, with
-//! a completion or an event, and never the process. These checks protect against accidents between
-//! processes of one user, not against malice.
+//! writer. Only the owning process can write an arena, or the note that a context sleeps; the kernel
+//! enforces this. Everything that comes from another process is validated before use: an invalid
+//! value fails that connection, with a completion or an event, and never the process.
+//!
+//! **What a peer can harm.** Whatever a peer can write, fill or shut down concerns that peer alone:
+//! its rings, its own set of ready bits for each context, its own socket to wake each context, its
+//! link. Bytes that a peer may write at that moment are copied by [`shared::copy`] and then checked.
+//! A peer of the same user can read the arenas of the contexts that it is connected to.
 //!
 //! **Stricter than kernel software RDMA**, so that mistakes that network cards punish also show up
 //! on a laptop: only polled completions free send queue entries, local keys are checked against
@@ -47,19 +51,21 @@
 //! * **Owner word.** One word per context guards all data-path state of that context, and each
 //!   poller has a context of its own. The engine thread only ever tries to acquire it.
 //! * **The straight path.** A poll that finds nothing loads the owner word, one word of pending
-//!   matters, the ready bits' summary and the commit word of the only hot ring. A plain message goes
-//!   from its slot into a posted receive and out of the poll as a completion, without passing the
-//!   completion queue, when nothing else is pending and that queue is empty. A short inline send is
-//!   copied into its slot when it is posted; a doorbell afterwards notifies a receiver that does not
-//!   poll. Everything else takes the general path.
+//!   matters, the summary of one peer's ready bits and the commit word of the only hot ring. A plain
+//!   message goes from its slot into a posted receive and out of the poll as a completion, without
+//!   passing the completion queue, when nothing else is pending and that queue is empty. A short
+//!   inline send is copied into its slot when it is posted; a doorbell afterwards notifies a receiver
+//!   that does not poll. Everything else takes the general path.
 //! * **Hot rings** are polled directly. A cold ring waits for its ready bit, which the sender sets
-//!   if it finds the ring's mark after its fence.
-//! * **Sleeping.** A context with an armed completion queue has only cold rings, and a note beside
-//!   its ready bits says that it sleeps. A sender that has set a bit reads the note and writes the
-//!   context's eventfd. Senders never clear the note, so a sender that is killed between two steps
-//!   leaves no context asleep. A thread that waits on a completion channel does the device's work,
-//!   and goes back to sleep until an armed queue has a completion. An acknowledgement notifies no
-//!   thread: the engine's next tick finds the completion of a send.
+//!   if it finds the ring's mark after its fence. Each peer process has a set of ready bits for each
+//!   context. Polls look at the sets in turns, and now and then at cold rings themselves, so that a
+//!   message without its bit is found within a millisecond by a context that is polled.
+//! * **Sleeping.** A context with an armed completion queue has only cold rings, and its sleep note
+//!   says that it sleeps. A sender that has set a bit reads the note and sends a byte through its
+//!   socket to the context. Senders cannot clear the note, so a sender that is killed between two
+//!   steps leaves no context asleep. A thread that waits on a completion channel does the device's
+//!   work, and goes back to sleep until an armed queue has a completion. An acknowledgement notifies
+//!   no thread: the engine's next tick finds the completion of a send.
 //! * **The engine** checks every 5 ms whether a context is polled. If it is not, the engine
 //!   receives what has arrived, so that receives are consumed, and the limit event is raised, while
 //!   a handler blocks. While all contexts of the process sleep and await nothing, it checks every
@@ -71,6 +77,8 @@ pub(super) mod capacities;
 mod context;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
+#[cfg(all(test, not(loom)))]
+mod many_peers;
 pub(super) mod names;
 mod objects;
 mod process;

@@ -98,6 +98,7 @@ impl SimulatedProcess {
             for (count, what) in [
                 (state.queue_pairs.len(), "queue pairs"),
                 (state.common.hot.len(), "hot rings"),
+                (state.common.cold.len(), "cold rings"),
                 (state.common.awaiting.len(), "awaiting queue pairs"),
                 (state.common.unacked.len(), "unacknowledged queue pairs"),
             ] {

@@ -30,6 +30,11 @@ pub(crate) struct ColdRings {
 }
 
 impl ColdRings {
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }

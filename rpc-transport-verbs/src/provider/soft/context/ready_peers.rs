@@ -47,9 +47,11 @@ impl ReadyPeers {
         let Some(next) = self.round.get(self.turn) else {
             return false;
         };
-        let is_empty = !next.bits.has_any_in_first_group();
-        self.turn += usize::from(is_empty);
-        is_empty
+        if next.bits.has_any_in_first_group() {
+            return false;
+        }
+        self.turn += 1;
+        true
     }
 
     #[inline]

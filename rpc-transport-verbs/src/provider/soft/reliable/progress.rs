@@ -25,6 +25,9 @@ const EMPTY_POLLS: u32 = 512;
 /// As `EMPTY_POLLS`, while more than `MAX_HOT` rings are hot.
 const EMPTY_POLLS_IF_CROWDED: u32 = 8;
 
+/// Hot rings for each set of ready bits that a poll looks at, after the first set.
+const HOT_PER_LOOK: usize = 4;
+
 /// Maximum number of batches that the engine does for a context when a peer wakes it, before it
 /// turns to other contexts.
 const PEER_WAKE_BATCHES: usize = 64;
@@ -89,11 +92,20 @@ impl State {
     // ---- hot and cold rings ----
 
     /// Makes the cold rings hot that the next peer has set bits for: at most one word of them, of
-    /// one peer, and of a few more peers if many rings are hot, so that a poll takes as long for
-    /// either.
+    /// one peer, and of a few more peers if many rings are hot.
     #[inline]
     pub(crate) fn handle_ready_bits(&mut self) {
-        for _ in 0..1 + self.common.hot.len() / 4 {
+        let common = &mut self.common;
+        let is_simple =
+            common.hot.len() < HOT_PER_LOOK && !common.pending.has(Matter::ManyQueuePairs);
+        if !is_simple || !common.ready.pass_if_empty() {
+            self.handle_more_ready_bits();
+        }
+    }
+
+    #[inline(never)]
+    fn handle_more_ready_bits(&mut self) {
+        for _ in 0..1 + self.common.hot.len() / HOT_PER_LOOK {
             if self.common.ready.is_round_over() {
                 self.begin_round();
             }

@@ -41,6 +41,22 @@ impl Mapping {
         self.len
     }
 
+    /// Returns zeroed memory for tests that also run under Miri, which has no memfds: it is then on
+    /// the heap, and leaks.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn for_tests(len: usize) -> Self {
+        if cfg!(miri) {
+            let layout = std::alloc::Layout::from_size_align(len, PAGE).expect("a small size");
+            // SAFETY: the size is not zero.
+            let start = unsafe { std::alloc::alloc_zeroed(layout) };
+            let start = NonNull::new(start).expect("memory");
+            return Self { start, len };
+        }
+        SharedMemory::for_writers("test", len)
+            .expect("memory")
+            .mapping
+    }
+
     fn map(
         fd: BorrowedFd<'_>,
         len: usize,
@@ -103,6 +119,9 @@ fn is_huge(fd: &OwnedFd) -> io::Result<bool> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if cfg!(miri) {
+            return;
+        }
         // SAFETY: `start` and `len` describe a mapping that this value alone owns; every holder of
         // a pointer into the mapping also keeps this value alive.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {

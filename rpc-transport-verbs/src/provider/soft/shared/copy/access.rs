@@ -33,8 +33,39 @@ mod x86_64 {
         // SAFETY: the caller guarantees `len` bytes on both sides. Each block below begins at the
         // first byte or ends at the last one, and is not longer than `len`; blocks may overlap.
         unsafe {
-            if len >= 64 {
-                copy_lines(from, to, len);
+            if len > 128 {
+                copy_long(from, to, len);
+            } else if len >= 64 {
+                asm!(
+                    "movups {a}, [{from}]",
+                    "movups {b}, [{from} + 16]",
+                    "movups {c}, [{from} + 32]",
+                    "movups {d}, [{from} + 48]",
+                    "movups {e}, [{from} + {len} - 64]",
+                    "movups {f}, [{from} + {len} - 48]",
+                    "movups {g}, [{from} + {len} - 32]",
+                    "movups {h}, [{from} + {len} - 16]",
+                    "movups [{to}], {a}",
+                    "movups [{to} + 16], {b}",
+                    "movups [{to} + 32], {c}",
+                    "movups [{to} + 48], {d}",
+                    "movups [{to} + {len} - 64], {e}",
+                    "movups [{to} + {len} - 48], {f}",
+                    "movups [{to} + {len} - 32], {g}",
+                    "movups [{to} + {len} - 16], {h}",
+                    from = in(reg) from.as_ptr(),
+                    to = in(reg) to.as_ptr(),
+                    len = in(reg) len,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    e = out(xmm_reg) _,
+                    f = out(xmm_reg) _,
+                    g = out(xmm_reg) _,
+                    h = out(xmm_reg) _,
+                    options(nostack, preserves_flags),
+                );
             } else if len >= 32 {
                 asm!(
                     "movups {a}, [{from}]",
@@ -80,13 +111,14 @@ mod x86_64 {
         }
     }
 
-    /// Copies `len` bytes, at least 64.
+    /// Copies more than 64 bytes.
     ///
     /// # Safety
     ///
     /// As for `copy`.
-    #[inline(always)]
-    unsafe fn copy_lines(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
+    #[cold]
+    #[inline(never)]
+    unsafe fn copy_long(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
         if len > LONG {
             // SAFETY: the caller guarantees `len` bytes on both sides; the direction flag is clear
             // at the beginning of an `asm` block.

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::sender::BadAck;
 use super::*;
+use crate::provider::soft::shared::commit::{Commit, Flags};
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::shared::memory::{PeerMemory, SharedMemory};
 use crate::provider::soft::shared::wake::{DomainReadyBits, SleepNote};
@@ -246,4 +247,55 @@ fn a_ring_of_another_layout_is_refused() {
     let fd = receiver.fd().try_clone_to_owned().unwrap();
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
     assert!(RingSender::new(mapping, notifier(3)).is_err());
+}
+
+/// Passes messages of all lengths from one thread to another, by the words and copies of both
+/// halves: under Miri, an access that the words do not order is found.
+#[test]
+fn the_words_of_a_ring_order_the_copies() {
+    const MESSAGES: u64 = if cfg!(miri) { 150 } else { 20_000 };
+    let ring = Ring::new(Mapping::for_tests(RING_LEN)).unwrap();
+    let len = |sequence: u64| (sequence * 7) as usize % (MAX_IN_RING + 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for sequence in 1..=MESSAGES {
+                while sequence - ring.head().progress.ack.peek() > SLOT_COUNT {
+                    std::thread::yield_now();
+                }
+                let message = [sequence as u8; MAX_IN_RING];
+                let (from, to) = (NonNull::from(&message).cast(), ring.payload(sequence));
+                // SAFETY: a slot has this many bytes. Its last message was acknowledged, so the
+                // receiver does not read it.
+                unsafe { copy_message(from, to, len(sequence)) };
+                ring.request_word(sequence)
+                    .store(sequence, Ordering::Relaxed);
+                let commit = Commit {
+                    len: len(sequence) as u16,
+                    flags: Flags::default(),
+                };
+                ring.commit_word(sequence).publish(sequence, commit);
+            }
+        });
+        for sequence in 1..=MESSAGES {
+            let commit = loop {
+                match ring.commit_word(sequence).peek(sequence) {
+                    Some(commit) => break commit,
+                    None => std::thread::yield_now(),
+                }
+            };
+            let mut message = [0; MAX_IN_RING];
+            let to = NonNull::from(&mut message).cast();
+            // SAFETY: a slot has at least as many bytes as the array, and its sender leaves it alone
+            // until the acknowledgement.
+            unsafe { copy_message(ring.payload(sequence), to, commit.len.into()) };
+            assert_eq!(usize::from(commit.len), len(sequence));
+            assert_eq!(
+                message[..len(sequence)],
+                vec![sequence as u8; len(sequence)]
+            );
+            let word = ring.request_word(sequence).load(Ordering::Relaxed);
+            assert_eq!(word, sequence);
+            ring.head().progress.ack.publish(sequence);
+        }
+    });
 }
