@@ -237,10 +237,10 @@ impl Measurement {
         if self.connections == 0 || self.in_flight == 0 {
             return Err("with --connections 0 or --in-flight 0, no call could ever be sent".into());
         }
-        if !(self.seconds > 0.0) {
+        if self.seconds.is_nan() || self.seconds <= 0.0 {
             return Err(format!("--seconds {}: nothing could be recorded", self.seconds).into());
         }
-        if self.loads.is_empty() || self.loads.iter().any(|&load| !(load > 0.0)) {
+        if self.loads.is_empty() || self.loads.iter().any(|&load| load.is_nan() || load <= 0.0) {
             return Err("--loads: expected multiples of the capacity above 0: 0.5,1,4".into());
         }
         let most = (MAX_PHASES - 1) / 2;

@@ -58,7 +58,7 @@ pub(super) struct Sockets {
 pub(super) enum Source {
     Listener(TcpListener, Arc<ListenerConfig>),
     Incoming(Box<IncomingClient>),
-    Liveness(LivenessConnection),
+    Liveness(Box<LivenessConnection>),
 }
 
 impl Sockets {
@@ -133,7 +133,7 @@ impl Sockets {
         liveness.start(Instant::now());
         let deadline = liveness.deadline();
         let end = liveness.handle_bytes(read);
-        match self.add(Source::Liveness(liveness)) {
+        match self.add(Source::Liveness(Box::new(liveness))) {
             Ok(token) => {
                 self.schedule(token, deadline);
                 self.end_liveness(token, end);
