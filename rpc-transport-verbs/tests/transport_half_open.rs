@@ -16,7 +16,8 @@ use rpc_core::transport::{ConnectError, Fabric, Transport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use transport_harness::{
-    AdmitAll, ChildProcess, PATIENCE, Side, device, frame, step_until, write_line,
+    AdmitAll, ChildProcess, PATIENCE, Side, device, forward_challenge, frame, step_until,
+    write_line,
 };
 
 /// The time limit of a stage on the server.
@@ -261,22 +262,38 @@ fn a_byte_now_and_then_is_no_progress() {
     );
 }
 
-/// Returns the hello of a client of this process, which fails to connect.
-fn hello_of(client: &mut Side) -> Vec<u8> {
+/// Sends a client's hello to a server by way of `send`, which gets the server's socket, and has the
+/// client prove its GID. Returns the server's socket and its welcome. The client gets no welcome.
+fn welcome_of(
+    client: &mut Side,
+    server: SocketAddr,
+    send: impl FnOnce(&mut TcpStream, &[u8]) + Send,
+) -> (TcpStream, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let listening = thread::spawn(move || {
+    let between = move || {
+        let (mut to_client, _) = listener.accept().unwrap();
         let mut hello = vec![0; 4096];
-        let len = listener.accept().unwrap().0.read(&mut hello).unwrap();
-        hello.truncate(len);
-        hello
-    });
-    let error = client
-        .transport
-        .connect(&address, b"hello", PATIENCE)
-        .unwrap_err();
-    assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
-    listening.join().unwrap()
+        let len = to_client.read(&mut hello).unwrap();
+        let mut stream = connect_from(1, server);
+        send(&mut stream, &hello[..len]);
+        forward_challenge(&mut stream, &mut to_client);
+        let mut welcome = [0; 4096];
+        let len = stream.read(&mut welcome).unwrap();
+        (
+            stream,
+            String::from_utf8_lossy(&welcome[..len]).into_owned(),
+        )
+    };
+    thread::scope(|scope| {
+        let between = scope.spawn(between);
+        let error = client
+            .transport
+            .connect(&address, b"hello", PATIENCE)
+            .unwrap_err();
+        assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
+        between.join().unwrap()
+    })
 }
 
 /// The time until `Ready` begins with the welcome.
@@ -284,15 +301,13 @@ fn hello_of(client: &mut Side) -> Vec<u8> {
 fn a_client_that_was_welcomed_has_the_time_of_a_stage_of_its_own() {
     let (_other, address) = start();
     let mut client = Side::open(&device(), &intents());
-    let hello = hello_of(&mut client);
-    let mut stream = connect_from(1, address);
-    // Most of the time of the first stage.
-    thread::sleep(STAGE * 3 / 5);
-    stream.write_all(&hello).unwrap();
-    let mut welcome = [0; 4096];
-    let len = stream.read(&mut welcome).unwrap();
+    let (mut stream, welcome) = welcome_of(&mut client, address, |stream, hello| {
+        // Most of the time of the first stage.
+        thread::sleep(STAGE * 3 / 5);
+        stream.write_all(hello).unwrap();
+    });
     let welcomed = Instant::now();
-    assert!(len > 14, "the server had let it in");
+    assert!(welcome.len() > 14, "the server had let it in");
     let refused = read_to_end(&mut stream);
     assert!(
         welcomed.elapsed() >= STAGE * 9 / 10,
@@ -314,19 +329,16 @@ fn a_client_that_was_welcomed_has_the_time_of_a_stage_of_its_own() {
 fn a_server_that_was_stopped_refuses_nobody_for_it() {
     let (other, address) = start();
     let mut client = Side::open(&device(), &intents());
-    let hello = hello_of(&mut client);
-    let mut stream = connect_from(1, address);
-    stream.write_all(&hello[..20]).unwrap();
-    thread::sleep(Duration::from_millis(200));
-    other.stop();
-    thread::sleep(STAGE * 13 / 10);
-    other.signal(Signal::CONT);
-    // The server's own deadlines are handled first.
-    thread::sleep(Duration::from_millis(500));
-    stream.write_all(&hello[20..]).unwrap();
-    let mut welcome = [0; 4096];
-    let len = stream.read(&mut welcome).unwrap();
-    let welcome = String::from_utf8_lossy(&welcome[..len]);
+    let (_, welcome) = welcome_of(&mut client, address, |stream, hello| {
+        stream.write_all(&hello[..20]).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        other.stop();
+        thread::sleep(STAGE * 13 / 10);
+        other.signal(Signal::CONT);
+        // The server's own deadlines are handled first.
+        thread::sleep(Duration::from_millis(500));
+        stream.write_all(&hello[20..]).unwrap();
+    });
     assert!(
         welcome.contains("welcome") && !welcome.contains("waited"),
         "{welcome}"

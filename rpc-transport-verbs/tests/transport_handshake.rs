@@ -13,7 +13,7 @@ use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Transport, VersionRange};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::{Context, Gid};
-use transport_harness::{PATIENCE, Rig, Side, device, frame, step_until};
+use transport_harness::{PATIENCE, Rig, Side, device, forward_challenge, frame, step_until};
 
 fn rig() -> Rig {
     let intents = Intents {
@@ -155,16 +155,23 @@ fn a_hello_with_an_impossible_field_is_told_which() {
 
 /// Encodes a hello whose queue pair is at this GID of the software device.
 fn hello_from(gid: [u8; 16]) -> Vec<u8> {
-    let mut endpoint = vec![0x0a, 4];
-    endpoint.extend(b"soft");
-    endpoint.extend([0x12, 4]);
-    endpoint.extend(b"soft");
-    endpoint.extend([0x1a, 16]);
-    endpoint.extend(gid);
-    // mtu 4096, qp_number 5, psn 6
-    endpoint.extend([0x20, 0x80, 0x20, 0x28, 5, 0x30, 6]);
-    let mut hello = vec![0x0a, endpoint.len() as u8];
-    hello.extend(endpoint);
+    hello_of(&[gid])
+}
+
+fn hello_of(gids: &[[u8; 16]]) -> Vec<u8> {
+    let mut hello = Vec::new();
+    for gid in gids {
+        let mut endpoint = vec![0x0a, 4];
+        endpoint.extend(b"soft");
+        endpoint.extend([0x12, 4]);
+        endpoint.extend(b"soft");
+        endpoint.extend([0x1a, 16]);
+        endpoint.extend(gid);
+        // mtu 4096, qp_number 5, psn 6
+        endpoint.extend([0x20, 0x80, 0x20, 0x28, 5, 0x30, 6]);
+        hello.extend([0x0a, endpoint.len() as u8]);
+        hello.extend(endpoint);
+    }
     hello.extend([0x10, 0x80, 0x20]);
     let mut message = vec![0x0a, hello.len() as u8];
     message.extend(hello);
@@ -184,15 +191,43 @@ fn a_hello_from_another_place_is_told_that_there_is_no_way() {
     assert_unharmed(rig);
 }
 
-/// The GID is valid, but no process has it.
+/// A GID is no secret: every user of the host can list those of all processes. The server's own is
+/// as good as any other, and so is one that no process has.
 #[test]
-fn a_hello_from_nowhere_is_refused_by_the_device() {
+fn a_gid_that_is_not_proven_takes_no_place_and_ends_in_time() {
     let rig = rig();
     let context = Context::open("soft").unwrap();
-    let Gid(mut gid) = context.query_gid(1, 0).unwrap();
-    gid[15] ^= 0x55;
-    let answer = answer_to(&rig, &hello_from(gid));
-    assert_says(&answer, "the server's device refused");
+    let Gid(own) = context.query_gid(1, 0).unwrap();
+    let mut of_nobody = own;
+    of_nobody[15] ^= 0x55;
+    // More than the server has room for.
+    let mut strangers: Vec<_> = (0..20)
+        .map(|number| {
+            let mut stream = TcpStream::connect(rig.address()).unwrap();
+            let gid = if number % 2 == 0 { own } else { of_nobody };
+            stream.write_all(&hello_from(gid)).unwrap();
+            let mut prologue = [0; 14];
+            stream.read_exact(&mut prologue).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(rig.admission.connections.load(Ordering::Relaxed), 0);
+    assert_unharmed(rig);
+    let answer = read_to_end(&mut strangers[1]);
+    let text = String::from_utf8_lossy(&answer);
+    let reason = "the client had to prove that the GID that it offers is its process's";
+    assert!(text.contains(reason), "{text:?}");
+}
+
+#[test]
+fn a_client_with_the_gids_of_two_processes_is_refused() {
+    let rig = rig();
+    let context = Context::open("soft").unwrap();
+    let Gid(gid) = context.query_gid(1, 0).unwrap();
+    let mut other = gid;
+    other[15] ^= 0x55;
+    let answer = answer_to(&rig, &hello_of(&[gid, other]));
+    assert_says(&answer, "of two processes");
     assert_unharmed(rig);
 }
 
@@ -245,6 +280,7 @@ fn bytes_after_the_handshake_end_the_connection_with_a_reason() {
         let mut bytes = [0; 4096];
         let len = client.read(&mut bytes).unwrap();
         server.write_all(&bytes[..len]).unwrap();
+        forward_challenge(&mut server, &mut client);
         let len = server.read(&mut bytes).unwrap();
         client.write_all(&bytes[..len]).unwrap();
         let len = client.read(&mut bytes).unwrap();
@@ -282,6 +318,7 @@ fn a_client_that_vanishes_in_the_middle_leaves_nothing_behind() {
         let mut bytes = [0; 4096];
         let len = client.read(&mut bytes).unwrap();
         server.write_all(&bytes[..len]).unwrap();
+        forward_challenge(&mut server, &mut client);
         let len = server.read(&mut bytes).unwrap();
         assert!(len > 10, "the server had let it in");
         // Neither side receives anything from the other any more.
@@ -322,6 +359,7 @@ fn a_client_that_was_welcomed_comes_in_though_the_listener_is_closed() {
         let mut bytes = [0; 4096];
         let len = client.read(&mut bytes).unwrap();
         server.write_all(&bytes[..len]).unwrap();
+        forward_challenge(&mut server, &mut client);
         let len = server.read(&mut bytes).unwrap();
         client.write_all(&bytes[..len]).unwrap();
         let len = client.read(&mut bytes).unwrap();

@@ -15,7 +15,7 @@ use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use transport_harness::{
-    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, step_until, write_line,
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, forward_challenge, step_until, write_line,
 };
 
 const ENQ: u8 = 0x05;
@@ -175,6 +175,7 @@ fn between(
         // The last field of the hello.
         assert_eq!(bytes[len - 2..len], [0x20, 1], "the client knows it");
         server.write_all(&bytes[..len]).unwrap();
+        forward_challenge(&mut server, &mut client);
         let len = server.read(&mut bytes).unwrap();
         // The field before the last one, which is the server's clock.
         let field = bytes[..len]

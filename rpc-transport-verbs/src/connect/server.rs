@@ -15,8 +15,7 @@ use crate::transport::lane::Lane;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::{ConnectionInRts, LivenessKey, Notice, NoticeSender};
 use crate::transport::peer_clock::monotonic_us;
-use crate::transport::queue_pairs::{QpRts, QueuePairError, QueuePairs};
-use crate::verbs::{AwaitedClaim, VerbsError};
+use crate::transport::queue_pairs::{AwaitedClaim, QpRts, QueuePairError, QueuePairs};
 
 /// Hands a listener's connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -80,8 +79,8 @@ pub(crate) enum ChallengeError {
     #[error("the client offers the software device of two processes, but it is one process")]
     SeveralProcesses,
     /// The device failed.
-    #[error("the server's device cannot wait for the client's proof of its GID: {0}")]
-    Device(#[from] VerbsError),
+    #[error("the server's device failed: {0}")]
+    Device(#[from] QueuePairError),
 }
 
 /// Returns the proof that a client owes before it is admitted, or `None` if it offers no GID of the

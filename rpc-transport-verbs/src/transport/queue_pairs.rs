@@ -8,11 +8,12 @@ use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE
 use crate::transport::failure::LaneFailure;
 use crate::transport::plan::Plan;
 use crate::verbs::{
-    Access, AddressError, AddressWish, AwaitedClaim, CompletionQueueHandle, Context, Gid, GidType,
-    LinkLayer, ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair,
-    QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue,
-    VerbsError,
+    Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer,
+    ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig,
+    RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
 };
+
+pub(crate) use crate::verbs::AwaitedClaim;
 
 /// 0.96 ms: short compared with the retry timeout, and never code 0, which is the longest of all.
 const MIN_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
@@ -63,6 +64,9 @@ pub(crate) enum QueuePairError {
     /// The device could not create the queue pair.
     #[error("no queue pair can be created: {0}")]
     Create(#[from] VerbsError),
+    /// The device cannot wait for the proof of a GID.
+    #[error("the proof of a GID cannot be waited for: {0}")]
+    Claim(#[source] VerbsError),
     /// The device rejected a state transition.
     #[error("the queue pair cannot be connected: {0}")]
     Modify(#[from] ModifyError),
@@ -181,8 +185,9 @@ impl QueuePairs {
         &self,
         gid: [u8; 16],
         on_claim: impl FnOnce(bool) + Send + 'static,
-    ) -> Result<AwaitedClaim, VerbsError> {
-        self.domain.expect_claim(Gid(gid), on_claim)
+    ) -> Result<AwaitedClaim, QueuePairError> {
+        let awaited = self.domain.expect_claim(Gid(gid), on_claim);
+        awaited.map_err(QueuePairError::Claim)
     }
 
     /// Proves to the process of `gid` that this process's GID is its own.

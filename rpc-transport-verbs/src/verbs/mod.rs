@@ -114,7 +114,6 @@ mod slot;
 pub(crate) mod types;
 mod work_request;
 
-pub(crate) use crate::provider::AwaitedClaim;
 pub use address::{AddressError, AddressWish, PortAddress};
 pub use address_handle::AddressHandle;
 pub use completion_channel::CompletionChannel;
@@ -126,6 +125,7 @@ pub use exposed_memory::ExposedMemory;
 pub use fork::{fork_init, is_fork_initialized};
 pub use memory_region::MemoryRegion;
 pub use memory_window::{Binding, MemoryWindow};
+pub(crate) use protection_domain::AwaitedClaim;
 pub use protection_domain::ProtectionDomain;
 pub(crate) use queue_pair::InlineError;
 pub use queue_pair::{QueuePair, QueuePairConfig, SendRequest};

@@ -10,7 +10,7 @@ use super::types::gid::Gid;
 use super::types::modify_error::ModifyError;
 use super::types::verbs_error::VerbsError;
 use crate::provider;
-use crate::provider::AwaitedClaim;
+pub(crate) use crate::provider::AwaitedClaim;
 
 /// A protection domain (`ibv_alloc_pd(3)`). Cloning it is cheap; it is destroyed after everything
 /// that was created from it.

@@ -5,7 +5,8 @@
 #![allow(dead_code)]
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -257,6 +258,22 @@ pub(crate) fn frame(number: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (number.wrapping_mul(31) + at * 7 + (at >> 8)) as u8)
         .collect()
+}
+
+/// Forwards the challenge of a server to its client, which answers it by another way than this
+/// socket.
+pub(crate) fn forward_challenge(server: &mut TcpStream, client: &mut TcpStream) {
+    // Magic, version, length, range of versions.
+    let mut prologue = [0; 14];
+    server.read_exact(&mut prologue).unwrap();
+    let len = u32::from_be_bytes(prologue[6..10].try_into().unwrap());
+    let mut message = vec![0; len as usize];
+    server.read_exact(&mut message).unwrap();
+    // A message of field 5.
+    assert_eq!(message[0], 0x2a, "it is a challenge");
+    client
+        .write_all(&[&prologue[..], &message].concat())
+        .unwrap();
 }
 
 /// Another process: this test binary, running one ignored test.

@@ -17,7 +17,7 @@ use crate::connect::keepalive::KeepaliveState;
 use crate::connect::liveness::{ClockRole, LivenessConnection};
 use crate::connect::server::{self as connect_server, ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
-use crate::verbs::AwaitedClaim;
+use crate::transport::queue_pairs::AwaitedClaim;
 
 /// A client in its handshake.
 pub(super) struct IncomingClient {

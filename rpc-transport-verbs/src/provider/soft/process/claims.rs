@@ -7,10 +7,8 @@
 //! process. Until the number has come, the offered GID is not used: nothing is dialed.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::node::Node;
 use crate::verbs::types::Gid;
 
 /// A random number that only the two sides know.
@@ -20,8 +18,8 @@ pub(crate) type Nonce = [u8; 16];
 pub(crate) type OnClaim = Box<dyn FnOnce(bool) + Send>;
 
 /// The claims that this process waits for. Whoever waits limits their number.
-#[derive(Default)]
-pub(crate) struct Claims(Mutex<HashMap<Nonce, Expected>>);
+#[derive(Clone, Default)]
+pub(crate) struct Claims(Arc<Mutex<HashMap<Nonce, Expected>>>);
 
 struct Expected {
     gid: Gid,
@@ -38,14 +36,15 @@ impl std::fmt::Debug for Claims {
 /// A claim that this process waits for, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct AwaitedClaim {
-    node: Arc<Node>,
+    claims: Claims,
+    own_gid: Gid,
     nonce: Nonce,
 }
 
 impl AwaitedClaim {
     /// Returns the GID of this process, on whose link the claim has to come.
     pub(crate) fn own_gid(&self) -> Gid {
-        self.node.gid
+        self.own_gid
     }
 
     /// Returns the number that has to come.
@@ -56,7 +55,7 @@ impl AwaitedClaim {
 
 impl Drop for AwaitedClaim {
     fn drop(&mut self) {
-        self.node.claims.expected().remove(&self.nonce);
+        self.claims.expected().remove(&self.nonce);
     }
 }
 
@@ -64,6 +63,24 @@ impl Claims {
     fn expected(&self) -> MutexGuard<'_, HashMap<Nonce, Expected>> {
         // The map is changed in one step, so a panic under the lock leaves it consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the process of `gid` to send a number, which this makes up, to the process of
+    /// `own_gid`. `on_claim` runs on the engine's thread, once, and must not wait for anything.
+    pub(crate) fn expect(
+        &self,
+        own_gid: Gid,
+        gid: Gid,
+        on_claim: OnClaim,
+    ) -> rustix::io::Result<AwaitedClaim> {
+        let mut nonce = Nonce::default();
+        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
+        self.expected().insert(nonce, Expected { gid, on_claim });
+        Ok(AwaitedClaim {
+            claims: self.clone(),
+            own_gid,
+            nonce,
+        })
     }
 
     /// Handles a number that the process of `gid` has sent. Ignores a number that is not expected
@@ -77,24 +94,5 @@ impl Claims {
         {
             on_claim(gid == wanted);
         }
-    }
-}
-
-impl Node {
-    /// Waits for the process of `gid` to send a number, which this makes up. `on_claim` runs on the
-    /// engine's thread, once, and must not wait for anything.
-    pub(crate) fn expect_claim(
-        self: &Arc<Self>,
-        gid: Gid,
-        on_claim: OnClaim,
-    ) -> io::Result<AwaitedClaim> {
-        let mut nonce = Nonce::default();
-        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-        let expected = Expected { gid, on_claim };
-        self.claims.expected().insert(nonce, expected);
-        Ok(AwaitedClaim {
-            node: Arc::clone(self),
-            nonce,
-        })
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::super::claims::Nonce;
+use super::super::claims::{AwaitedClaim, Nonce, OnClaim};
 use super::super::dial;
 use super::super::greeting::{GREETING_TIME, Limits, LinkError};
 use super::super::link::LinkSocket;
@@ -152,6 +152,11 @@ impl Node {
         let ring: BorrowedFd<'_> = ring.as_fd();
         let sent = link.attach(context, attach, ring);
         self.after_sending(link, sent).map_err(io::Error::other)
+    }
+
+    /// Waits for the process of `gid` to claim it: see [`Claims`](super::super::claims::Claims).
+    pub(crate) fn expect_claim(&self, gid: Gid, on_claim: OnClaim) -> io::Result<AwaitedClaim> {
+        Ok(self.claims.expect(self.gid, gid, on_claim)?)
     }
 
     /// Proves to the process of `gid` that this process has its own GID: sends back a number that

@@ -1,0 +1,95 @@
+//! Claims: which process may send a number, and when.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use super::super::claims::AwaitedClaim;
+use super::*;
+
+/// Has a node wait for the claim of the process of `gid`.
+fn awaited(node: &Accepting, gid: Gid) -> (AwaitedClaim, Receiver<bool>) {
+    let (sender, claims) = channel();
+    let on_claim = Box::new(move |is_its_own| {
+        let _ = sender.send(is_its_own);
+    });
+    let awaited = node.node.expect_claim(gid, on_claim).expect("random bytes");
+    (awaited, claims)
+}
+
+fn claim(socket: &LinkSocket, nonce: [u8; 16]) {
+    socket
+        .send(LinkMessage::Claim { nonce }, &[])
+        .expect("room");
+}
+
+#[test]
+fn a_claim_from_the_process_of_the_gid_is_its_own_and_counts_once() {
+    let mut node = Accepting::new();
+    let own = gid();
+    let (awaited, claims) = awaited(&node, own);
+    assert_eq!(awaited.own_gid(), node.node.gid);
+    let socket = node.greeted(own);
+    claim(&socket, [7; 16]);
+    node.step();
+    assert!(claims.try_recv().is_err(), "another number");
+    assert!(is_open(&socket), "it may have come too late");
+    claim(&socket, awaited.nonce());
+    claim(&socket, awaited.nonce());
+    node.step();
+    assert_eq!(claims.iter().collect::<Vec<_>>(), [true]);
+    assert!(is_open(&socket));
+}
+
+#[test]
+fn a_claim_from_another_process_is_not_its_own() {
+    let mut node = Accepting::new();
+    let (awaited, claims) = awaited(&node, gid());
+    let socket = node.greeted(gid());
+    claim(&socket, awaited.nonce());
+    node.step();
+    assert_eq!(claims.iter().collect::<Vec<_>>(), [false]);
+}
+
+#[test]
+fn a_claim_that_comes_too_late_is_ignored() {
+    let mut node = Accepting::new();
+    let own = gid();
+    let (awaited, claims) = awaited(&node, own);
+    let nonce = awaited.nonce();
+    drop(awaited);
+    let socket = node.greeted(own);
+    claim(&socket, nonce);
+    node.step();
+    assert_eq!(claims.iter().count(), 0);
+    assert!(is_open(&socket));
+}
+
+/// The number must not arrive before the link is greeted: until then, nobody has checked the GID.
+#[test]
+fn a_claim_before_the_greeting_closes_the_link() {
+    let mut node = Accepting::new();
+    let own = gid();
+    let (awaited, claims) = awaited(&node, own);
+    let socket = node.connect();
+    claim(&socket, awaited.nonce());
+    hello(&socket, own);
+    node.step();
+    assert_eq!(received(&socket), None);
+    assert!(claims.try_recv().is_err());
+}
+
+#[test]
+fn a_node_claims_its_gid_over_a_link_that_it_dials() {
+    let here = Accepting::new();
+    let mut there = Accepting::new();
+    let (awaited, claims) = awaited(&there, here.node.gid);
+    thread::scope(|scope| {
+        let claiming = scope.spawn(|| here.node.claim(awaited.own_gid(), awaited.nonce()));
+        wait_until("the claim", || {
+            there.step();
+            claiming.is_finished()
+        });
+        claiming.join().expect("no panic").expect("it answers");
+    });
+    there.step();
+    assert_eq!(claims.iter().collect::<Vec<_>>(), [true]);
+}
