@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    recvmsg, sendmsg, socket_with, sockopt,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, bind, connect, listen, recvmsg,
+    sendmsg, socket_with, sockopt,
 };
 
 use super::Target;
@@ -108,24 +108,21 @@ pub fn dial(to: &Gid, own: &Gid) -> Outcome<OwnedFd> {
     }
 }
 
-/// Accepts a link of the server and its greeting.
+/// Sends a hello with the GID `own`, and proves the GID over a new link. Returns the link. What
+/// remains of the handshake is to come over the TCP connection.
 ///
 /// # Errors
 ///
-/// Fails if the server does not dial for [`PATIENCE`].
-pub fn accept(listener: &OwnedFd) -> Outcome<OwnedFd> {
-    let link = accept_with(listener, SocketFlags::CLOEXEC)
-        .map_err(|error| format!("the server made no link: {error}"))?;
-    set_patience(&link)?;
-    loop {
-        let (message, _) = receive(&link)?;
-        if message.is_empty() {
-            return Err("the server closed its link before it greeted".into());
+/// Fails if the server refuses the GID.
+pub fn offer(stream: &TcpStream, own: &Gid) -> Outcome<OwnedFd> {
+    handshake::send_frame(stream, handshake::client_hello(own, QP_NUMBER, PSN))?;
+    match handshake::receive_frame(stream)? {
+        Body::Challenge(challenge) => {
+            let link = dial(&Gid::try_from(&challenge.gid[..])?, own)?;
+            send(&link, &links::claim(&challenge.nonce), &[])?;
+            Ok(link)
         }
-        if links::is_terms(&message) {
-            send(&link, &links::welcome(), &[])?;
-            return Ok(link);
-        }
+        other => Err(format!("the server answered {other:?}").into()),
     }
 }
 
@@ -185,7 +182,7 @@ pub struct Peer {
     /// Sequence number of the server's next message.
     next_message: u64,
     // Open as long as the connection.
-    _sockets: (TcpStream, OwnedFd, OwnedFd),
+    _sockets: (TcpStream, OwnedFd),
 }
 
 impl Peer {
@@ -197,11 +194,8 @@ impl Peer {
     pub fn connect(target: &Target, wake: OwnedFd) -> Outcome<Self> {
         let server = formats::gids_of(target.pid)?[0];
         let gid = formats::own_gid(&server, 1);
-        let listener = listen_as(&gid, 5)?;
-        set_patience(&listener)?;
         let stream = tcp(&target.address)?;
-        handshake::send_frame(&stream, handshake::client_hello(&gid, QP_NUMBER, PSN))?;
-        let link = accept(&listener)?;
+        let link = offer(&stream, &gid)?;
         let (theirs, ready_index) = attachment(&link)?;
         let welcome = match handshake::receive_frame(&stream)? {
             Body::ServerHello(welcome) => welcome,
@@ -231,7 +225,7 @@ impl Peer {
             ready_index,
             next_request: u64::from(PSN) + 1,
             next_message: u64::from(endpoint.psn) + 1,
-            _sockets: (stream, listener, link),
+            _sockets: (stream, link),
         })
     }
 

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, connect, recv, sockopt};
+use rustix::net::{RecvFlags, SocketFlags, connect, recv};
 
 use super::Target;
 use super::formats;
 use super::formats::handshake::{self, Body};
-use super::peer::{accept, link_socket, listen_as, tcp};
+use super::peer::{link_socket, listen_as, offer, tcp};
 use crate::Outcome;
 use crate::in_flight::allow_more_files;
 
@@ -94,31 +94,38 @@ pub fn block(target: &Target, time: Duration) -> Outcome<String> {
 pub fn slots(target: &Target, time: Duration) -> Outcome<String> {
     let end = Instant::now() + time;
     let gid = formats::gids_of(target.pid)?[0];
-    let (mut held, mut reason) = (Vec::new(), String::new());
+    let (mut held, mut waiting, mut reason) = (Vec::new(), Waiting::default(), String::new());
     let mut number = 100;
     while Instant::now() < end {
+        waiting.drop_answered();
         number += 1;
         let Ok(stream) = tcp(&target.address) else {
             thread::sleep(PAUSE);
             continue;
         };
         handshake::send_frame(&stream, handshake::client_hello(&gid, number, 5))?;
-        match handshake::receive_frame(&stream) {
+        reason = match handshake::receive_frame(&stream) {
             Ok(Body::ServerHello(_)) => {
                 handshake::send_frame(&stream, Body::Ready(handshake::Ready {}))?;
                 held.push(stream);
+                continue;
             }
-            other => {
-                reason = match other {
-                    Ok(Body::Refusal(refusal)) => refusal.reason,
-                    Ok(other) => format!("{other:?}"),
-                    Err(error) => error.to_string(),
-                };
-                thread::sleep(PAUSE);
+            // There is no proof that the GID is this process's.
+            Ok(Body::Challenge(_)) => {
+                waiting.add(stream)?;
+                "the server wants a proof".to_owned()
             }
-        }
+            Ok(Body::Refusal(refusal)) => refusal.reason,
+            Ok(other) => format!("{other:?}"),
+            Err(error) => error.to_string(),
+        };
+        thread::sleep(PAUSE);
     }
-    Ok(format!("{} connections held; then: {reason}", held.len()))
+    Ok(format!(
+        "{} connections held, {} wait; then: {reason}",
+        held.len(),
+        waiting.0.len()
+    ))
 }
 
 /// Opens links to the server and says nothing.
@@ -180,13 +187,10 @@ pub fn refs(target: &Target, time: Duration) -> Outcome<String> {
             continue;
         }
         let gid = formats::own_gid(&server, number);
-        let listener = listen_as(&gid, 5)?;
-        sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(PATIENCE))?;
         let stream = tcp(&target.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        handshake::send_frame(&stream, handshake::client_hello(&gid, 100, 5))?;
-        // The link is greeted, and then never read again.
-        let link = accept(&listener);
+        // The link is never read after its greeting.
+        let link = offer(&stream, &gid);
         match (link, handshake::receive_frame(&stream)) {
             (Ok(link), Ok(Body::ServerHello(_))) => {
                 held.push(link);
@@ -194,7 +198,6 @@ pub fn refs(target: &Target, time: Duration) -> Outcome<String> {
             }
             _ => refused += 1,
         }
-        held.push(listener);
         waiting.add(stream)?;
     }
     Ok(format!("{accepted} peers accepted, {refused} not"))

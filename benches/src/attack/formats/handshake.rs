@@ -70,11 +70,22 @@ pub struct Refusal {
     pub reason: String,
 }
 
+/// The server's demand that the client proves its GID.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Challenge {
+    /// GID of the server's process.
+    #[prost(bytes = "vec", tag = "1")]
+    pub gid: Vec<u8>,
+    /// The bytes to send over a link.
+    #[prost(bytes = "vec", tag = "2")]
+    pub nonce: Vec<u8>,
+}
+
 /// The body of a frame.
 #[derive(Clone, PartialEq, Message)]
 pub struct Handshake {
     /// The message.
-    #[prost(oneof = "Body", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5")]
     pub body: Option<Body>,
 }
 
@@ -93,6 +104,9 @@ pub enum Body {
     /// See [`Refusal`].
     #[prost(message, tag = "4")]
     Refusal(Refusal),
+    /// See [`Challenge`].
+    #[prost(message, tag = "5")]
+    Challenge(Challenge),
 }
 
 const HANDSHAKE_VERSION: u16 = 2;

@@ -12,6 +12,7 @@ const ATTACH: u32 = 5;
 const CONTEXT: u32 = 6;
 const TERMS: u32 = 9;
 const WELCOME: u32 = 10;
+const CLAIM: u32 = 15;
 
 /// Longest message of a link.
 pub const MAX_PACKET: usize = 64;
@@ -38,16 +39,10 @@ pub fn greeting(gid: &Gid) -> [Vec<u8>; 2] {
     ]
 }
 
-/// Returns the answer to the greeting of a dialer.
+/// Returns the message that proves the sender's GID.
 #[must_use]
-pub fn welcome() -> Vec<u8> {
-    packet(WELCOME, &[&LAYOUT_VERSION.to_le_bytes(), &limits()])
-}
-
-/// Returns true if a message ends the greeting of a dialer.
-#[must_use]
-pub fn is_terms(packet: &[u8]) -> bool {
-    packet.starts_with(&TERMS.to_le_bytes())
+pub fn claim(nonce: &[u8]) -> Vec<u8> {
+    packet(CLAIM, &[nonce])
 }
 
 /// Returns true if a message accepts a greeting.
