@@ -4,6 +4,11 @@
 //! `proto/session.proto`). It stays open afterwards as the liveness socket. Both sides are ready to
 //! receive before either side sends. One control thread serves all handshakes, as state machines
 //! over bytes, so a slow client delays no other client.
+//!
+//! TCP does not say which process has connected. For the software device, the client's process proves
+//! that the GID that it offers is its own, by a message over a Unix socket, before the server admits
+//! it. For RDMA devices there is no such proof: whoever reaches the server's port can offer any
+//! address of the RDMA network, and whoever is on that network can connect to its queue pairs.
 
 pub(crate) mod client;
 pub(crate) mod clock_exchange;

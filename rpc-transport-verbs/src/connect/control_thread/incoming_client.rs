@@ -38,7 +38,7 @@ enum State {
     Offered(Offer),
     /// The client has to prove that the GID that it offers is its own. The wait for the proof ends
     /// with this state.
-    Challenged(Offer, #[allow(dead_code)] AwaitedClaim),
+    Challenged(Offer, AwaitedClaim),
     /// The client is admitted; another thread creates its queue pair.
     Admitted,
     /// The queue pair is connected, and the poller knows the connection.
@@ -53,8 +53,9 @@ pub(super) enum NextAction {
     Close,
     /// Call [`challenge`](IncomingClient::challenge).
     Challenge,
-    /// Create the queue pair: through this port, for the endpoints that the client offers.
-    CreateQueuePair(Port, Offer, Admitted),
+    /// Create the queue pair: through this port, for the endpoints that the client offers. The claim
+    /// lives until it exists.
+    CreateQueuePair(Port, Offer, Admitted, Option<AwaitedClaim>),
     /// The handshake is complete. The bytes that the client sent after it are keepalives.
     Open(LivenessConnection, Vec<u8>),
 }
@@ -153,7 +154,7 @@ impl IncomingClient {
         };
         let demand = match connect_server::challenge(&self.config.ports, &offer, on_claim) {
             Ok(Some(demand)) => demand,
-            Ok(None) => return self.admit(offer),
+            Ok(None) => return self.admit(offer, None),
             Err(error) => return self.refuse(&error.to_string()),
         };
         let (challenge, awaited) = demand;
@@ -169,7 +170,7 @@ impl IncomingClient {
     /// the process of that GID.
     pub(super) fn claimed(&mut self, is_its_own: bool) -> NextAction {
         match std::mem::replace(&mut self.state, State::Rejected) {
-            State::Challenged(offer, _) if is_its_own => self.admit(offer),
+            State::Challenged(offer, claim) if is_its_own => self.admit(offer, Some(claim)),
             State::Challenged(..) => {
                 self.state = State::Incoming;
                 self.refuse(
@@ -184,7 +185,7 @@ impl IncomingClient {
         }
     }
 
-    fn admit(&mut self, offer: Offer) -> NextAction {
+    fn admit(&mut self, offer: Offer, claim: Option<AwaitedClaim>) -> NextAction {
         let admitted = match self.config.admission.admit(&offer.session) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse(&refusal.reason),
@@ -194,7 +195,7 @@ impl IncomingClient {
             return self.refuse(&reason);
         };
         self.state = State::Admitted;
-        NextAction::CreateQueuePair(port.clone(), offer, admitted)
+        NextAction::CreateQueuePair(port.clone(), offer, admitted, claim)
     }
 
     /// Handles the result of creating the queue pair.

@@ -19,6 +19,7 @@ use super::{Command, Control, Token};
 use crate::connect::handshake::Offer;
 use crate::connect::server::{ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
+use crate::transport::queue_pairs::AwaitedClaim;
 
 /// Number of threads: this many slow clients can be handled at a time before other clients have to
 /// wait.
@@ -34,6 +35,8 @@ pub(super) struct Job {
     pub(super) port: Port,
     pub(super) offer: Offer,
     pub(super) admitted: Admitted,
+    /// Keeps the device from dialing the client's process, which might not answer.
+    pub(super) claim: Option<AwaitedClaim>,
     pub(super) stream: Arc<TcpStream>,
 }
 
@@ -152,6 +155,7 @@ fn run(jobs: &Receiver<Job>, control: &Control) {
                 .create_queue_pair(&job.offer, job.admitted, job.stream, key)
                 .map_err(|error| error.to_string())
         };
+        drop(job.claim);
         // Without the control thread there is nothing to notify.
         let _ = control.command(Command::JobDone(token, JobResult { key, outcome }));
     }
@@ -186,6 +190,7 @@ mod tests {
                 server_session: Vec::new(),
                 quota: ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0))),
             },
+            claim: None,
             stream: Arc::clone(stream),
         }
     }

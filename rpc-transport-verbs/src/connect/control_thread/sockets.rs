@@ -282,7 +282,7 @@ impl Sockets {
                     self.apply(token, next);
                 }
             }
-            NextAction::CreateQueuePair(port, offer, admitted) => {
+            NextAction::CreateQueuePair(port, offer, admitted, claim) => {
                 if let Some(Source::Incoming(client)) = self.sources.get(&token)
                     && let Some(host) = self.handshakes.host(token)
                 {
@@ -291,6 +291,7 @@ impl Sockets {
                         port,
                         offer,
                         admitted,
+                        claim,
                         stream: Arc::clone(&client.stream),
                     };
                     self.preparers.add(host, job);

@@ -3,7 +3,7 @@
 //! ```text
 //!   process A                                          process B
 //!   ┌────────────────────┐   link (Unix socket):       ┌────────────────────┐
-//!   │ node: GID, engine  │── arenas, ready bits, ─────►│ node: GID, engine  │
+//!   │ node: GID, engine  │◄─ arenas, ready bits, ─────►│ node: GID, engine  │
 //!   │  └ context         │   rings, at set-up only     │  └ context         │
 //!   │     └ queue pair ──┼──► ring of B's queue pair ──┼──► receive, CQ     │
 //!   │        CQ ◄────────┼─── ring of A's queue pair ◄─┼─── queue pair      │
@@ -48,6 +48,11 @@
 //!   and sealed: fixed slots, with the commit word written last. Messages of up to 240 bytes
 //!   (inline: 228) travel in the ring. For a longer message the ring holds a descriptor, and the
 //!   receiving side copies the bytes once, from the sender's arena, which it has mapped read-only.
+//! * **Links.** A pair of processes has one link, a Unix socket that either side has dialed. Both
+//!   sides verify user and process, and agree on a version of the shared memory and on limits before
+//!   anything else is sent. A thread never waits for a peer while it holds a lock, and never for
+//!   long. A peer that sends what it may not, or does not receive, loses its link, and with it its
+//!   connections; other peers lose nothing.
 //! * **Owner word.** One word per context guards all data-path state of that context, and each
 //!   poller has a context of its own. The engine thread only ever tries to acquire it.
 //! * **The straight path.** A poll that finds nothing loads the owner word, one word of pending

@@ -4,9 +4,12 @@
 //! A GID is no secret: it is the name of a socket that every user of the host can list. So a
 //! process that is offered a GID makes a random number and has the other side send it back over a
 //! link of that GID. The kernel says which process dialed the link, and a link's GID names that
-//! process. Until the number has come, the offered GID is not used: nothing is dialed.
+//! process. Until the number has come, the offered GID is not used. Nor is it dialed afterwards, as
+//! long as the [`AwaitedClaim`] lives: the process that claimed it has made a link, and a process
+//! that does not accept links could make this one wait.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::verbs::types::Gid;
@@ -19,7 +22,14 @@ pub(crate) type OnClaim = Box<dyn FnOnce(bool) + Send>;
 
 /// The claims that this process waits for. Whoever waits limits their number.
 #[derive(Clone, Default)]
-pub(crate) struct Claims(Arc<Mutex<HashMap<Nonce, Expected>>>);
+pub(crate) struct Claims(Arc<Mutex<Tables>>);
+
+#[derive(Default)]
+struct Tables {
+    expected: HashMap<Nonce, Expected>,
+    /// The GIDs of the [`AwaitedClaim`]s, each with their number.
+    offered: HashMap<Gid, u32>,
+}
 
 struct Expected {
     gid: Gid,
@@ -33,11 +43,12 @@ impl std::fmt::Debug for Claims {
     }
 }
 
-/// A claim that this process waits for, until this is dropped.
+/// A claim that this process waits for, or has received, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct AwaitedClaim {
     claims: Claims,
     own_gid: Gid,
+    gid: Gid,
     nonce: Nonce,
 }
 
@@ -55,14 +66,26 @@ impl AwaitedClaim {
 
 impl Drop for AwaitedClaim {
     fn drop(&mut self) {
-        self.claims.expected().remove(&self.nonce);
+        let mut tables = self.claims.tables();
+        tables.expected.remove(&self.nonce);
+        if let Entry::Occupied(mut offered) = tables.offered.entry(self.gid) {
+            *offered.get_mut() -= 1;
+            if *offered.get() == 0 {
+                offered.remove();
+            }
+        }
     }
 }
 
 impl Claims {
-    fn expected(&self) -> MutexGuard<'_, HashMap<Nonce, Expected>> {
-        // The map is changed in one step, so a panic under the lock leaves it consistent.
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        // Each change leaves the maps consistent, so a panic under the lock does no harm.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if a GID was offered to this process, which therefore does not dial it.
+    pub(crate) fn is_offered(&self, gid: Gid) -> bool {
+        self.tables().offered.contains_key(&gid)
     }
 
     /// Waits for the process of `gid` to send a number, which this makes up, to the process of
@@ -75,10 +98,14 @@ impl Claims {
     ) -> rustix::io::Result<AwaitedClaim> {
         let mut nonce = Nonce::default();
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-        self.expected().insert(nonce, Expected { gid, on_claim });
+        let mut tables = self.tables();
+        tables.expected.insert(nonce, Expected { gid, on_claim });
+        *tables.offered.entry(gid).or_default() += 1;
+        drop(tables);
         Ok(AwaitedClaim {
             claims: self.clone(),
             own_gid,
+            gid,
             nonce,
         })
     }
@@ -86,7 +113,7 @@ impl Claims {
     /// Handles a number that the process of `gid` has sent. Ignores a number that is not expected
     /// any more, or never was: guessing one is hopeless.
     pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) {
-        let expected = self.expected().remove(&nonce);
+        let expected = self.tables().expected.remove(&nonce);
         if let Some(Expected {
             gid: wanted,
             on_claim,

@@ -233,6 +233,8 @@ pub(crate) enum LinkError {
     Garbage,
     #[error("the link cannot {action}: {errno}")]
     Os { action: &'static str, errno: Errno },
+    #[error("it has closed the link over which it claimed its GID")]
+    Gone,
     #[error("the thread that connected the link has ended")]
     Abandoned,
 }

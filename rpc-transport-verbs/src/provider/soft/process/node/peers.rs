@@ -98,11 +98,19 @@ impl Node {
     /// Returns the link to a process. If there is none, dials it, or waits for the thread that is
     /// dialing it. Setting up a queue pair calls this first, so that it can fail before anything
     /// has changed.
+    ///
+    /// Does not dial a process whose GID was offered to this one: see
+    /// [`Claims`](super::super::claims::Claims).
     pub(crate) fn connect(&self, gid: Gid) -> Result<Arc<Link>, ModifyError> {
+        self.link_to(gid, !self.claims.is_offered(gid))
+    }
+
+    fn link_to(&self, gid: Gid, may_dial: bool) -> Result<Arc<Link>, ModifyError> {
         let result = match self.links.access(gid) {
             Access::Open(link) => Ok(link),
             Access::Wait(attempt) => attempt.wait(),
-            Access::Dial(dialing) => dialing.finish(self.dial(gid)),
+            Access::Dial(dialing) if may_dial => dialing.finish(self.dial(gid)),
+            Access::Dial(dialing) => dialing.finish(Err(LinkError::Gone)),
         };
         result.map_err(|error| ModifyError::Unreachable {
             gid,
@@ -162,7 +170,7 @@ impl Node {
     /// Proves to the process of `gid` that this process has its own GID: sends back a number that
     /// the process made up.
     pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
-        let link = self.connect(gid)?;
+        let link = self.link_to(gid, true)?;
         let sent = link.respond(LinkMessage::Claim { nonce });
         self.after_sending(&link, sent)
             .map_err(|error| ModifyError::Unreachable {

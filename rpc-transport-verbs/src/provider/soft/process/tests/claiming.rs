@@ -93,3 +93,30 @@ fn a_node_claims_its_gid_over_a_link_that_it_dials() {
     there.step();
     assert_eq!(claims.iter().collect::<Vec<_>>(), [true]);
 }
+
+/// A process that offers its GID and accepts no links would make this one wait for it. It need not
+/// be dialed: to claim its GID, it has to make a link.
+#[test]
+fn a_process_that_offers_its_gid_is_not_dialed() {
+    let node = Accepting::new();
+    let (there, listener) = silent_listener();
+    let (awaited, _claims) = awaited(&node, there);
+    let error = node.node.connect(there).unwrap_err();
+    assert!(error.to_string().contains("has closed the link"), "{error}");
+    assert!(listener.accept().expect("a listener").is_none());
+    let (again, _claims) = self::awaited(&node, there);
+    drop(awaited);
+    assert!(node.node.connect(there).is_err(), "it is still offered");
+    drop(again);
+    assert!(!node.node.claims.is_offered(there));
+}
+
+#[test]
+fn a_process_that_offers_its_gid_is_reached_over_the_link_that_it_made() {
+    let mut node = Accepting::new();
+    let own = gid();
+    let (_awaited, _claims) = awaited(&node, own);
+    let _socket = node.greeted(own);
+    let link = node.node.connect(own).expect("it has made one");
+    assert!(link.is_incoming);
+}
