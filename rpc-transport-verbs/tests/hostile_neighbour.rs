@@ -94,29 +94,33 @@ fn other_calls() {
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_attacks() {
-    let (poller, channel) = connect();
-    call(&poller, &channel, 1).expect("the first call");
-    write_line("ATTACKS", "");
+    let (connected, is_connected) = std::sync::mpsc::channel();
+    // The calls go on until the attack breaks their connection.
+    thread::spawn(move || {
+        let (poller, channel) = connect();
+        let mut number = 0;
+        while call(&poller, &channel, number).is_ok() {
+            number += 1;
+            if number == 1 {
+                let _ = connected.send(());
+            }
+        }
+        // The connection stays open.
+        loop {
+            thread::park();
+        }
+    });
+    is_connected.recv().expect("the first call");
     let attack = variable("ATTACK");
     let time = Duration::from_millis(variable("TIME").parse().unwrap());
-    thread::spawn(move || {
-        let start = Instant::now();
-        let mut rounds = 0_u64;
-        while start.elapsed() < time {
-            attack_once(&attack);
-            rounds += 1;
-        }
-        write_line("ATTACKED", &rounds.to_string());
-        std::process::exit(0);
-    });
-    // Until its own attack breaks the connection, the attacker's calls go on.
-    let mut number = 0;
-    while call(&poller, &channel, number).is_ok() {
-        number += 1;
+    let start = Instant::now();
+    let mut rounds = 0_u64;
+    while start.elapsed() < time {
+        attack_once(&attack);
+        rounds += 1;
     }
-    loop {
-        thread::park();
-    }
+    write_line("ATTACKED", &rounds.to_string());
+    std::process::exit(0);
 }
 
 fn attack_once(attack: &str) {
@@ -331,7 +335,6 @@ fn attack(name: &str, waiting: Waiting) {
     });
     for _ in 0..2 {
         let mut attacker = ChildProcess::start("other_attacks", &environment("0"));
-        attacker.wait_for_line("ATTACKS");
         let rounds: u64 = attacker.wait_for_line("ATTACKED").parse().unwrap();
         assert!(rounds > 0);
         // The engine and the poller are there for a new client.

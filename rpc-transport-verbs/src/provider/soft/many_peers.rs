@@ -3,12 +3,12 @@
 //!
 //! ```sh
 //! cargo test --release -p rpc-transport-verbs --lib --no-run
-//! PEERS=200 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+//! PEERS=200 RINGS=200 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
 //!     --toggle-collect='*many_peers::poll_in_vain' PROGRAM --ignored many_peers --test-threads=1
 //! ```
 //!
-//! The difference between one peer and 200, divided by [`POLLS`], is what the other peers cost an
-//! empty poll.
+//! The difference between one peer with one ring and 200, divided by [`POLLS`], is what the other
+//! peers cost an empty poll.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,10 +91,14 @@ fn connected_to_itself(mut qp: QueuePair, context: &Context) -> QueuePair {
 #[test]
 #[ignore = "run under valgrind, which counts its instructions"]
 fn many_peers_and_empty_polls() {
-    let peers = std::env::var("PEERS").map_or(200, |peers| peers.parse().expect("a number"));
-    let mut polled = Polled::new(1, 1..peers);
+    let number = |name| std::env::var(name).map_or(200, |text| text.parse().expect("a number"));
+    let mut polled = Polled::new(number("RINGS").into(), 1..number("PEERS"));
     // The engine may still be connecting the queue pair.
     std::thread::sleep(Duration::from_millis(50));
+    // All rings but one go cold.
+    for _ in 0..POLLS {
+        assert!(polled.cq.poll_one().expect("the queue works").is_none());
+    }
     polled.poll_in_vain(POLLS);
 }
 

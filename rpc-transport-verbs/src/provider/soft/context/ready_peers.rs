@@ -16,7 +16,7 @@ use crate::verbs::types::Gid;
 
 /// Maximum number of looks in a round. There are at least half as many, unless there is no peer. A
 /// round is short, so that cold rings are looked at often even if each poll brings a message.
-const ROUND: usize = 32;
+const ROUND: usize = 64;
 
 /// The ready bits of the context for one peer.
 #[derive(Clone, Debug)]
@@ -157,7 +157,7 @@ mod tests {
     /// theirs, and no look takes a bit of another peer.
     #[test]
     fn every_peer_has_its_turn() {
-        for count in [1, 2, 31, 32, 33, 65, 200] {
+        for count in [1, 2, 31, 33, 63, 64, 65, 200] {
             let peers: Vec<_> = (0..count).map(peer).collect();
             let mut ready = ReadyPeers::default();
             for peer in &peers {

@@ -42,7 +42,7 @@ impl Mapping {
     }
 
     /// Returns zeroed memory for tests that also run under Miri, which has no memfds: it is then on
-    /// the heap, and leaks.
+    /// the heap.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn for_tests(len: usize) -> Self {
         if cfg!(miri) {
@@ -119,9 +119,13 @@ fn is_huge(fd: &OwnedFd) -> io::Result<bool> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if cfg!(miri) {
-            return;
+        #[cfg(miri)]
+        {
+            let layout = std::alloc::Layout::from_size_align(self.len, PAGE).expect("a small size");
+            // SAFETY: under Miri, `for_tests` is the only constructor; it used this layout.
+            return unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
         }
+        #[cfg(not(miri))]
         // SAFETY: `start` and `len` describe a mapping that this value alone owns; every holder of
         // a pointer into the mapping also keeps this value alive.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
