@@ -209,7 +209,8 @@ pub trait Transport: 'static {
     /// Returns a receive slot, so that it can be posted again.
     fn release(&mut self, buf: Self::RecvBuf);
 
-    /// Returns the clock of the connection's peer, or `None` as long as it has not been measured.
+    /// Returns the clock of the connection's peer, or `None` if it is not known well enough. Only
+    /// the client needs it, whose requests have deadlines; a server may return `None`.
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock>;
 
     /// Closes a connection. [`Event::Closed`] follows when its buffers have been returned.

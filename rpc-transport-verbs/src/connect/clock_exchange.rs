@@ -270,6 +270,35 @@ mod tests {
             prop_assert!(estimate.peer_clock(now_us + 100).unwrap().error_us < 100);
         }
 
+        /// A server that sends any bytes at any time gets no more questions than the series have, and
+        /// one at a time.
+        #[test]
+        fn any_bytes_cause_few_questions(
+            steps in prop::collection::vec((any::<u8>(), any::<i64>()), 0..300),
+        ) {
+            let mut exchange = started();
+            let (mut series, mut questions, mut measured) = (0, 0, 0);
+            for (byte, now_us) in steps {
+                // Mostly bytes of answers.
+                let byte = if byte < 200 { CLOCK_ANSWER } else { byte };
+                if byte == 255 {
+                    series += 1;
+                    questions += u32::from(exchange.begin_series(now_us));
+                    continue;
+                }
+                match exchange.handle_byte(byte, now_us) {
+                    Ok(ClockByte::Measured { asks_again, .. }) => {
+                        measured += 1;
+                        questions += u32::from(asks_again);
+                    }
+                    Ok(ClockByte::Other | ClockByte::Taken) => {}
+                    Err(UnexpectedByte) => break,
+                }
+                prop_assert!(measured <= questions && questions <= measured + 1);
+                prop_assert!(questions <= SERIES_LEN * series);
+            }
+        }
+
         /// The server's clock jumps, as after its host was suspended: the next answer is believed.
         #[test]
         fn a_clock_that_jumps_is_followed(server in server(), by_us in HOUR_US..2 * HOUR_US) {
