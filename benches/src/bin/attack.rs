@@ -8,7 +8,7 @@
 //! For each attack the program starts a server, a good client that makes a call each millisecond,
 //! new clients one after another, and the attacker: a process of another user, or a hostile process
 //! of the same user. The attacker may use 5 % of a core. A control run before has a process instead
-//! that only uses this share of a core. Root is needed to start processes of another user, and to see
+//! that only uses this share of a core. Both take turns. Root is needed to start processes of another user, and to see
 //! where a server's threads wait.
 #![forbid(unsafe_code)]
 // Printing is the purpose of this program.
@@ -80,8 +80,11 @@ const NEW: &str = "call-once";
 struct Campaign {
     /// Attacks to run [default: all]
     attacks: Vec<Attack>,
-    /// Seconds of each attack
-    #[arg(long, default_value_t = 8.0)]
+    /// Runs of each attack, in turn with its control
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// Share of a core that the attacker may use
     #[arg(long, default_value_t = 0.05)]
@@ -107,9 +110,10 @@ impl Campaign {
         }
         let time = Duration::try_from_secs_f64(self.seconds)?;
         println!(
-            "each attacker may use {:.0} % of a core for {}",
+            "each attacker may use {:.0} % of a core for {} seconds, {} times",
             self.share * 100.0,
-            table::duration(time)
+            self.seconds,
+            self.rounds.max(1)
         );
         let attacks = match self.attacks.is_empty() {
             true => Attack::ALL,
@@ -131,53 +135,82 @@ impl Campaign {
         Ok(is_well)
     }
 
-    /// Runs an attack and its control. Returns a line, and the kinds of harm.
+    /// Runs an attack in turn with its control. Returns a line, and the kinds of harm.
     fn compare(&self, attack: Attack, time: Duration) -> Outcome<(String, Vec<&'static str>)> {
-        let control = self.measure(attack, false, time)?;
-        let attacked = self.measure(attack, true, time)?;
-        let (seen, before) = (attacked.seen, control.seen);
-        let ratio = seen.p50.as_secs_f64() / before.p50.as_secs_f64();
+        let (mut controls, mut runs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.rounds.max(1) {
+            let control = self.measure(attack, false, time)?;
+            let run = self.measure(attack, true, time)?;
+            ratios.push(run.seen.p50.as_secs_f64() / control.seen.p50.as_secs_f64());
+            controls.push(control);
+            runs.push(run);
+        }
+        ratios.sort_unstable_by(f64::total_cmp);
+        let ratio = ratios[ratios.len() / 2];
+        let sum =
+            |runs: &[Measured], of: fn(&Seen) -> u64| runs.iter().map(|run| of(&run.seen)).sum();
+        let errors: u64 = sum(&runs, |seen| seen.errors);
+        let slow: u64 = sum(&runs, |seen| seen.slow);
+        let slow_before: u64 = sum(&controls, |seen| seen.slow);
+        let refused: u32 = runs.iter().map(|run| run.refused).sum();
+        let growth = runs.iter().map(|run| run.growth).max().unwrap_or_default();
+        let remains = runs.iter().find(|run| run.afterwards != SERVED);
         let mut harm = Vec::new();
         let mut note = |is_so, name| {
             if is_so {
                 harm.push(name);
             }
         };
-        note(seen.errors > 0, "errors");
-        note(seen.slow > before.slow, "slow calls");
+        note(errors > 0, "errors");
+        note(slow > slow_before, "slow calls");
         note(ratio > MOST_RATIO, "latency");
         // The server of this attack has no files left, whoever took them.
-        let may_refuse = attack == Attack::Fewfiles;
-        note(attacked.refused > 0 && !may_refuse, "new clients refused");
-        note(attacked.blocks, "blocked threads");
-        note(attacked.afterwards != SERVED, "harm remains");
-        note(attacked.attacker.contains("CHANGED"), "a file was changed");
-        note(attacked.growth > MOST_GROWTH, "memory");
+        note(
+            refused > 0 && attack != Attack::Fewfiles,
+            "new clients refused",
+        );
+        note(runs.iter().any(|run| run.blocks), "blocked threads");
+        note(remains.is_some(), "harm remains");
+        let is_changed = |run: &Measured| run.attacker.contains("CHANGED");
+        note(runs.iter().any(is_changed), "a file was changed");
+        note(growth > MOST_GROWTH, "memory");
+        let median = |runs: &[Measured]| {
+            let mut times: Vec<_> = runs.iter().map(|run| run.seen.p50).collect();
+            times.sort_unstable();
+            table::duration(times[times.len() / 2])
+        };
+        let of_each = |of: fn(&Measured) -> &str| {
+            let mut texts: Vec<_> = runs
+                .iter()
+                .map(of)
+                .filter(|text| !text.is_empty())
+                .collect();
+            texts.dedup();
+            match texts.is_empty() {
+                true => "none".to_owned(),
+                false => texts.join("; "),
+            }
+        };
         let line = format!(
-            "good client: {} errors, {} of {} calls over 10 ms (control {}), p50 {} (control {}, \
-             ratio {ratio:.2}), max {} | new clients: {} of {} refused, slowest {}{} | server: \
-             blocked threads: {}; {} MiB more memory; afterwards: {} | attacker: {}",
-            seen.errors,
-            seen.slow,
-            seen.calls,
-            before.slow,
-            table::duration(seen.p50),
-            table::duration(before.p50),
-            table::duration(seen.max),
-            attacked.refused,
-            attacked.new,
-            table::duration(attacked.slowest),
-            match attacked.reason.is_empty() {
-                true => String::new(),
-                false => format!(" ({})", attacked.reason),
-            },
-            match attacked.blocked.is_empty() {
-                true => "none",
-                false => &attacked.blocked,
-            },
-            attacked.growth,
-            attacked.afterwards,
-            attacked.attacker
+            "good client: {errors} errors, {slow} of {} calls over 10 ms (control {slow_before}), p50 \
+             {} (control {}, ratio {ratio:.2}), max {} | new clients: {refused} of {} refused, slowest \
+             {}, reasons: {} | server: blocked threads: {}; {growth} MiB more memory; afterwards: {} | \
+             attacker: {}",
+            sum(&runs, |seen| seen.calls + seen.errors) as u64,
+            median(&runs),
+            median(&controls),
+            table::duration(
+                runs.iter()
+                    .map(|run| run.seen.max)
+                    .max()
+                    .unwrap_or_default()
+            ),
+            runs.iter().map(|run| run.new).sum::<u32>(),
+            table::duration(runs.iter().map(|run| run.slowest).max().unwrap_or_default()),
+            of_each(|run| &run.reason),
+            of_each(|run| &run.blocked),
+            remains.map_or(SERVED, |run| &run.afterwards),
+            of_each(|run| &run.attacker),
         );
         Ok((line, harm))
     }
