@@ -149,6 +149,7 @@ messages! {
     ".verbline.greeter.HelloReply": sorted::verbline::greeter::HelloReply,
     ".verbline.handshake.v1.Handshake": sorted::verbline::handshake::v1::Handshake,
     ".verbline.handshake.v1.Endpoint": sorted::verbline::handshake::v1::Endpoint,
+    ".verbline.handshake.v1.Challenge": sorted::verbline::handshake::v1::Challenge,
     ".verbline.handshake.v1.ClientHello": sorted::verbline::handshake::v1::ClientHello,
     ".verbline.handshake.v1.ServerHello": sorted::verbline::handshake::v1::ServerHello,
     ".verbline.handshake.v1.Ready": sorted::verbline::handshake::v1::Ready,

@@ -23,7 +23,7 @@
 //!
 //! A deadline is a moment on the **receiver's** clock (`CLOCK_MONOTONIC`), in microseconds modulo
 //! 2³², so that time which a request spends waiting counts, wherever it waits
-//! ([`Clock::to_wire`](crate::clock::Clock::to_wire)). A pushback tells the client that the server
+//! (`clock.rs`). A pushback tells the client that the server
 //! did not start the handler, and for how many microseconds it should send no further calls, plus 1.
 //!
 //! A frame with a kind or flag that is not listed here is rejected: the handshake agrees on the

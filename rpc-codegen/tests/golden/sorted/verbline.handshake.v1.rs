@@ -4,7 +4,7 @@
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct Handshake {
-    #[prost(oneof = "handshake::Body", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "handshake::Body", tags = "1, 2, 3, 4, 5")]
     pub body: ::core::option::Option<handshake::Body>,
 }
 
@@ -22,6 +22,8 @@ pub mod handshake {
         Ready(super::Ready),
         #[prost(message, tag = "4")]
         Refusal(super::Refusal),
+        #[prost(message, tag = "5")]
+        Challenge(super::Challenge),
     }
 }
 
@@ -73,6 +75,24 @@ pub struct ClientHello {
     /// True if the client answers ENQs and may send them.
     #[prost(bool, tag = "4")]
     pub keepalive: bool,
+}
+
+/// The server's first response to a client that offers an endpoint of the kind "soft" which the server's
+/// device can reach. The client proves that the endpoint's GID is its own process's: it sends the nonce on
+/// its link to the server's process. The server sends nothing more before it has arrived.
+#[derive(Clone, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Challenge {
+    /// GID of the server's process: 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub gid: ::rpc_core::codegen::v1::prost::bytes::Bytes,
+    /// 16 random bytes.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub nonce: ::rpc_core::codegen::v1::prost::bytes::Bytes,
+    /// The client's endpoint whose GID is to be proven: its zero-based index in `ClientHello.endpoints`.
+    #[prost(uint32, tag = "3")]
+    pub client_endpoint: u32,
 }
 
 /// The server's response if it admits the client.
@@ -140,6 +160,9 @@ mod _codec {
                 Some(super::handshake::Body::Refusal(value)) => {
                     len += 1 + field::Message::len(value);
                 }
+                Some(super::handshake::Body::Challenge(value)) => {
+                    len += 1 + field::Message::len(value);
+                }
                 None => {}
             }
             len
@@ -158,6 +181,9 @@ mod _codec {
                 }
                 Some(super::handshake::Body::Refusal(value)) => {
                     field::Message::encode([0x22], value, &mut out)?
+                }
+                Some(super::handshake::Body::Challenge(value)) => {
+                    field::Message::encode([0x2a], value, &mut out)?
                 }
                 None => {}
             }
@@ -180,6 +206,10 @@ mod _codec {
                     .or_else(|| {
                         field::Message::decode([0x22], &mut fields)
                             .map(super::handshake::Body::Refusal)
+                    })
+                    .or_else(|| {
+                        field::Message::decode([0x2a], &mut fields)
+                            .map(super::handshake::Body::Challenge)
                     }),
             };
             fields.is_empty().then_some(message)
@@ -292,6 +322,46 @@ mod _codec {
                     .unwrap_or_default(),
                 session: field::Bytes::decode([0x1a], &mut fields).unwrap_or_default(),
                 keepalive: field::Bool::decode([0x20], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::Challenge {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if !self.gid.is_empty() {
+                len += 1 + field::Bytes::len(&self.gid);
+            }
+            if !self.nonce.is_empty() {
+                len += 1 + field::Bytes::len(&self.nonce);
+            }
+            if self.client_endpoint != 0 {
+                len += 1 + field::Uint32::len(&self.client_endpoint);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if !self.gid.is_empty() {
+                field::Bytes::encode([0x0a], &self.gid, &mut out)?;
+            }
+            if !self.nonce.is_empty() {
+                field::Bytes::encode([0x12], &self.nonce, &mut out)?;
+            }
+            if self.client_endpoint != 0 {
+                field::Uint32::encode([0x18], &self.client_endpoint, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                gid: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
+                nonce: field::Bytes::decode([0x12], &mut fields).unwrap_or_default(),
+                client_endpoint: field::Uint32::decode([0x18], &mut fields)
+                    .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }
