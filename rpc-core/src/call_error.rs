@@ -55,10 +55,10 @@ pub enum Cause {
     DeadlineExceeded,
     /// The connection closed.
     Disconnected(CloseReason),
-    /// The server is overloaded, and has asked its clients to send no calls until after this call's
-    /// deadline. The call was never sent.
+    /// The server is overloaded, and has asked its clients to send no calls for a while that ends after
+    /// this call's deadline. The call was never sent.
     PushedBack {
-        /// The time for which the channel sends no calls.
+        /// How long the channel still sends no calls: the server's pushback, with jitter.
         wait: Duration,
     },
     /// The shared channel is not connected because its latest attempt failed. The call was never
@@ -178,8 +178,8 @@ impl fmt::Display for CallError {
             }
             Cause::PushedBack { wait } => write!(
                 f,
-                "{}: the server is overloaded and wants no calls for {wait:?}, which is longer than \
-                 the call's deadline; the call was never sent",
+                "{}: the server is overloaded and wants no calls for {wait:?}, which is more time than \
+                 the call has left; the call was never sent",
                 self.code()
             ),
             Cause::NotConnected { address, latest } => {

@@ -375,10 +375,18 @@ fn a_poller_that_blocks_once_is_not_overloaded() {
     });
     *clock.borrow_mut() = Some(pair.network().clock().clone());
     let channel = pair.connect();
-    let block = channel.unary::<u64, u64>(&BLOCK, Request::new(2000));
-    pair.run(block).unwrap();
     for n in 0..20 {
-        let mut calls: Vec<_> = (0..20).map(|_| work(&channel, 1, Some(100 * MS))).collect();
+        // The calls wait behind one that blocks the poller for two seconds.
+        let mut block = Box::pin(channel.unary::<u64, u64>(&BLOCK, Request::new(2000)));
+        assert!(
+            block
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+        let mut calls: Vec<_> = (0..20)
+            .map(|_| work(&channel, 1, Some(3000 * MS)))
+            .collect();
         for call in &mut calls {
             assert!(poll_call(call).is_none());
         }
@@ -428,36 +436,39 @@ fn shared_work(channel: &Channel, ms: u64, timeout: Duration) -> SharedCall {
     Box::pin(async move { channel.unary::<u64, u64>(&WORK, request).await })
 }
 
-/// Makes the server refuse calls of a shared channel: it knows that a call takes 50 ms, and they have
-/// 20. Returns the longest pushback.
-fn refuse_some(host: &Host, channel: &Channel) -> Duration {
-    let enough = Duration::from_secs(100);
-    for _ in 0..10 {
-        let mut calls: Vec<_> = (0..4).map(|_| shared_work(channel, 50, enough)).collect();
+/// Overloads the server until it refuses a call of the channel. Returns the pushback, and the calls
+/// that are in flight.
+fn refuse_one(host: &Host, channel: &Channel) -> (Duration, Vec<Call>) {
+    let another = || {
+        let mut call = shared_work(channel, 5, 100 * MS);
+        assert!(poll_call(&mut call).is_none());
+        call
+    };
+    let mut calls: Vec<_> = (0..64).map(|_| another()).collect();
+    loop {
+        host.network.step();
         for call in &mut calls {
-            assert!(poll_call(call).is_none());
-        }
-        for call in &mut calls {
-            host.network.try_run(call).unwrap().unwrap();
+            let Some(outcome) = poll_call(call) else {
+                continue;
+            };
+            *call = another();
+            if let Err(error) = outcome
+                && let Some(pushback) = error.pushback()
+            {
+                assert_eq!(
+                    (error.code(), error.execution()),
+                    (Code::ResourceExhausted, Execution::NotStarted),
+                    "{error}"
+                );
+                return (pushback, calls);
+            }
         }
     }
-    let mut refused: Vec<_> = (0..4).map(|_| shared_work(channel, 1, 20 * MS)).collect();
-    for call in &mut refused {
-        assert!(poll_call(call).is_none());
-    }
-    host.network.settle();
-    // The first finds the server idle.
-    let ends = refused.iter_mut().map(|call| poll_call(call).unwrap());
-    let errors = ends.filter_map(Result::err);
-    let pushbacks = errors.map(|error| {
-        assert_eq!(
-            (error.code(), error.execution()),
-            (Code::ResourceExhausted, Execution::NotStarted),
-            "{error}"
-        );
-        error.pushback().unwrap()
-    });
-    pushbacks.max().unwrap()
+}
+
+/// Returns how many calls of the channel have been sent.
+fn sent(channel: &Channel) -> u64 {
+    channel.stats().pollers[0].called[0].started
 }
 
 /// A shared channel sends nothing for as long as the server says, but for one call at a time: if
@@ -467,10 +478,11 @@ fn a_shared_channel_keeps_to_the_pushback_and_a_probe_ends_it() {
     let mut host = Host::new();
     let node = host.network.share("server", &Intents::default());
     let channel = node.channel().clone();
-    assert!(refuse_some(&host, &channel) >= 50 * MS);
-    let served = host.begun.get();
+    let (pushback, flood) = refuse_one(&host, &channel);
+    assert!(pushback >= 10 * MS, "{pushback:?}");
+    let before = sent(&channel);
     let mut probe = shared_work(&channel, 1, Duration::from_secs(1));
-    let mut late = shared_work(&channel, 1, 10 * MS);
+    let mut late = shared_work(&channel, 1, 5 * MS);
     let mut patient = shared_work(&channel, 1, Duration::from_secs(1));
     for call in [&mut probe, &mut late, &mut patient] {
         assert!(poll_call(call).is_none());
@@ -485,25 +497,24 @@ fn a_shared_channel_keeps_to_the_pushback_and_a_probe_ends_it() {
         (error.code(), error.execution()),
         (Code::ResourceExhausted, Execution::NeverSent)
     );
-    host.server.step();
-    host.server.step();
-    assert_eq!(host.begun.get(), served + 1, "the probe alone was sent");
+    assert_eq!(sent(&channel), before + 1, "the probe alone was sent");
+    drop(flood);
     host.network.settle();
     assert!(poll_call(&mut probe).unwrap().is_ok());
     assert!(poll_call(&mut patient).unwrap().is_ok());
     host.network.assert_nothing_left();
 }
 
-/// A probe that is refused as well keeps the hold up; when its time has passed, calls are sent again.
+/// When the time of a pushback has passed, calls are sent again.
 #[test]
 fn a_pushback_ends_with_its_time() {
     let mut host = Host::new();
     let node = host.network.share("server", &Intents::default());
     let channel = node.channel().clone();
-    let pushback = refuse_some(&host, &channel);
+    let (pushback, flood) = refuse_one(&host, &channel);
     // With jitter, at most twice that.
     host.network.advance(2 * pushback);
-    let served = host.begun.get();
+    let before = sent(&channel);
     let mut calls: Vec<_> = (0..4)
         .map(|_| shared_work(&channel, 0, Duration::from_secs(1)))
         .collect();
@@ -513,11 +524,109 @@ fn a_pushback_ends_with_its_time() {
     for _ in 0..8 {
         node.step();
     }
-    // All of them were sent before the first was served.
-    while host.server.step() {}
-    assert_eq!(host.begun.get(), served + 4);
+    assert_eq!(sent(&channel), before + 4);
+    drop(flood);
     for call in &mut calls {
         host.network.try_run(call).unwrap().unwrap();
     }
     host.network.assert_nothing_left();
+}
+
+/// Four times the load from 400 clients that have few calls each: no queue of theirs is long.
+#[test]
+fn many_clients_with_few_calls_are_an_overload_as_well() {
+    let mut host = Host::new();
+    let intents = Intents {
+        connections: 400,
+        max_in_flight: 4,
+        ..Intents::default()
+    };
+    let limits = rpc_core::Limits {
+        receives_posted: 4 * 400,
+        receives_reserved: 400,
+        send_slots: 4 * 400,
+        ..host.server.limits()
+    };
+    let clock = Rc::new(RefCell::new(Some(host.network.clock().clone())));
+    let begun = Rc::clone(&host.begun);
+    let sized = rpc_core::Limits {
+        max_connections: intents.connections,
+        max_in_flight: intents.max_in_flight,
+        ..limits
+    };
+    host.server = host.network.add_sized("many", sized.clone(), |methods| {
+        register_work(methods, &clock, &begun);
+    });
+    let client = host.network.add_sized("clients", sized, |_| ());
+    let channels: Vec<_> = (0..400)
+        .map(|_| client.poller().connect("many").unwrap())
+        .collect();
+    let outcome = offer(&host, &channels, 400, 3);
+    assert!(outcome.good >= 2700, "{outcome}");
+    assert!(
+        outcome.useless * 20 <= i64::from(outcome.begun),
+        "{outcome}"
+    );
+}
+
+/// Two calls that take long, as after a cold start, do not make a server refuse the next ones.
+#[test]
+fn an_old_estimate_refuses_nobody() {
+    let mut host = Host::new();
+    let channel = host.client("client");
+    let mut slow: Vec<_> = (0..3).map(|_| work(&channel, 5000, None)).collect();
+    for call in &mut slow {
+        assert!(poll_call(call).is_none());
+    }
+    for call in &mut slow {
+        host.network.try_run(call).unwrap().unwrap();
+    }
+    host.network.advance(200 * MS);
+    for _ in 0..10 {
+        let mut burst: Vec<_> = (0..8).map(|_| work(&channel, 0, Some(1000 * MS))).collect();
+        for call in &mut burst {
+            assert!(poll_call(call).is_none());
+        }
+        for call in &mut burst {
+            host.network.try_run(call).unwrap().unwrap();
+        }
+    }
+}
+
+/// After an overload, a load that the server can bear is served without a refusal, although its queue
+/// never runs empty.
+#[test]
+fn an_overload_ends_although_the_queue_is_never_empty() {
+    let mut host = Host::new();
+    let channel = host.client("client");
+    let limit = Some(100 * MS);
+    let mut calls: Vec<_> = (0..128).map(|_| work(&channel, 1, limit)).collect();
+    let mut served = 0;
+    let mut late_refusals = 0;
+    let overload_ends = host.network.clock().now() + 1000 * MS;
+    let end = overload_ends + 3000 * MS;
+    while host.network.clock().now() < end {
+        let now = host.network.clock().now();
+        let wanted = if now < overload_ends { 128 } else { 20 };
+        host.network.step();
+        host.network.advance(Duration::ZERO);
+        calls.retain_mut(|call| match poll_call(call) {
+            None => true,
+            Some(Ok(_)) => {
+                served += 1;
+                false
+            }
+            Some(Err(_)) => {
+                late_refusals += u32::from(now > overload_ends + 1000 * MS);
+                false
+            }
+        });
+        while calls.len() < wanted {
+            let mut call = work(&channel, 1, limit);
+            assert!(poll_call(&mut call).is_none());
+            calls.push(call);
+        }
+    }
+    assert_eq!(late_refusals, 0, "{served} served");
+    assert!(served > 3500, "{served}");
 }

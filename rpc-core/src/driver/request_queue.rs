@@ -5,49 +5,55 @@
 //!
 //! A queue that is long for a moment absorbs a burst; a queue that stays long only makes all calls
 //! late, and the server then works for callers that have given up. As in CoDel (RFC 8289), the
-//! measure is therefore the *sojourn* of the request that has waited longest, and the queue is
-//! overloaded once that has been too long for an [`INTERVAL`] without a break. CoDel's target is a
+//! measure is therefore the *sojourn* of the request that has waited longest, and there is an
+//! overload once that has been too long for an [`INTERVAL`] without a break. CoDel's target is a
 //! constant. Here the callers say how long is too long: a request is *late* when it has waited for
 //! longer than the time that is left until its deadline. Nothing has to be tuned, whether calls
-//! take microseconds or seconds.
+//! take microseconds or seconds. Each connection is judged by itself, and all of them together
+//! (`run_queue.rs`).
 //!
-//! * While the queue is not overloaded, the oldest request is begun first.
-//! * While it is overloaded, the newest is begun first: it has the best chance to be answered in
-//!   time. Late requests are refused at once, so that their callers can still try elsewhere, and no
-//!   slot, no credit and no place among the calls in flight is held by a call that cannot succeed.
-//! * The overload ends when the queue is empty.
-//! * Overloaded or not, a request with less time left than a call takes at the moment, and half of
-//!   that for the way back, is refused. The measure is the shorter of the two latest calls, so that
-//!   a single slow call does not shut out short ones, and it is only used while it is fresh.
+//! * Without an overload, the oldest request is begun first.
+//! * In an overload, the newest is begun first: it has the best chance to be answered in time. Late
+//!   requests are refused at once, so that their callers can still try elsewhere, and no slot, no
+//!   credit and no place among the calls in flight is held by a call that cannot succeed.
+//! * An overload ends when the queue is empty, or so short that the oldest request would be begun in
+//!   time again.
+//! * In any case, a request with less time left than a call takes at the moment, and half of that
+//!   for the way back, is refused. The measure is the shorter of the two latest calls, so that a
+//!   single slow call does not shut out short ones. It is forgotten after [`MEMORY`], and after
+//!   [`MOST_REFUSALS`] in a row one request is begun nevertheless.
 //!
 //! A call without a deadline is never late, so that a client without deadlines that keeps many calls
-//! in flight does not overload a server. In a queue that others have overloaded, it counts as one
-//! that may take [`UNLIMITED`].
+//! in flight does not overload a server. In an overload, it counts as one that may take
+//! [`UNLIMITED`].
 //!
-//! The sojourn is counted from the latest look that did not find the request. So it is never shorter
-//! than the request has waited, whatever its sender claims: a false deadline only affects the calls
-//! of its own connection.
+//! The sojourn is counted from the latest look that did not find the request, or, for those that the
+//! first look of a busy stretch finds, from that look. A sender cannot make it shorter: a false
+//! deadline only affects the calls of its own connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
 use crate::protocol::frame::FrameHeader;
 use crate::stats::ServedCall;
 
-/// How long requests have to be late without a break until the queue is overloaded: CoDel's
-/// interval. A burst that a server works off within this time is not an overload.
+/// How long requests have to be late without a break until there is an overload: CoDel's interval. A
+/// burst that a server works off within this time is not an overload.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Looks at a queue that have to find a late request until it is overloaded: one handler that
-/// blocked the poller for longer than the interval is not an overload.
+/// Looks that have to find a late request until there is an overload: one handler that blocked the
+/// poller for longer than the interval is not an overload.
 const LEAST_LOOKS: u32 = 4;
 
-/// The time that a call without a deadline may take, in a queue that is overloaded.
+/// The time that a call without a deadline may take in an overload.
 const UNLIMITED: Duration = Duration::from_secs(1);
 
-/// How long the time that a call takes is remembered at least. It is remembered for two calls as
-/// well, if they take longer.
+/// How long the time that a call takes is remembered.
 const MEMORY: Duration = Duration::from_millis(100);
+
+/// Requests in a row that are refused because of the time that a call takes.
+const MOST_REFUSALS: u32 = 16;
 
 /// A request that has been received and not begun.
 #[derive(Debug)]
@@ -56,18 +62,45 @@ pub(super) struct QueuedRequest<B> {
     pub(super) served: ServedCall,
     /// The frame, in its receive slot.
     pub(super) buf: B,
-    /// The latest look that did not find the request; `None` if it was found by the first look
-    /// after the poller had nothing to do.
+    /// The time before the latest look that did not find the request; `None` if the first look of a
+    /// busy stretch found it.
     pub(super) since: Option<Instant>,
 }
 
-/// What a look takes out of the queue.
+/// What becomes of a request that is taken out of its queue.
 #[derive(Debug)]
 pub(super) enum Taken<B> {
     Begin(QueuedRequest<B>),
     /// Its deadline has passed.
     Expire(QueuedRequest<B>),
     Refuse(QueuedRequest<B>),
+}
+
+/// The time at which a poller looks at a queue, and what it knows then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look<'a> {
+    pub(super) now: Instant,
+    /// The first reading of the clock in this busy stretch.
+    pub(super) first: Instant,
+    /// Converts a deadline from the wire.
+    pub(super) clock: &'a Clock,
+}
+
+/// Whether requests have been late for so long that there is an overload.
+#[derive(Debug, Default)]
+pub(super) struct Lateness {
+    since: Option<Instant>,
+    looks: u32,
+    is_overload: bool,
+}
+
+/// The time that a call takes at the moment.
+#[derive(Debug, Default)]
+pub(super) struct ServiceTime {
+    latest: [Duration; 2],
+    measured_at: Option<Instant>,
+    /// Requests in a row that were refused because of it.
+    refusals: u32,
 }
 
 /// The requests of one connection.
@@ -78,12 +111,7 @@ pub(super) struct RequestQueue<B> {
     /// Nanoseconds of the poller's time that this connection may still use in this round; negative
     /// if it has used more.
     pub(super) deficit_ns: i64,
-    /// The time that the two latest calls took; zero as long as there were none.
-    latest: [Duration; 2],
-    measured_at: Option<Instant>,
-    late_since: Option<Instant>,
-    late_looks: u32,
-    is_overloaded: bool,
+    lateness: Lateness,
 }
 
 impl<B> Default for RequestQueue<B> {
@@ -91,26 +119,64 @@ impl<B> Default for RequestQueue<B> {
         Self {
             requests: VecDeque::new(),
             deficit_ns: 0,
-            latest: [Duration::ZERO; 2],
-            measured_at: None,
-            late_since: None,
-            late_looks: 0,
-            is_overloaded: false,
+            lateness: Lateness::default(),
         }
     }
 }
 
-/// The time at which a poller looks at a queue, and what it knows then.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Look<'a> {
-    pub(super) now: Instant,
-    /// Converts a deadline from the wire.
-    pub(super) clock: &'a crate::clock::Clock,
+impl Lateness {
+    pub(super) fn is_overload(&self) -> bool {
+        self.is_overload
+    }
+
+    /// Notes whether the oldest request is late. `is_short` is true if the queue is so short that
+    /// the oldest one will be begun in time.
+    pub(super) fn note(&mut self, is_late: bool, is_short: bool, now: Instant) {
+        if !is_late {
+            self.since = None;
+            self.looks = 0;
+            self.is_overload &= !is_short;
+            return;
+        }
+        let since = *self.since.get_or_insert(now);
+        self.looks = self.looks.saturating_add(1);
+        self.is_overload |=
+            self.looks >= LEAST_LOOKS && now.saturating_duration_since(since) >= INTERVAL;
+    }
+}
+
+impl ServiceTime {
+    /// Records the time that a call took.
+    pub(super) fn measured(&mut self, took: Duration, now: Instant) {
+        self.latest = [self.latest[1], took];
+        self.measured_at = Some(now);
+    }
+
+    /// Returns the time that a call takes; zero if that is not known.
+    pub(super) fn get(&self, now: Instant) -> Duration {
+        let is_fresh = |at| now.saturating_duration_since(at) < MEMORY;
+        if self.measured_at.is_some_and(is_fresh) {
+            self.latest[0].min(self.latest[1])
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Returns true if `left` does not suffice for a call and its response.
+    fn is_too_little(&mut self, left: Duration, now: Instant) -> bool {
+        let is_too_little = left < self.get(now) * 3 / 2 && self.refusals < MOST_REFUSALS;
+        self.refusals = if is_too_little { self.refusals + 1 } else { 0 };
+        is_too_little
+    }
 }
 
 impl<B> RequestQueue<B> {
     pub(super) fn len(&self) -> usize {
         self.requests.len()
+    }
+
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.lateness.is_overload
     }
 
     /// Adds a request that has arrived. Returns true if it is the only one.
@@ -121,80 +187,65 @@ impl<B> RequestQueue<B> {
 
     /// Takes the only request of the queue.
     pub(super) fn pop_only(&mut self) -> Option<QueuedRequest<B>> {
-        self.rest();
+        self.lateness = Lateness::default();
         self.requests.pop_front()
     }
 
-    /// Looks at the queue: notes whether its oldest request is late.
-    pub(super) fn look(&mut self, look: Look<'_>) {
-        let Some(oldest) = self.requests.front() else {
-            return;
-        };
-        let has_deadline = oldest.header.time_us != 0;
-        if !(has_deadline && oldest.is_late(look)) {
-            // An overload ends only with the queue: newest first, the oldest is not late for long.
-            self.late_since = None;
-            self.late_looks = 0;
-            return;
-        }
-        let since = *self.late_since.get_or_insert(look.now);
-        self.late_looks = self.late_looks.saturating_add(1);
-        self.is_overloaded |=
-            self.late_looks >= LEAST_LOOKS && look.now.saturating_duration_since(since) >= INTERVAL;
+    /// Looks at the queue, whose requests are each begun after `turn`. Returns whether the oldest one
+    /// is late, and the time that it has left; `None` if it has no deadline.
+    pub(super) fn look(&mut self, look: Look<'_>, turn: Duration) -> Option<(bool, Duration)> {
+        let oldest = self.requests.front()?;
+        let left = oldest.left(look)?;
+        let is_late = oldest.is_late(look);
+        let len = u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
+        let is_short = turn.saturating_mul(len) < left;
+        self.lateness.note(is_late, is_short, look.now);
+        Some((is_late, left))
     }
 
-    /// Takes the next request, and decides what becomes of it.
-    pub(super) fn take(&mut self, look: Look<'_>) -> Option<Taken<B>> {
+    /// Takes the next request, and decides what becomes of it. `is_overload` is true if all
+    /// connections together are in an overload.
+    pub(super) fn take(
+        &mut self,
+        look: Look<'_>,
+        is_overload: bool,
+        service: &mut ServiceTime,
+    ) -> Option<Taken<B>> {
+        let is_overload = is_overload || self.lateness.is_overload;
         let has_others = self.requests.len() > 1;
-        let sheds = self.is_overloaded && has_others && self.requests.front()?.is_late(look);
-        let taken = if self.is_overloaded && !sheds {
+        let sheds = is_overload && has_others && self.requests.front()?.is_late(look);
+        let taken = if is_overload && !sheds {
             self.requests.pop_back()?
         } else {
             self.requests.pop_front()?
         };
         if !has_others {
-            self.rest();
+            self.lateness = Lateness::default();
         }
         Some(match taken.left(look) {
             Some(Duration::ZERO) => Taken::Expire(taken),
-            Some(left) if sheds || self.is_too_little(left, look.now) => Taken::Refuse(taken),
-            None if sheds => Taken::Refuse(taken),
+            _ if sheds => Taken::Refuse(taken),
+            Some(left) if service.is_too_little(left, look.now) => Taken::Refuse(taken),
             _ => Taken::Begin(taken),
         })
     }
 
-    /// Returns true if `left` does not suffice for a call and its response.
-    fn is_too_little(&self, left: Duration, now: Instant) -> bool {
-        let service = self.service();
-        let is_fresh = self
-            .measured_at
-            .is_some_and(|at| now.saturating_duration_since(at) < MEMORY.max(2 * service));
-        is_fresh && left < service * 3 / 2
-    }
-
-    /// Returns the time that a call takes; zero if that is not known.
-    pub(super) fn service(&self) -> Duration {
-        self.latest[0].min(self.latest[1])
-    }
-
-    /// Records the time that a call took.
-    pub(super) fn measured(&mut self, took: Duration, now: Instant) {
-        self.latest = [self.latest[1], took];
-        self.measured_at = Some(now);
+    /// Takes the oldest request if it is late.
+    pub(super) fn take_late(&mut self, look: Look<'_>) -> Option<Taken<B>> {
+        if !self.requests.front()?.is_late(look) {
+            return None;
+        }
+        let late = self.requests.pop_front()?;
+        Some(match late.left(look) {
+            Some(Duration::ZERO) => Taken::Expire(late),
+            _ => Taken::Refuse(late),
+        })
     }
 
     /// Takes all requests, because the connection has ended.
     pub(super) fn take_all(&mut self) -> VecDeque<QueuedRequest<B>> {
-        self.rest();
+        self.lateness = Lateness::default();
         std::mem::take(&mut self.requests)
-    }
-
-    /// Forgets what it knows of a queue that is about to be empty.
-    fn rest(&mut self) {
-        self.deficit_ns = 0;
-        self.late_since = None;
-        self.late_looks = 0;
-        self.is_overloaded = false;
     }
 }
 
@@ -206,9 +257,8 @@ impl<B> QueuedRequest<B> {
     }
 
     fn sojourn(&self, look: Look<'_>) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| {
-            look.now.saturating_duration_since(since)
-        })
+        let since = self.since.unwrap_or(look.first);
+        look.now.saturating_duration_since(since)
     }
 
     /// Returns true if the request has waited for longer than the time that is left for it.

@@ -3,7 +3,8 @@
 //! Requests that arrive together wait in their connection's queue ([`RequestQueue`]), in their
 //! receive slots, and the connections take turns: deficit round robin (Shreedhar and Varghese,
 //! "Efficient fair queueing using deficit round robin"), in units of the poller's time. In each
-//! round, a connection may use a quantum; what it uses beyond that, it lacks in the next rounds. So
+//! round, a connection may use a quantum; what it uses beyond that, it lacks in the next rounds, also
+//! if it has no request for a while. So
 //! a connection with many calls in flight gets as much of the poller as one with a single call, and
 //! no more, whatever their calls cost.
 //!
@@ -11,8 +12,11 @@
 //! promised to the client, and is promised again only when it is released. So the sum of all
 //! promises, which the receives have to cover, does not change when requests wait.
 //!
-//! The clock is read once for each visit to a connection, and not at all for a request that is
-//! alone.
+//! When connections that have few requests each overload a poller together, it serves the connection
+//! whose request came last, and refuses the late requests of those that have waited longest.
+//!
+//! The clock is read after each call, or after a few short ones, and not at all for a request that
+//! is alone.
 //!
 //! [`RequestQueue`]: super::request_queue::RequestQueue
 
@@ -20,9 +24,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::link::{Link, LinkKey};
-use super::request_queue::{Look, QueuedRequest, Taken};
+use super::request_queue::{Lateness, Look, QueuedRequest, ServiceTime, Taken};
 use super::responses::Started;
 use super::{Driver, State};
+use crate::clock::Clock;
 use crate::status::Status;
 use crate::transport::{Event, Transport};
 
@@ -33,38 +38,55 @@ const EVENTS_PER_LOOK: u32 = 64;
 const REQUESTS_PER_TURN: u32 = 64;
 const TURN_TIME: Duration = Duration::from_micros(200);
 
-/// Requests that a visit begins, and requests that it refuses or answers as expired.
-const REQUESTS_PER_VISIT: u32 = 8;
+/// Requests that a visit refuses or answers as expired.
 const REFUSALS_PER_VISIT: u32 = 16;
 
-/// The least time that a connection may use in a round. Many short calls share a reading of the
-/// clock.
+/// Calls between two readings of the clock, if they are short.
+const CALLS_PER_READING: u32 = 8;
+const SHORT_CALL: Duration = Duration::from_micros(5);
+
+/// The least time that a connection may use in a round.
 const QUANTUM: Duration = Duration::from_micros(20);
 
-/// The most time that a connection can lack, so that one slow call does not shut it out for long.
+/// The most time that a connection can lack, unless a single call took longer.
 const LONGEST_DEBT: Duration = Duration::from_millis(10);
 
 /// Rounds that may pass until a connection has time again. If all of them lack more, after calls that
-/// were much slower than the ones before, the first one is served.
+/// were much slower than the ones before, the next one is served.
 const MOST_ROUNDS: u32 = 4;
 
 /// The longest pushback.
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(1);
 
-/// The connections with requests that wait, in the order of their turns.
+/// Turns that took [`TURN_TIME`] until the gauges are updated.
+const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
+
+/// The connections with requests that wait.
 #[derive(Debug, Default)]
 pub(super) struct RunQueue {
+    /// In the order of their turns; those whose requests came last are at the back.
     round: VecDeque<LinkKey>,
     /// The number of requests that wait, on all connections.
     len: usize,
-    /// The time that a call takes: an average over the latest calls of all connections.
-    service: Duration,
+    service: ServiceTime,
+    /// The time that a call takes, as an average over about eight.
+    average: Duration,
+    /// The first reading of the clock since the queue was empty.
+    first_reading: Option<Instant>,
+    /// Of all connections together.
+    lateness: Lateness,
 }
 
-/// What a visit did.
+/// A connection's turn.
 struct Visit {
     link: LinkKey,
-    began: u32,
+    began_at: Instant,
+    /// The latest reading of the clock.
+    now: Instant,
+    begun: u32,
+    /// Of these, calls since the latest reading.
+    unmeasured: u32,
+    refused: u32,
 }
 
 impl<T: Transport> Driver<T> {
@@ -77,44 +99,60 @@ impl<T: Transport> Driver<T> {
         }
         let mut begun = 0;
         let mut started: Option<Instant> = None;
+        let mut now: Option<Instant> = None;
         loop {
-            self.take_events();
+            let has_looked = self.take_events();
             let is_alone = self.state.borrow().run_queue.len < 2;
             if is_alone && started.is_none() {
                 self.looked_at.set(None);
                 return self.serve_only();
             }
-            let now = self.clock.now();
-            self.looked_at.set(Some(now));
-            if is_alone {
-                return self.serve_only();
+            // The time before this look, or, for the first one, after it.
+            let before = now.unwrap_or_else(|| self.clock.now());
+            if has_looked {
+                self.looked_at.set(Some(before));
             }
-            let since = *started.get_or_insert(now);
-            let took = now.saturating_duration_since(since);
-            if begun >= REQUESTS_PER_TURN || took >= TURN_TIME {
-                if took >= TURN_TIME {
-                    self.check_clock_in_this_turn();
-                }
+            let since = *started.get_or_insert(before);
+            let took = before.saturating_duration_since(since);
+            if took >= TURN_TIME {
+                return self.end_long_turn();
+            }
+            if begun >= REQUESTS_PER_TURN {
                 return;
             }
-            begun += self.visit_next(now);
+            let visit = self.visit_next(before);
+            begun += visit.as_ref().map_or(0, |visit| visit.begun);
+            now = visit.map(|visit| visit.now);
+            if self.state.borrow().run_queue.is_empty() {
+                return;
+            }
         }
     }
 
-    /// Takes the events that the transport has, up to a limit.
-    fn take_events(&self) {
+    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
+    #[cold]
+    fn end_long_turn(&self) {
+        self.check_clock_in_this_turn();
+        let turns = self.counters.turns.taken.get();
+        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
+            self.update_gauges();
+        }
+    }
+
+    /// Takes the events that the transport has. Returns false if there may be more.
+    fn take_events(&self) -> bool {
         for _ in 0..EVENTS_PER_LOOK {
-            let mut state = self.state.borrow_mut();
-            // A blocked response is the first to use the slots that the next poll frees.
-            if !state.blocked.is_empty() {
-                return;
-            }
-            let Some(event) = state.transport.poll() else {
-                return;
+            let event = self.state.borrow_mut().transport.poll();
+            let Some(event) = event else {
+                return true;
             };
-            drop(state);
+            // A blocked response is the first to use the slots that this poll freed.
+            if !self.state.borrow().blocked.is_empty() {
+                self.retry_blocked_responses();
+            }
             self.receive_or_queue(event);
         }
+        false
     }
 
     fn receive_or_queue(&self, event: Event<T::RecvBuf>) {
@@ -143,47 +181,80 @@ impl<T: Transport> Driver<T> {
         self.serve(link, &request.header, request.served, request.buf);
     }
 
-    /// Serves requests of the connection whose turn it is. Returns how many were begun.
-    fn visit_next(&self, now: Instant) -> u32 {
-        let next = self.state.borrow_mut().next_visit(now);
-        let Some(link) = next else {
-            return 0;
-        };
+    /// Serves requests of the connection whose turn it is, until it has used its time. Returns `None`
+    /// if there was none to serve.
+    fn visit_next(&self, now: Instant) -> Option<Visit> {
+        self.refuse_late(now);
+        let link = self.state.borrow_mut().next_visit(now)?;
         if self.discard_if_ended(link) {
-            return 0;
+            return None;
         }
-        let mut visit = Visit { link, began: 0 };
-        let most = self.state.borrow().requests_per_visit(link);
-        let mut refused = 0;
-        while visit.began < most && refused < REFUSALS_PER_VISIT {
-            let mut state = self.state.borrow_mut();
-            let Some(taken) = state.take_request(link, now) else {
+        let mut visit = Visit {
+            link,
+            began_at: now,
+            now,
+            begun: 0,
+            unmeasured: 0,
+            refused: 0,
+        };
+        while visit.refused < REFUSALS_PER_VISIT && visit.begun < REQUESTS_PER_TURN {
+            let taken = self.state.borrow_mut().take_request(link, visit.now);
+            let Some(taken) = taken else {
                 break;
             };
-            drop(state);
             match taken {
                 Taken::Begin(request) => {
-                    visit.began += 1;
                     self.serve(link, &request.header, request.served, request.buf);
+                    visit.begun += 1;
+                    visit.unmeasured += 1;
                 }
-                Taken::Expire(request) => {
-                    refused += 1;
-                    self.serve(link, &request.header, request.served, request.buf);
-                }
-                Taken::Refuse(request) => {
-                    refused += 1;
-                    self.refuse_queued(link, request);
+                refused => {
+                    visit.refused += 1;
+                    self.refuse_queued(link, refused);
                 }
             }
+            let readings = self.state.borrow().run_queue.calls_per_reading(visit.now);
+            if visit.unmeasured >= readings && !self.charge(&mut visit) {
+                break;
+            }
         }
-        let end = self.clock.now();
-        self.state.borrow_mut().end_visit(&visit, now, end);
-        visit.began
+        self.charge(&mut visit);
+        self.state.borrow_mut().end_visit(link);
+        Some(visit)
     }
 
-    /// Answers a request that is not worth beginning.
+    /// Charges a connection for the time since the latest reading of the clock. Returns true if it
+    /// has time left.
+    fn charge(&self, visit: &mut Visit) -> bool {
+        let now = self.clock.now();
+        let took = now.saturating_duration_since(visit.now);
+        let has_time = self.state.borrow_mut().charge(visit, took, now);
+        visit.now = now;
+        visit.unmeasured = 0;
+        has_time
+    }
+
+    /// In an overload of all connections together: refuses late requests of those that have waited
+    /// longest.
+    fn refuse_late(&self, now: Instant) {
+        for _ in 0..REFUSALS_PER_VISIT {
+            let late = self.state.borrow_mut().take_late(now);
+            let Some((link, request)) = late else {
+                return;
+            };
+            self.refuse_queued(link, request);
+        }
+    }
+
+    /// Answers a request that is not worth beginning, or that has expired.
     #[cold]
-    fn refuse_queued(&self, link: LinkKey, request: QueuedRequest<T::RecvBuf>) {
+    fn refuse_queued(&self, link: LinkKey, taken: Taken<T::RecvBuf>) {
+        let (Taken::Begin(request) | Taken::Refuse(request)) = taken else {
+            let Taken::Expire(request) = taken else {
+                return;
+            };
+            return self.serve(link, &request.header, request.served, request.buf);
+        };
         self.counters.handlers.refused.add(1);
         let pushback = self.state.borrow().pushback(link);
         // Short, and always the same: an overloaded server has no time to spare.
@@ -233,94 +304,112 @@ impl<T: Transport> State<T> {
     fn take_only_request(&mut self) -> Option<(LinkKey, QueuedRequest<T::RecvBuf>)> {
         let link = self.run_queue.round.pop_front()?;
         let request = self.links[link.index()].requests.pop_only()?;
-        self.run_queue.len -= 1;
+        self.run_queue.took_one();
         Some((link, request))
     }
 
     /// Begins the turn of the next connection that has time left.
     fn next_visit(&mut self, now: Instant) -> Option<LinkKey> {
-        let quantum = QUANTUM.max(self.run_queue.service).as_nanos() as i64;
+        let quantum = QUANTUM.max(self.run_queue.average).as_nanos() as i64;
+        let look = self.run_queue.look(now, &self.clock);
         let mut rounds = MOST_ROUNDS;
-        let first = *self.run_queue.round.front()?;
+        let first = self.run_queue.next()?;
         loop {
-            let link = *self.run_queue.round.front()?;
+            let link = self.run_queue.next()?;
             let requests = &mut self.links[link.index()].requests;
             // A connection keeps the rest of one round, which did not suffice for a call, but does
             // not save up more.
             requests.deficit_ns = (requests.deficit_ns + quantum).min(2 * quantum);
             // A connection that is alone takes time from nobody.
             if requests.deficit_ns > 0 || self.run_queue.round.len() == 1 || rounds == 0 {
-                requests.look(Look {
-                    now,
-                    clock: &self.clock,
-                });
+                let service = self.run_queue.service.get(now);
+                let others = u32::try_from(self.run_queue.round.len()).unwrap_or(u32::MAX);
+                if let Some((is_late, left)) = requests.look(look, service.saturating_mul(others)) {
+                    let all = u32::try_from(self.run_queue.len).unwrap_or(u32::MAX);
+                    let is_short = service.saturating_mul(all) < left;
+                    self.run_queue.lateness.note(is_late, is_short, now);
+                }
                 return Some(link);
             }
-            self.run_queue.round.rotate_left(1);
-            if self.run_queue.round.front() == Some(&first) {
+            self.run_queue.rotate();
+            if self.run_queue.next() == Some(first) {
                 rounds -= 1;
             }
         }
     }
 
-    /// Returns how many requests a visit begins: as many as fit into the time that the connection
-    /// has, and one if that is not known.
-    fn requests_per_visit(&self, link: LinkKey) -> u32 {
-        let Some(Link { requests, .. }) = self.links.get(link.index()) else {
-            return 0;
-        };
-        let service = requests.service().as_nanos() as i64;
-        let fits = requests.deficit_ns.checked_div(service).unwrap_or(1);
-        fits.clamp(1, REQUESTS_PER_VISIT.into()) as u32
-    }
-
     fn take_request(&mut self, link: LinkKey, now: Instant) -> Option<Taken<T::RecvBuf>> {
-        let look = Look {
-            now,
-            clock: &self.clock,
-        };
+        let look = self.run_queue.look(now, &self.clock);
+        let is_overload = self.run_queue.lateness.is_overload();
         // A handler may have closed the connection.
-        let taken = self.links.get_mut(link.index())?.requests.take(look)?;
-        self.run_queue.len -= 1;
+        let requests = &mut self.links.get_mut(link.index())?.requests;
+        let taken = requests.take(look, is_overload, &mut self.run_queue.service)?;
+        self.run_queue.took_one();
         Some(taken)
     }
 
-    /// Ends the turn of a connection, and charges it for the time that it took.
-    fn end_visit(&mut self, visit: &Visit, began_at: Instant, ended_at: Instant) {
-        let took = ended_at.saturating_duration_since(began_at);
-        let each = took.checked_div(visit.began);
-        if let Some(each) = each {
-            self.run_queue.service = average(self.run_queue.service, each);
+    /// Takes a late request of the connection that has waited longest, in an overload.
+    fn take_late(&mut self, now: Instant) -> Option<(LinkKey, Taken<T::RecvBuf>)> {
+        if !self.run_queue.lateness.is_overload() || self.run_queue.round.len() < 2 {
+            return None;
         }
-        if self.run_queue.round.front() != Some(&visit.link) {
-            // The connection ended in its turn.
-            return;
-        }
-        let requests = &mut self.links[visit.link.index()].requests;
-        if let Some(each) = each {
-            requests.measured(each, ended_at);
-        }
+        let look = self.run_queue.look(now, &self.clock);
+        let link = *self.run_queue.round.front()?;
+        let requests = &mut self.links[link.index()].requests;
+        let taken = requests.take_late(look)?;
         if requests.len() == 0 {
             self.run_queue.round.pop_front();
-        } else {
-            let debt = LONGEST_DEBT.as_nanos() as i64;
-            requests.deficit_ns = (requests.deficit_ns - took.as_nanos() as i64).max(-debt);
-            self.run_queue.round.rotate_left(1);
+        }
+        self.run_queue.took_one();
+        Some((link, taken))
+    }
+
+    /// Charges a connection for time of the poller. Returns true if it has time left.
+    fn charge(&mut self, visit: &Visit, took: Duration, now: Instant) -> bool {
+        let each = took.checked_div(visit.unmeasured);
+        if let Some(each) = each {
+            self.run_queue.service.measured(each, now);
+            self.run_queue.average = average(self.run_queue.average, each);
+        }
+        let is_alone = self.run_queue.round.len() < 2;
+        let Some(Link { requests, .. }) = self.links.get_mut(visit.link.index()) else {
+            return false;
+        };
+        if is_alone {
+            // It takes time from nobody, until others arrive.
+            return now.saturating_duration_since(visit.began_at) < TURN_TIME;
+        }
+        let debt = LONGEST_DEBT.max(took).as_nanos() as i64;
+        requests.deficit_ns = (requests.deficit_ns - took.as_nanos() as i64).max(-debt);
+        requests.deficit_ns > 0
+    }
+
+    /// Ends the turn of a connection.
+    fn end_visit(&mut self, link: LinkKey) {
+        let requests = &mut self.links[link.index()].requests;
+        if requests.len() == 0 {
+            // It keeps what it owes, and nothing else.
+            requests.deficit_ns = requests.deficit_ns.min(0);
+            self.run_queue.remove(link);
+        } else if self.run_queue.next() == Some(link) {
+            self.run_queue.rotate();
         }
     }
 
-    /// Returns how long a client should wait before it sends again: until the requests that wait on
-    /// its connection are served, while the other connections take their turns.
+    /// Returns how long a client should wait before it sends again: in an overload, until the
+    /// requests that wait on its connection are served, while the other connections take their
+    /// turns. A request with too little time is no reason to keep others away.
     fn pushback(&self, link: LinkKey) -> Duration {
         let Some(Link { requests, .. }) = self.links.get(link.index()) else {
             return Duration::ZERO;
         };
-        let waiting = requests.len();
-        let rounds = u32::try_from(waiting + 1).unwrap_or(u32::MAX);
-        let turns = u32::try_from(self.run_queue.round.len()).unwrap_or(u32::MAX);
-        let service = requests.service().min(LONGEST_PUSHBACK);
-        service
-            .saturating_mul(rounds)
+        if !(self.run_queue.lateness.is_overload() || requests.is_overloaded()) {
+            return Duration::ZERO;
+        }
+        let calls = u32::try_from(requests.len() + 1).unwrap_or(u32::MAX);
+        let turns = u32::try_from(self.run_queue.round.len().max(1)).unwrap_or(u32::MAX);
+        let each = self.run_queue.average.min(LONGEST_PUSHBACK);
+        each.saturating_mul(calls)
             .saturating_mul(turns)
             .min(LONGEST_PUSHBACK)
     }
@@ -330,10 +419,10 @@ impl<T: Transport> State<T> {
             return VecDeque::new();
         };
         let requests = entry.requests.take_all();
-        if !requests.is_empty() {
-            self.run_queue.len -= requests.len();
-            self.run_queue.round.retain(|waiting| *waiting != link);
+        for _ in &requests {
+            self.run_queue.took_one();
         }
+        self.run_queue.remove(link);
         requests
     }
 }
@@ -348,6 +437,58 @@ impl RunQueue {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the connection whose turn it is.
+    fn next(&self) -> Option<LinkKey> {
+        if self.lateness.is_overload() {
+            self.round.back().copied()
+        } else {
+            self.round.front().copied()
+        }
+    }
+
+    /// Ends the turn of the connection whose turn it is.
+    fn rotate(&mut self) {
+        if self.lateness.is_overload() {
+            self.round.rotate_right(1);
+        } else {
+            self.round.rotate_left(1);
+        }
+    }
+
+    fn remove(&mut self, link: LinkKey) {
+        if self.round.front() == Some(&link) {
+            self.round.pop_front();
+        } else if self.round.back() == Some(&link) {
+            self.round.pop_back();
+        } else {
+            self.round.retain(|waiting| *waiting != link);
+        }
+    }
+
+    /// Counts a request that has left the queue.
+    fn took_one(&mut self) {
+        self.len -= 1;
+        if self.len == 0 {
+            self.first_reading = None;
+            self.lateness = Lateness::default();
+        }
+    }
+
+    fn look<'a>(&mut self, now: Instant, clock: &'a Clock) -> Look<'a> {
+        let first = *self.first_reading.get_or_insert(now);
+        Look { now, first, clock }
+    }
+
+    /// Returns after how many calls the clock is read.
+    fn calls_per_reading(&self, now: Instant) -> u32 {
+        let service = self.service.get(now);
+        if service.is_zero() || service > SHORT_CALL {
+            1
+        } else {
+            CALLS_PER_READING
+        }
     }
 }
 

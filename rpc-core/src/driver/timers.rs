@@ -6,24 +6,34 @@
 
 use std::time::Instant;
 
-/// Identifies a timer until it fires or is cancelled.
+/// Identifies a timer. The generation tells it from later ones with the same index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimerKey(u32);
+pub(crate) struct TimerKey {
+    index: u32,
+    generation: u32,
+}
 
 /// Deadlines, each with a target that is returned when it passes.
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     /// Ordered as a binary heap by deadline: `heap[i] ≤ heap[2i + 1], heap[2i + 2]`.
     heap: Vec<Entry<T>>,
-    /// The heap index of each key's entry.
-    positions: Vec<u32>,
+    /// By the index of a key.
+    places: Vec<Place>,
     free: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// The index of the timer's entry in the heap.
+    position: u32,
+    generation: u32,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
     deadline: Instant,
-    key: u32,
+    index: u32,
     target: T,
 }
 
@@ -31,7 +41,7 @@ impl<T> Default for Timers<T> {
     fn default() -> Self {
         Self {
             heap: Vec::new(),
-            positions: Vec::new(),
+            places: Vec::new(),
             free: Vec::new(),
         }
     }
@@ -48,24 +58,29 @@ impl<T> Timers<T> {
     }
 
     pub(crate) fn insert(&mut self, deadline: Instant, target: T) -> TimerKey {
-        let key = self.free.pop().unwrap_or_else(|| {
-            self.positions.push(0);
-            (self.positions.len() - 1) as u32
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            (self.places.len() - 1) as u32
         });
         let last = self.heap.len();
         self.heap.push(Entry {
             deadline,
-            key,
+            index,
             target,
         });
-        self.positions[key as usize] = last as u32;
+        let place = &mut self.places[index as usize];
+        place.position = last as u32;
+        let generation = place.generation;
         self.sift_up(last);
-        TimerKey(key)
+        TimerKey { index, generation }
     }
 
-    /// Removes a timer that has not fired.
+    /// Removes a timer, unless it has fired.
     pub(crate) fn cancel(&mut self, key: TimerKey) {
-        self.remove_at(self.positions[key.0 as usize] as usize);
+        let place = self.places[key.index as usize];
+        if place.generation == key.generation {
+            self.remove_at(place.position as usize);
+        }
     }
 
     /// Returns the earliest deadline.
@@ -82,7 +97,9 @@ impl<T> Timers<T> {
         let last = self.heap.len() - 1;
         self.swap(at, last);
         let entry = self.heap.swap_remove(last);
-        self.free.push(entry.key);
+        let place = &mut self.places[entry.index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(entry.index);
         if at < last {
             self.sift_down(at);
             self.sift_up(at);
@@ -119,8 +136,8 @@ impl<T> Timers<T> {
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.positions[self.heap[a].key as usize] = a as u32;
-        self.positions[self.heap[b].key as usize] = b as u32;
+        self.places[self.heap[a].index as usize].position = a as u32;
+        self.places[self.heap[b].index as usize].position = b as u32;
     }
 }
 
@@ -131,6 +148,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// A holder that has not heard yet that its timer has fired may cancel it.
+    #[test]
+    fn a_timer_that_has_fired_can_be_cancelled_without_effect() {
+        let now = Instant::now();
+        let mut timers = Timers::default();
+        let fired = timers.insert(now, 1);
+        assert_eq!(timers.pop_expired(now), Some(1));
+        timers.cancel(fired);
+        let later = timers.insert(now, 2);
+        timers.cancel(fired);
+        assert_eq!(timers.pop_expired(now), Some(2));
+        timers.cancel(later);
+        assert!(timers.is_empty());
+    }
 
     proptest! {
         /// Compares with a plain list: the timers that fire are those inserted, not cancelled and

@@ -83,7 +83,8 @@ impl<T: Transport> Driver<T> {
         any_queued: bool,
     ) -> bool {
         let found_any = first.is_some();
-        if found_any || self.ready.has_any() {
+        let has_work = found_any || any_queued;
+        if has_work || self.ready.has_any() {
             self.counters.turns.busy.add(1);
         }
         // A lone call has empty turns between its frames. After a busy turn, more frames probably
@@ -116,7 +117,7 @@ impl<T: Transport> Driver<T> {
         if has_deferred_work {
             self.retry_waiting();
         }
-        found_any
+        has_work
     }
 
     /// Handles an event. Returns the request that it brought, if it did.

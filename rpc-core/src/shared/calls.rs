@@ -137,7 +137,8 @@ impl<T: Transport> Calls<T> {
             // The backlog comes first: this turn sends it.
             return Some(submission);
         }
-        if self.pushback.wants_probe() {
+        // The oldest call that waits is the probe.
+        if self.pushback.wants_probe() && self.backlog.is_empty() {
             let unsent = self.begin(submission, connection);
             if matches!(self.records[number as usize], Record::InFlight { .. }) {
                 self.pushback.probe_sent(number);
@@ -171,9 +172,15 @@ impl<T: Transport> Calls<T> {
         }
     }
 
+    /// Forgets the pushback of an earlier connection, which may have led to another server.
+    pub(super) fn connected(&mut self) {
+        self.pushback.forget();
+    }
+
     /// Returns the time at which calls that are held back may be sent.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        self.pushback.until().filter(|_| !self.backlog.is_empty())
+        let is_held = !self.backlog.is_empty() && !self.pushback.wants_probe();
+        self.pushback.until().filter(|_| is_held)
     }
 
     /// Sends a request. Returns it if it has to wait.

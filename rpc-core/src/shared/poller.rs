@@ -127,7 +127,10 @@ impl<T: Transport> SharedPoller<T> {
     /// Sends or fails the waiting calls after an attempt to connect has ended.
     fn after_attempt(&mut self, attempt: Option<Attempt>) {
         match attempt {
-            Some(Attempt::Connected) => self.calls.send_backlog(&mut self.connection),
+            Some(Attempt::Connected) => {
+                self.calls.connected();
+                self.calls.send_backlog(&mut self.connection);
+            }
             Some(Attempt::Failed) => self.calls.fail_unready(&self.connection),
             None => {}
         }

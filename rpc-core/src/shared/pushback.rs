@@ -4,7 +4,8 @@
 //! its calls back for that time plus jitter, so that the clients of a server do not all return at
 //! once, and fails calls whose deadline comes before that. One call at a time goes out nevertheless,
 //! as a *probe*: if the server serves it, the hold ends. So a server that has recovered is used again
-//! after one round trip, whatever it said before.
+//! after one round trip, whatever it said before, unless it refuses the probe for the probe's own
+//! deadline.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -44,6 +45,12 @@ impl Pushback {
     /// Returns the time until which calls are held back, if they are.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
+    }
+
+    /// Forgets the hold and the probe.
+    pub(super) fn forget(&mut self) {
+        self.until = None;
+        self.probe = None;
     }
 
     /// Ends the hold if its time has come. Returns true if calls may be sent.
