@@ -196,7 +196,7 @@ impl Campaign {
              {} (control {}, ratio {ratio:.2}), max {} | new clients: {refused} of {} refused, slowest \
              {}, reasons: {} | server: blocked threads: {}; {growth} MiB more memory; afterwards: {} | \
              attacker: {}",
-            sum(&runs, |seen| seen.calls + seen.errors) as u64,
+            sum(&runs, |seen| seen.calls + seen.errors),
             median(&runs),
             median(&controls),
             table::duration(
