@@ -16,8 +16,8 @@
 //! * In an overload, the newest is begun first: it has the best chance to be answered in time. Late
 //!   requests are refused at once, so that their callers can still try elsewhere, and no slot, no
 //!   credit and no place among the calls in flight is held by a call that cannot succeed.
-//! * An overload ends when the queue is empty, or so short that the oldest request would be begun in
-//!   time again.
+//! * An overload ends when the queue is empty, or so short that all of it would be begun within half
+//!   of the time that the oldest request has left.
 //! * In any case, a request with less time left than a call takes at the moment, and half of that
 //!   for the way back, is refused. The measure is the shorter of the two latest calls, so that a
 //!   single slow call does not shut out short ones. It is forgotten after [`MEMORY`], and after
@@ -130,7 +130,7 @@ impl Lateness {
     }
 
     /// Notes whether the oldest request is late. `is_short` is true if the queue is so short that
-    /// the oldest one will be begun in time.
+    /// an overload is over.
     pub(super) fn note(&mut self, is_late: bool, is_short: bool, now: Instant) {
         if !is_late {
             self.since = None;
@@ -198,7 +198,7 @@ impl<B> RequestQueue<B> {
         let left = oldest.left(look)?;
         let is_late = oldest.is_late(look);
         let len = u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
-        let is_short = turn.saturating_mul(len) < left;
+        let is_short = turn.saturating_mul(2).saturating_mul(len) < left;
         self.lateness.note(is_late, is_short, look.now);
         Some((is_late, left))
     }

@@ -326,7 +326,7 @@ impl<T: Transport> State<T> {
                 let others = u32::try_from(self.run_queue.round.len()).unwrap_or(u32::MAX);
                 if let Some((is_late, left)) = requests.look(look, service.saturating_mul(others)) {
                     let all = u32::try_from(self.run_queue.len).unwrap_or(u32::MAX);
-                    let is_short = service.saturating_mul(all) < left;
+                    let is_short = service.saturating_mul(2).saturating_mul(all) < left;
                     self.run_queue.lateness.note(is_late, is_short, now);
                 }
                 return Some(link);
