@@ -11,6 +11,7 @@ use super::link_message::LinkMessage;
 use super::newcomers::{LogLimit, Newcomer, Newcomers};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
+use crate::provider::soft::shared::peer_file::must_take_no_more;
 use crate::verbs::types::Gid;
 
 /// Maximum number of sockets that are accepted in a row, before the engine does its other work.
@@ -46,6 +47,16 @@ impl Accepter {
     /// Accepts the sockets that wait, and greets those that have said enough.
     pub(crate) fn accept(&mut self, node: &Node, now: Instant) {
         for _ in 0..ACCEPTS_PER_EVENT {
+            if must_take_no_more() {
+                if let Some(count) = self.failures.note(now) {
+                    tracing::warn!(
+                        count,
+                        "links of the software device are not accepted: files of other processes block the threads that close them"
+                    );
+                }
+                self.pause(node, now);
+                return;
+            }
             match node.listener.accept() {
                 Ok(Some(socket)) => self.add(node, socket, now),
                 Ok(None) => return,
@@ -192,6 +203,10 @@ impl Accepter {
             layout,
             limits: Limits::OWN,
         };
+        // The process is this user's, and sends files as soon as it is welcomed.
+        if let Err(error) = newcomer.socket.take_files() {
+            return self.reject(node, &newcomer, &error.to_string(), now);
+        }
         // The peer is known before it is welcomed, so it finds its entry whatever it sends next.
         let peer = node.peer(gid);
         if newcomer.socket.send(welcome, &[]) != Ok(Sent::Whole) {

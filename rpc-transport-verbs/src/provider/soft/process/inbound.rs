@@ -5,7 +5,6 @@
 //! refuses the one message, and the peer decides what that means for it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
@@ -16,6 +15,7 @@ use super::node::Node;
 use super::outbound::Link;
 use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
+use crate::provider::soft::shared::peer_file::PeerFile;
 use crate::provider::soft::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingSender};
 
 /// Maximum number of arenas that this process maps for all its peers: a quarter of the mappings
@@ -87,7 +87,7 @@ fn carry_out(
     node: &Node,
     link: &Link,
     message: LinkMessage,
-    files: Vec<OwnedFd>,
+    files: Vec<PeerFile>,
 ) -> Result<(), Failure> {
     let peer = &link.peer;
     let wrong = |what: &str| Err(Failure::Wrong(what.to_owned()));
@@ -107,7 +107,7 @@ fn carry_out(
             refused.map_err(|error| Failure::Wrong(error.to_string()))?;
         }
         LinkMessage::Context { number } => {
-            let files = files.try_into().map_err(without)?;
+            let files: [PeerFile; 3] = files.try_into().map_err(without)?;
             LimitReached::check_contexts(Limits::OWN, peer.context_count() + 1)?;
             let notifier = ContextNotifier::from_peer(files, peer.engine.clone())?;
             peer.add_context(number, notifier);
@@ -159,7 +159,7 @@ fn carry_out(
     Ok(())
 }
 
-fn map_arena(node: &Node, link: &Link, number: u64, file: &OwnedFd) -> Result<(), Failure> {
+fn map_arena(node: &Node, link: &Link, number: u64, file: &PeerFile) -> Result<(), Failure> {
     let peer = &link.peer;
     let (count, bytes) = peer.arena_usage();
     LimitReached::check_arenas(Limits::OWN, count + 1, bytes)?;

@@ -20,10 +20,15 @@ use rustix::net::{
 
 use super::gid::{address_of, process_of};
 use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
+use crate::provider::soft::shared::peer_file::{PeerFile, set_takes_files};
 use crate::verbs::types::Gid;
 
 /// Connections that may wait to be accepted; the kernel caps the number at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+/// Maximum number of files that the kernel passes beside a packet (SCM_MAX_FD). The buffer has room
+/// for them all: the kernel closes the others itself, in the call that receives, and that can block.
+const MAX_FILES_OF_PACKET: usize = 253;
 
 /// The socket on which other processes reach this one.
 #[derive(Debug)]
@@ -40,7 +45,7 @@ impl Listener {
     /// Accepts the next connection, if one is waiting.
     pub(crate) fn accept(&self) -> rustix::io::Result<Option<LinkSocket>> {
         match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(LinkSocket(Arc::new(socket)))),
+            Ok(socket) => Ok(Some(LinkSocket(Arc::new(socket.into())))),
             // A connection that its dialer has closed, or a signal: the listener stays readable
             // while others wait.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
@@ -55,9 +60,12 @@ impl AsFd for Listener {
     }
 }
 
+/// Returns a socket that takes no files; those that it accepts take none either.
 fn new_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    set_takes_files(&socket, false)?;
+    Ok(socket)
 }
 
 /// The process at the other end of a socket, as the kernel knows it.
@@ -93,7 +101,7 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) enum Packet {
     /// A message, with the files that arrived beside it.
-    Message(LinkMessage, Vec<OwnedFd>),
+    Message(LinkMessage, Vec<PeerFile>),
     /// A message without its files: this process has no file descriptor left for them.
     WithoutFiles(LinkMessage),
     /// No packet is available now.
@@ -106,24 +114,30 @@ pub(crate) enum Packet {
 
 /// One end of a link.
 #[derive(Debug)]
-pub(crate) struct LinkSocket(Arc<OwnedFd>);
+pub(crate) struct LinkSocket(Arc<PeerFile>);
 
 impl LinkSocket {
     /// Adopts a connected socket.
     #[cfg(all(any(test, fuzzing), not(loom)))]
     pub(crate) fn adopt(socket: OwnedFd) -> Self {
-        Self(Arc::new(socket))
+        Self(Arc::new(socket.into()))
     }
 
     /// Connects to the listener of a GID. Fails with `EAGAIN` if too many connections wait there.
     pub(crate) fn connect(gid: Gid) -> rustix::io::Result<Self> {
         let socket = new_socket()?;
         connect(&socket, &address_of(gid)?)?;
-        Ok(Self(Arc::new(socket)))
+        Ok(Self(Arc::new(socket.into())))
+    }
+
+    /// Takes files from now on. Until this is called, the kernel refuses the files that the process
+    /// at the other end sends, since that process can be anyone's.
+    pub(crate) fn take_files(&self) -> rustix::io::Result<()> {
+        set_takes_files(&self.0, true)
     }
 
     /// Returns the socket, for calls of the peer's engine.
-    pub(crate) fn shared(&self) -> Arc<OwnedFd> {
+    pub(crate) fn shared(&self) -> Arc<PeerFile> {
         Arc::clone(&self.0)
     }
 
@@ -164,7 +178,8 @@ impl LinkSocket {
 
     pub(crate) fn receive(&self) -> rustix::io::Result<Packet> {
         let mut bytes = [0; MAX_PACKET];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES_OF_PACKET))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut receive = || {
@@ -186,7 +201,7 @@ impl LinkSocket {
         let mut files = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {
-                files.extend(received);
+                files.extend(received.map(PeerFile::from));
             }
         }
         if received.bytes == 0 {
@@ -200,8 +215,7 @@ impl LinkSocket {
                 Packet::Message(message, files)
             }
             // The kernel drops files for which there is no room in the buffer, or no descriptor.
-            // The buffer has room for all files of the message, so if fewer have arrived, this
-            // process has no descriptor left.
+            // The buffer has room for all files, so this process has no descriptor left.
             Some(message) if files.len() < message.file_count() && lost_files => {
                 Packet::WithoutFiles(message)
             }
@@ -245,6 +259,13 @@ impl LinkSocket {
     pub(crate) fn shut_down(&self) {
         // This fails only if the other side has closed the link already.
         let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// The file is closed later, on another thread, so this tells the other side.
+impl Drop for LinkSocket {
+    fn drop(&mut self) {
+        self.shut_down();
     }
 }
 

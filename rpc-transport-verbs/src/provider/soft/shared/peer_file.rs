@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::sockopt;
 
 /// A file that another process made, or a socket that can contain such files. Dropping it does not
@@ -56,7 +57,7 @@ pub(crate) fn must_take_no_more() -> bool {
 /// has this option since Linux 6.16; without it, every socket takes files.
 ///
 /// The sockets that a listener accepts begin with the listener's setting.
-pub(crate) fn set_takes_files(socket: impl AsFd, takes_files: bool) -> io::Result<()> {
+pub(crate) fn set_takes_files(socket: impl AsFd, takes_files: bool) -> rustix::io::Result<()> {
     let value = libc::c_int::from(takes_files);
     // SAFETY: the kernel reads an int from the address of `value`, which lives until the call has
     // returned, and whose length is passed.
@@ -72,9 +73,9 @@ pub(crate) fn set_takes_files(socket: impl AsFd, takes_files: bool) -> io::Resul
     if result == 0 {
         return Ok(());
     }
-    match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
-        error => Err(error),
+    match Errno::from_io_error(&io::Error::last_os_error()) {
+        Some(Errno::NOPROTOOPT) => Ok(()),
+        error => Err(error.unwrap_or(Errno::INVAL)),
     }
 }
 
@@ -244,17 +245,20 @@ pub(crate) mod tests {
         let blocked = BLOCKER.lock();
         let start = Instant::now();
         let count = MAX_THREADS + MAX_WAITING;
-        for _ in 0..count {
-            assert!(!CLOSER.is_full());
-            CLOSER.close_later(pipe_end());
-        }
         let until = |what: &dyn Fn() -> bool| {
             while !what() {
                 assert!(start.elapsed() < Duration::from_secs(20));
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
-        until(&|| CLOSER.state().waiting.len() == MAX_WAITING);
+        for _ in 0..MAX_THREADS {
+            CLOSER.close_later(pipe_end());
+        }
+        until(&|| CLOSER.state().waiting.is_empty());
+        for _ in 0..MAX_WAITING {
+            assert!(!CLOSER.is_full());
+            CLOSER.close_later(pipe_end());
+        }
         assert!(CLOSER.is_full());
         assert_eq!(CLOSER.state().threads, MAX_THREADS);
         drop(blocked);
@@ -281,7 +285,7 @@ pub(crate) mod tests {
         set_takes_files(&here, false).expect("a kernel without the option is no error");
         // Before Linux 6.16, the option has no effect.
         let refused = send();
-        assert!(refused == Err(rustix::io::Errno::PERM) || refused == Ok(1));
+        assert!(refused == Err(Errno::PERM) || refused == Ok(1));
         set_takes_files(&here, true).expect("as before");
         assert_eq!(send(), Ok(1));
         assert!(set_takes_files(pipe_end(), false).is_err(), "no socket");

@@ -36,7 +36,7 @@ fn announce(node: &Node, link: &Link, number: u64, file: OwnedFd) -> Result<(), 
     handle(
         node,
         link,
-        Packet::Message(LinkMessage::Arena { number }, vec![file]),
+        Packet::Message(LinkMessage::Arena { number }, vec![file.into()]),
     )
 }
 
