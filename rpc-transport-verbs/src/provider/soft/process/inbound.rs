@@ -66,13 +66,13 @@ pub(crate) fn handle(node: &Node, link: &Link, packet: Packet) -> Result<(), Str
         Err(Failure::Wrong(reason)) => Err(reason),
         Err(Failure::Lacking(reason)) => {
             tracing::warn!(gid = ?link.peer.gid, ?message, reason, "refused a message of a peer of the software device, because this process lacks a resource");
-            refuse(link, message)
+            refuse(node, link, message)
         }
     }
 }
 
 /// Answers a message that cannot be carried out.
-fn refuse(link: &Link, message: LinkMessage) -> Result<(), String> {
+fn refuse(node: &Node, link: &Link, message: LinkMessage) -> Result<(), String> {
     let answer = match message {
         LinkMessage::Arena { number } => LinkMessage::ArenaRefused { number },
         LinkMessage::Context { number } => LinkMessage::ContextRefused { number },
@@ -80,7 +80,8 @@ fn refuse(link: &Link, message: LinkMessage) -> Result<(), String> {
         // No other message needs a resource.
         _ => return Ok(()),
     };
-    link.respond(answer).map_err(|error| error.to_string())
+    let sent = node.after_sending(link, link.respond(answer));
+    sent.map_err(|error| error.to_string())
 }
 
 fn carry_out(
@@ -103,8 +104,9 @@ fn carry_out(
         }
         LinkMessage::ArenaGone { number } => peer.remove_arena(number),
         LinkMessage::ArenaRefused { number } => {
-            let refused = link.arena_refused(number);
-            refused.map_err(|error| Failure::Wrong(error.to_string()))?;
+            link.arena_refused(number);
+            // The engine announces it again later.
+            let _ = node.after_sending(link, Ok(()));
         }
         LinkMessage::Context { number } => {
             let files: [PeerFile; 3] = files.try_into().map_err(without)?;
@@ -149,11 +151,7 @@ fn carry_out(
             }
         }
         LinkMessage::AttachRefused { from, to } => {
-            if let Some((domain, qp_index)) = node.find_queue_pair(from)
-                && let Ok(mut state) = domain.enter()
-            {
-                state.attach_refused(qp_index, from, (peer.gid, to));
-            }
+            node.attach_refused(peer.gid, from, to);
         }
     }
     Ok(())

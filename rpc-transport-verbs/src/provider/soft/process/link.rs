@@ -6,7 +6,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,6 +221,16 @@ impl LinkSocket {
             }
             _ => Packet::Garbage,
         })
+    }
+
+    /// Returns true if the other process has received all packets that were sent.
+    pub(crate) fn is_all_received(&self) -> bool {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the kernel writes an int to the address of `bytes`, which lives until the call has
+        // returned.
+        let result =
+            unsafe { libc::ioctl(self.0.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        result == 0 && bytes == 0
     }
 
     /// Waits until a packet or the end of the link has arrived. Returns false if `timeout` has

@@ -162,6 +162,15 @@ impl Node {
         self.after_sending(link, sent).map_err(io::Error::other)
     }
 
+    /// Fails the queue pair `from`, whose ring the queue pair `to` of the peer does not get.
+    pub(crate) fn attach_refused(&self, gid: Gid, from: u32, to: u32) {
+        if let Some((domain, qp_index)) = self.find_queue_pair(from)
+            && let Ok(mut state) = domain.enter()
+        {
+            state.attach_refused(qp_index, from, (gid, to));
+        }
+    }
+
     /// Waits for the process of `gid` to claim it: see [`Claims`](super::super::claims::Claims).
     pub(crate) fn expect_claim(&self, gid: Gid, on_claim: OnClaim) -> io::Result<AwaitedClaim> {
         Ok(self.claims.expect(self.gid, gid, on_claim)?)
@@ -219,7 +228,11 @@ impl Node {
     }
 
     /// Closes a link on which sending failed for good, and has the engine send what waits.
-    fn after_sending(&self, link: &Link, sent: Result<(), SendError>) -> Result<(), SendError> {
+    pub(crate) fn after_sending(
+        &self,
+        link: &Link,
+        sent: Result<(), SendError>,
+    ) -> Result<(), SendError> {
         if let Err(error) = &sent
             && error.ends_link()
         {
@@ -266,6 +279,10 @@ impl Node {
         if let Err(error) = link.flush(now) {
             self.end_link(link, &error);
             return;
+        }
+        for (from, to) in link.take_failed() {
+            tracing::warn!(gid = ?link.peer.gid, qp_num = from, "the ring of a queue pair was not announced: the processes of this user have too many files in flight (RLIMIT_NOFILE)");
+            self.attach_refused(link.peer.gid, from, to);
         }
         if link.awaits_room() {
             self.watch_room(link, true);
