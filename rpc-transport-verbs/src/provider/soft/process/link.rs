@@ -15,10 +15,11 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with, sockopt,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with,
 };
 
-use super::gid::{address_of, process_of};
+use super::credentials::Credentials;
+use super::gid::address_of;
 use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
 use crate::provider::soft::shared::peer_file::{PeerFile, set_takes_files};
 use crate::verbs::types::Gid;
@@ -66,25 +67,6 @@ fn new_socket() -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     set_takes_files(&socket, false)?;
     Ok(socket)
-}
-
-/// The process at the other end of a socket, as the kernel knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Credentials {
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-}
-
-impl Credentials {
-    /// Returns true if the process belongs to the user of this process.
-    pub(crate) fn is_our_user(self) -> bool {
-        self.uid == rustix::process::geteuid().as_raw()
-    }
-
-    /// Returns true if this is the process that a GID names, of the user of this process.
-    pub(crate) fn is_process_of(self, gid: Gid) -> bool {
-        self.is_our_user() && process_of(gid) == Some(self.pid)
-    }
 }
 
 /// The result of sending.
@@ -143,12 +125,7 @@ impl LinkSocket {
 
     /// Returns the process at the other end: the one that connected, or the one that listens.
     pub(crate) fn credentials(&self) -> rustix::io::Result<Credentials> {
-        let credentials = sockopt::socket_peercred(&self.0)?;
-        Ok(Credentials {
-            // The cast keeps the number: process ids are positive.
-            pid: credentials.pid.as_raw_nonzero().get() as u32,
-            uid: credentials.uid.as_raw(),
-        })
+        Credentials::of_peer(&self.0)
     }
 
     pub(crate) fn send(
@@ -342,18 +319,5 @@ pub(crate) mod tests {
         assert!(here.has_ended());
         assert_eq!(here.wait(Duration::MAX), Ok(true));
         assert!(matches!(here.receive(), Ok(Packet::End)));
-    }
-
-    #[test]
-    fn the_credentials_are_this_process() {
-        let (here, _there) = pair();
-        let credentials = here.credentials().unwrap();
-        assert_eq!(credentials.pid, std::process::id());
-        assert!(credentials.is_our_user());
-        let other = Credentials {
-            uid: credentials.uid ^ 1,
-            ..credentials
-        };
-        assert!(!other.is_our_user());
     }
 }

@@ -2,6 +2,7 @@
 
 mod accept;
 pub(super) mod claims;
+mod credentials;
 mod dial;
 pub(super) mod engine;
 pub(super) mod gid;
