@@ -212,8 +212,12 @@ impl Accepter {
         if newcomer.socket.send(welcome, &[]) != Ok(Sent::Whole) {
             return self.reject(node, &newcomer, "it does not receive", now);
         }
-        let link = Link::new(peer, token, true, newcomer.socket, limits);
-        node.links.add_incoming(&Arc::new(link));
+        // If another thread has ended the peer meanwhile, the process sees the end of its link, which
+        // is no longer watched, and makes a new one.
+        let link = Arc::new(Link::new(peer, token, true, newcomer.socket, limits));
+        if !node.links.add_incoming(&link) {
+            node.unwatch(link.socket());
+        }
     }
 
     fn reject(&mut self, node: &Node, newcomer: &Newcomer, reason: &str, now: Instant) {

@@ -102,7 +102,7 @@ fn a_process_that_offers_its_gid_is_not_dialed() {
     let (there, listener) = silent_listener();
     let (awaited, _claims) = awaited(&node, there);
     let error = node.node.connect(there).unwrap_err();
-    assert!(error.to_string().contains("has closed the link"), "{error}");
+    assert!(error.to_string().contains("has closed its link"), "{error}");
     assert!(listener.accept().expect("a listener").is_none());
     let (again, _claims) = self::awaited(&node, there);
     drop(awaited);
