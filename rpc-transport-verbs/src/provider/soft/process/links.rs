@@ -75,6 +75,16 @@ impl Links {
         }
     }
 
+    /// Returns a link to a process, without dialing or waiting.
+    pub(crate) fn open_link(&self, gid: Gid) -> Option<Arc<Link>> {
+        let maps = self.maps();
+        if let Some(Slot::Open(link)) = maps.by_gid.get(&gid) {
+            return Some(Arc::clone(link));
+        }
+        let mut links = maps.by_token.values();
+        links.find(|link| link.peer.gid == gid).cloned()
+    }
+
     /// Adds a link that another process dialed. This process sends on it if it has no other one.
     /// Returns false if the peer has ended meanwhile.
     pub(crate) fn add_incoming(&self, link: &Arc<Link>) -> bool {

@@ -45,6 +45,10 @@ const MAX_BACKLOG: usize = 2 * MAX_REGIONS;
 /// this process. The thread that announces it waits for the peer to receive, for [`PATIENCE`].
 const MAX_BACKLOG_OF_ATTACH: usize = 128;
 
+/// Time that this thread waits for the other process if that process dialed the link. It may be a
+/// client that does not receive on purpose, and other clients wait for the same threads.
+const PATIENCE_WITH_DIALER: Duration = Duration::from_millis(100);
+
 /// Time after which a thread that waits for room tries to send in any case: the socket does not
 /// tell when the number of files in flight has fallen.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
@@ -248,13 +252,17 @@ impl Link {
     /// Waits until not too much waits on the link. Holds no lock while it waits.
     fn wait_for_room(&self) -> Result<(), SendError> {
         let start = Instant::now();
+        let patience = match self.is_incoming {
+            true => PATIENCE_WITH_DIALER,
+            false => PATIENCE,
+        };
         loop {
             let waiting = self.outbound().backlog.len();
             if waiting < MAX_BACKLOG_OF_ATTACH {
                 return Ok(());
             }
             let now = Instant::now();
-            if now.saturating_duration_since(start) >= PATIENCE {
+            if now.saturating_duration_since(start) >= patience {
                 return Err(SendError::Congested(waiting));
             }
             self.socket.wait_for_room(ROOM_PAUSE)?;

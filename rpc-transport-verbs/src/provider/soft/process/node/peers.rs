@@ -99,24 +99,23 @@ impl Node {
     /// dialing it. Setting up a queue pair calls this first, so that it can fail before anything
     /// has changed.
     ///
-    /// Does not dial a process whose GID was offered to this one: see
+    /// Neither dials nor waits for a process whose GID was offered to this one: see
     /// [`Claims`](super::super::claims::Claims).
     pub(crate) fn connect(&self, gid: Gid) -> Result<Arc<Link>, ModifyError> {
-        self.link_to(gid, !self.claims.is_offered(gid))
+        if self.claims.is_offered(gid) {
+            let link = self.links.open_link(gid).ok_or(LinkError::Gone);
+            return link.map_err(|error| unreachable(gid, error));
+        }
+        self.link_to(gid)
     }
 
-    fn link_to(&self, gid: Gid, may_dial: bool) -> Result<Arc<Link>, ModifyError> {
+    fn link_to(&self, gid: Gid) -> Result<Arc<Link>, ModifyError> {
         let result = match self.links.access(gid) {
             Access::Open(link) => Ok(link),
             Access::Wait(attempt) => attempt.wait(),
-            Access::Dial(dialing) if may_dial => dialing.finish(self.dial(gid)),
-            Access::Dial(dialing) => dialing.finish(Err(LinkError::Gone)),
+            Access::Dial(dialing) => dialing.finish(self.dial(gid)),
         };
-        result.map_err(|error| ModifyError::Unreachable {
-            gid,
-            action: "be reached",
-            source: io::Error::other(error),
-        })
+        result.map_err(|error| unreachable(gid, error))
     }
 
     fn dial(&self, gid: Gid) -> Result<Arc<Link>, LinkError> {
@@ -179,7 +178,7 @@ impl Node {
     /// Proves to the process of `gid` that this process has its own GID: sends back a number that
     /// the process made up.
     pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
-        let link = self.link_to(gid, true)?;
+        let link = self.link_to(gid)?;
         let sent = link.respond(LinkMessage::Claim { nonce });
         self.after_sending(&link, sent)
             .map_err(|error| ModifyError::Unreachable {
@@ -290,5 +289,13 @@ impl Node {
         if link.is_waiting() {
             self.has_waiting_links.store(true, Ordering::Release);
         }
+    }
+}
+
+fn unreachable(gid: Gid, error: LinkError) -> ModifyError {
+    ModifyError::Unreachable {
+        gid,
+        action: "be reached",
+        source: io::Error::other(error),
     }
 }

@@ -208,6 +208,22 @@ fn a_peer_that_does_not_receive_for_long_loses_its_link() {
     assert!(matches!(error, SendError::Overflow), "{error}");
 }
 
+/// Threads that set up connections serve all clients.
+#[test]
+fn a_client_that_does_not_receive_holds_up_nobody_for_long() {
+    let (node, link, _there) = linked(Limits::OWN);
+    let context = Domain::open(Arc::clone(&node.node), SoftOptions::default()).unwrap();
+    let (attach, ring) = attach(context.number);
+    let (time, error) = loop {
+        let start = Instant::now();
+        if let Err(error) = link.attach(&context, attach, ring.as_fd()) {
+            break (start.elapsed(), error);
+        }
+    };
+    assert!(matches!(error, SendError::Congested(_)), "{error}");
+    assert!(time < Duration::from_secs(2), "{time:?}");
+}
+
 /// A message whose files did not arrive is refused alone.
 #[test]
 fn without_file_descriptors_each_message_is_refused_and_the_link_stays() {
