@@ -24,8 +24,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const MAX_INCOMING: usize = 1024;
 
 /// Maximum number of links of one other process. A process needs one, and a second one while this
-/// process has not noticed the end of the first. Simulated processes have a link each.
-const MAX_INCOMING_OF_PROCESS: usize = 32;
+/// process has not noticed the end of the first. Simulated processes, all of one process, have a
+/// link each.
+const MAX_INCOMING_OF_PROCESS: usize = match cfg!(any(test, feature = "test-util")) {
+    true => 32,
+    false => 2,
+};
 
 /// Accepts links, and greets them.
 #[derive(Debug, Default)]

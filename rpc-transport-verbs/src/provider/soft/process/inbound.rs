@@ -13,14 +13,12 @@ use super::link::Packet;
 use super::link_message::LinkMessage;
 use super::node::Node;
 use super::outbound::Link;
+use super::usage::Usage;
 use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 use crate::provider::soft::shared::peer_file::PeerFile;
 use crate::provider::soft::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingSender};
-
-/// Maximum number of arenas that this process maps for all its peers: a quarter of the mappings
-/// that the kernel allows a process by default, which rings need as well.
-const MAX_ARENAS: usize = 16_384;
+use crate::verbs::types::Gid;
 
 /// Why a message was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +109,11 @@ fn carry_out(
         LinkMessage::Context { number } => {
             let files: [PeerFile; 3] = files.try_into().map_err(without)?;
             LimitReached::check_contexts(Limits::OWN, peer.context_count() + 1)?;
+            let more = Usage {
+                contexts: 1,
+                ..Usage::default()
+            };
+            check_totals(node, peer.gid, more)?;
             let notifier = ContextNotifier::from_peer(files, peer.engine.clone())?;
             peer.add_context(number, notifier);
         }
@@ -157,17 +160,26 @@ fn carry_out(
     Ok(())
 }
 
+/// Checks what this process would keep with `more` for a peer.
+fn check_totals(node: &Node, gid: Gid, more: Usage) -> Result<(), Failure> {
+    let (all, of_process) = node.peer_usage(gid);
+    let checked = (all + more).check(of_process + more);
+    checked.map_err(Failure::Lacking)
+}
+
 fn map_arena(node: &Node, link: &Link, number: u64, file: &PeerFile) -> Result<(), Failure> {
     let peer = &link.peer;
     let (count, bytes) = peer.arena_usage();
     LimitReached::check_arenas(Limits::OWN, count + 1, bytes)?;
-    if node.count_peer_arenas() >= MAX_ARENAS {
-        let reason = format!("this process has mapped {MAX_ARENAS} memory regions of its peers");
-        return Err(Failure::Lacking(reason));
-    }
     let mapping = Mapping::from_peer(file, 1, PeerMemory::Arena)?;
     let bytes = bytes.saturating_add(mapping.len() as u64);
     LimitReached::check_arenas(Limits::OWN, count + 1, bytes)?;
+    let more = Usage {
+        arenas: 1,
+        arena_bytes: mapping.len() as u64,
+        contexts: 0,
+    };
+    check_totals(node, peer.gid, more)?;
     if !peer.add_arena(number, mapping) {
         let reason = format!("it announced its memory region {number} twice");
         return Err(Failure::Wrong(reason));

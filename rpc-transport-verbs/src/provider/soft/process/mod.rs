@@ -15,6 +15,7 @@ pub(super) mod multicast;
 mod newcomers;
 pub(super) mod node;
 pub(super) mod outbound;
+mod usage;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

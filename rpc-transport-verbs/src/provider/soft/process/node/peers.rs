@@ -10,11 +10,13 @@ use rustix::event::epoll;
 
 use super::super::claims::{AwaitedClaim, Nonce, OnClaim};
 use super::super::dial;
+use super::super::gid::process_of;
 use super::super::greeting::{GREETING_TIME, Limits, LinkError};
 use super::super::link::LinkSocket;
 use super::super::link_message::LinkMessage;
 use super::super::links::Access;
 use super::super::outbound::{Link, SendError};
+use super::super::usage::Usage;
 use super::Node;
 use super::domain::Domain;
 use crate::provider::soft::context::peer::Peer;
@@ -30,11 +32,25 @@ impl Node {
         Arc::clone(peer.or_insert_with(|| Arc::new(Peer::new(gid))))
     }
 
-    /// Returns the number of arenas of other processes that are mapped here.
-    pub(crate) fn count_peer_arenas(&self) -> usize {
+    /// Returns what this process keeps for all peers, and for those of the process that `gid` names.
+    pub(crate) fn peer_usage(&self, gid: Gid) -> (Usage, Usage) {
+        let process = process_of(gid);
+        let none = Usage::default();
         let directory = self.directory();
         let peers = directory.peers.values();
-        peers.map(|peer| peer.arena_usage().0).sum()
+        peers.fold((none, none), |(all, of_process), peer| {
+            let (arenas, arena_bytes) = peer.arena_usage();
+            let usage = Usage {
+                arenas: arenas as u64,
+                arena_bytes,
+                contexts: peer.context_count() as u64,
+            };
+            // The process of each link was verified, so the GIDs of peers name it.
+            match process_of(peer.gid) == process {
+                true => (all + usage, of_process + usage),
+                false => (all + usage, of_process),
+            }
+        })
     }
 
     /// Removes a peer that has ended, or that this process does not talk to any more, and closes

@@ -81,6 +81,33 @@ fn a_peer_that_announces_more_than_agreed_loses_its_link() {
     assert!(reason.contains(&limit.to_string()), "{reason}");
 }
 
+/// All GIDs of the tests are this process's.
+#[test]
+fn a_process_with_many_gids_has_no_more_than_its_share() {
+    let node = Accepting::new();
+    let link_of = |peer| {
+        let (here, there) = pair();
+        (Link::new(peer, u64::MAX, true, here, Limits::OWN), there)
+    };
+    let most = Limits::OWN.max_arena_bytes;
+    // 128 times this are the total, and a process has an eighth.
+    let mut links = Vec::new();
+    for _ in 0..16 {
+        let (link, there) = link_of(node.node.peer(gid()));
+        announce(&node.node, &link, 1, empty_arena(most)).expect("within the limits");
+        assert!(matches!(there.receive(), Ok(Packet::Empty)), "it is mapped");
+        links.push((link, there));
+    }
+    let (link, there) = link_of(node.node.peer(gid()));
+    announce(&node.node, &link, 1, empty_arena(4096)).expect("its link stays");
+    let refused = Some(LinkMessage::ArenaRefused { number: 1 });
+    assert_eq!(received(&there), refused);
+    // There is room again when one has ended.
+    node.node.end_peer(&links[0].0.peer);
+    announce(&node.node, &link, 1, empty_arena(4096)).expect("its link stays");
+    assert!(matches!(there.receive(), Ok(Packet::Empty)), "it is mapped");
+}
+
 /// The announcing side checks the limits of the peer before it sends.
 #[test]
 fn what_a_peer_does_not_map_is_not_announced_to_it() {
