@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -204,14 +205,15 @@ fn send_with_files(socket: &LinkSocket, message: LinkMessage, last: &OwnedFd) {
     sendmsg(socket, &bytes, &mut ancillary, SendFlags::DONTWAIT).expect("room");
 }
 
-/// Sends a greeting with a file whose close blocks for 20 seconds.
-fn hello_with_lingering_file(socket: &LinkSocket) -> rustix::io::Result<Sent> {
-    let (file, _other) = lingering(Duration::from_secs(20));
+/// Sends a greeting with a file whose close blocks for 20 seconds, or until what is returned is
+/// dropped.
+fn hello_with_lingering_file(socket: &LinkSocket) -> (rustix::io::Result<Sent>, TcpStream) {
+    let (file, other) = lingering(Duration::from_secs(20));
     let hello = LinkMessage::Hello {
         layout_version: Layouts::OWN.max,
         gid: gid(),
     };
-    socket.send(hello, &[file.as_fd()])
+    (socket.send(hello, &[file.as_fd()]), other)
 }
 
 fn assert_steps_at_once(node: &mut Accepting) {
@@ -238,7 +240,7 @@ fn files_of_another_user_do_not_block_the_engine() {
             let sent = hello_with_lingering_file(&socket);
             (socket, sent)
         });
-        let Some((stranger, sent)) = stranger else {
+        let Some((stranger, (sent, _other))) = stranger else {
             return;
         };
         let is_refused = sent == Err(Errno::PERM);
@@ -255,7 +257,8 @@ fn files_beside_a_greeting_and_files_without_purpose_do_not_block_the_engine() {
     let mut node = Accepting::new();
     set_takes_files(&node.node.listener, true).expect("a Unix socket");
     let socket = node.connect();
-    hello_with_lingering_file(&socket).expect("room");
+    let (sent, _other) = hello_with_lingering_file(&socket);
+    assert_eq!(sent, Ok(Sent::Whole));
     assert_steps_at_once(&mut node);
     assert!(!is_open(&socket));
 
