@@ -11,6 +11,7 @@ use super::link_message::LinkMessage;
 use super::newcomers::{LogLimit, Newcomer, Newcomers};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
+use crate::provider::soft::shared::peer_file::must_take_no_more;
 use crate::verbs::types::Gid;
 
 /// Maximum number of sockets that are accepted in a row, before the engine does its other work.
@@ -23,8 +24,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const MAX_INCOMING: usize = 1024;
 
 /// Maximum number of links of one other process. A process needs one, and a second one while this
-/// process has not noticed the end of the first. Simulated processes have a link each.
-const MAX_INCOMING_OF_PROCESS: usize = 32;
+/// process has not noticed the end of the first. Simulated processes, all of one process, have a
+/// link each.
+const MAX_INCOMING_OF_PROCESS: usize = match cfg!(any(test, feature = "test-util")) {
+    true => 32,
+    false => 2,
+};
 
 /// Accepts links, and greets them.
 #[derive(Debug, Default)]
@@ -46,6 +51,16 @@ impl Accepter {
     /// Accepts the sockets that wait, and greets those that have said enough.
     pub(crate) fn accept(&mut self, node: &Node, now: Instant) {
         for _ in 0..ACCEPTS_PER_EVENT {
+            if must_take_no_more() {
+                if let Some(count) = self.failures.note(now) {
+                    tracing::warn!(
+                        count,
+                        "links of the software device are not accepted: files of other processes block the threads that close them"
+                    );
+                }
+                self.pause(node, now);
+                return;
+            }
             match node.listener.accept() {
                 Ok(Some(socket)) => self.add(node, socket, now),
                 Ok(None) => return,
@@ -192,13 +207,21 @@ impl Accepter {
             layout,
             limits: Limits::OWN,
         };
+        // The process is this user's, and sends files as soon as it is welcomed.
+        if let Err(error) = newcomer.socket.take_files() {
+            return self.reject(node, &newcomer, &error.to_string(), now);
+        }
         // The peer is known before it is welcomed, so it finds its entry whatever it sends next.
         let peer = node.peer(gid);
         if newcomer.socket.send(welcome, &[]) != Ok(Sent::Whole) {
             return self.reject(node, &newcomer, "it does not receive", now);
         }
-        let link = Link::new(peer, token, true, newcomer.socket, limits);
-        node.links.add_incoming(&Arc::new(link));
+        // If another thread has ended the peer meanwhile, the process sees the end of its link, which
+        // is no longer watched, and makes a new one.
+        let link = Arc::new(Link::new(peer, token, true, newcomer.socket, limits));
+        if !node.links.add_incoming(&link) {
+            node.unwatch(link.socket());
+        }
     }
 
     fn reject(&mut self, node: &Node, newcomer: &Newcomer, reason: &str, now: Instant) {

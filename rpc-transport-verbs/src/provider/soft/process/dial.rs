@@ -65,6 +65,8 @@ fn connect(gid: Gid, start: Instant, time: Duration) -> Result<LinkSocket, LinkE
     if !listener.is_process_of(gid) {
         return Err(LinkError::OtherProcess);
     }
+    // The peer sends files as soon as it has welcomed this process.
+    socket.take_files().map_err(os("be set up"))?;
     Ok(socket)
 }
 

@@ -4,8 +4,9 @@
 //! At a tick it does, for each context, the work that the context's application has not done. It
 //! receives and completes while the application does not poll, so that messages are received,
 //! acknowledged, and counted against the limit of a shared receive queue while a handler blocks. It
-//! also expires timers. It only ever tries to acquire the owner word, and releases it after a
-//! bounded batch. While all contexts sleep and await nothing, it ticks ten times slower. One-sided
+//! also expires timers. At a tick it only tries to acquire the owner word, and it releases the word
+//! after a bounded batch. For a message of a link that concerns one queue pair, such as its ring, it
+//! waits for the word, which a thread holds for one batch at most. While all contexts sleep and await nothing, it ticks ten times slower. One-sided
 //! requests for a context that no thread polls do not wait for a tick: their sender wakes the
 //! engine.
 //!

@@ -233,7 +233,7 @@ pub(crate) enum LinkError {
     Garbage,
     #[error("the link cannot {action}: {errno}")]
     Os { action: &'static str, errno: Errno },
-    #[error("it has closed the link over which it claimed its GID")]
+    #[error("it has closed its link to this process")]
     Gone,
     #[error("the thread that connected the link has ended")]
     Abandoned,

@@ -5,7 +5,6 @@
 //! refuses the one message, and the peer decides what that means for it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
@@ -14,13 +13,12 @@ use super::link::Packet;
 use super::link_message::LinkMessage;
 use super::node::Node;
 use super::outbound::Link;
+use super::usage::Usage;
 use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
+use crate::provider::soft::shared::peer_file::PeerFile;
 use crate::provider::soft::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingSender};
-
-/// Maximum number of arenas that this process maps for all its peers: a quarter of the mappings
-/// that the kernel allows a process by default, which rings need as well.
-const MAX_ARENAS: usize = 16_384;
+use crate::verbs::types::Gid;
 
 /// Why a message was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -66,13 +64,13 @@ pub(crate) fn handle(node: &Node, link: &Link, packet: Packet) -> Result<(), Str
         Err(Failure::Wrong(reason)) => Err(reason),
         Err(Failure::Lacking(reason)) => {
             tracing::warn!(gid = ?link.peer.gid, ?message, reason, "refused a message of a peer of the software device, because this process lacks a resource");
-            refuse(link, message)
+            refuse(node, link, message)
         }
     }
 }
 
 /// Answers a message that cannot be carried out.
-fn refuse(link: &Link, message: LinkMessage) -> Result<(), String> {
+fn refuse(node: &Node, link: &Link, message: LinkMessage) -> Result<(), String> {
     let answer = match message {
         LinkMessage::Arena { number } => LinkMessage::ArenaRefused { number },
         LinkMessage::Context { number } => LinkMessage::ContextRefused { number },
@@ -80,14 +78,15 @@ fn refuse(link: &Link, message: LinkMessage) -> Result<(), String> {
         // No other message needs a resource.
         _ => return Ok(()),
     };
-    link.respond(answer).map_err(|error| error.to_string())
+    let sent = node.after_sending(link, link.respond(answer));
+    sent.map_err(|error| error.to_string())
 }
 
 fn carry_out(
     node: &Node,
     link: &Link,
     message: LinkMessage,
-    files: Vec<OwnedFd>,
+    files: Vec<PeerFile>,
 ) -> Result<(), Failure> {
     let peer = &link.peer;
     let wrong = |what: &str| Err(Failure::Wrong(what.to_owned()));
@@ -103,12 +102,18 @@ fn carry_out(
         }
         LinkMessage::ArenaGone { number } => peer.remove_arena(number),
         LinkMessage::ArenaRefused { number } => {
-            let refused = link.arena_refused(number);
-            refused.map_err(|error| Failure::Wrong(error.to_string()))?;
+            link.arena_refused(number);
+            // The engine announces it again later.
+            let _ = node.after_sending(link, Ok(()));
         }
         LinkMessage::Context { number } => {
-            let files = files.try_into().map_err(without)?;
+            let files: [PeerFile; 3] = files.try_into().map_err(without)?;
             LimitReached::check_contexts(Limits::OWN, peer.context_count() + 1)?;
+            let more = Usage {
+                contexts: 1,
+                ..Usage::default()
+            };
+            check_totals(node, peer.gid, more)?;
             let notifier = ContextNotifier::from_peer(files, peer.engine.clone())?;
             peer.add_context(number, notifier);
         }
@@ -149,27 +154,32 @@ fn carry_out(
             }
         }
         LinkMessage::AttachRefused { from, to } => {
-            if let Some((domain, qp_index)) = node.find_queue_pair(from)
-                && let Ok(mut state) = domain.enter()
-            {
-                state.attach_refused(qp_index, from, (peer.gid, to));
-            }
+            node.attach_refused(peer.gid, from, to);
         }
     }
     Ok(())
 }
 
-fn map_arena(node: &Node, link: &Link, number: u64, file: &OwnedFd) -> Result<(), Failure> {
+/// Checks what this process would keep with `more` for a peer.
+fn check_totals(node: &Node, gid: Gid, more: Usage) -> Result<(), Failure> {
+    let (all, of_process) = node.peer_usage(gid);
+    let checked = (all + more).check(of_process + more);
+    checked.map_err(Failure::Lacking)
+}
+
+fn map_arena(node: &Node, link: &Link, number: u64, file: &PeerFile) -> Result<(), Failure> {
     let peer = &link.peer;
     let (count, bytes) = peer.arena_usage();
     LimitReached::check_arenas(Limits::OWN, count + 1, bytes)?;
-    if node.count_peer_arenas() >= MAX_ARENAS {
-        let reason = format!("this process has mapped {MAX_ARENAS} memory regions of its peers");
-        return Err(Failure::Lacking(reason));
-    }
     let mapping = Mapping::from_peer(file, 1, PeerMemory::Arena)?;
     let bytes = bytes.saturating_add(mapping.len() as u64);
     LimitReached::check_arenas(Limits::OWN, count + 1, bytes)?;
+    let more = Usage {
+        arenas: 1,
+        arena_bytes: mapping.len() as u64,
+        contexts: 0,
+    };
+    check_totals(node, peer.gid, more)?;
     if !peer.add_arena(number, mapping) {
         let reason = format!("it announced its memory region {number} twice");
         return Err(Failure::Wrong(reason));

@@ -6,7 +6,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +15,21 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with, sockopt,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with,
 };
 
-use super::gid::{address_of, process_of};
+use super::credentials::Credentials;
+use super::gid::address_of;
 use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
+use crate::provider::soft::shared::peer_file::{PeerFile, set_takes_files};
 use crate::verbs::types::Gid;
 
 /// Connections that may wait to be accepted; the kernel caps the number at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+/// Maximum number of files that the kernel passes beside a packet (SCM_MAX_FD). The buffer has room
+/// for them all: the kernel closes the others itself, in the call that receives, and that can block.
+const MAX_FILES_OF_PACKET: usize = 253;
 
 /// The socket on which other processes reach this one.
 #[derive(Debug)]
@@ -40,7 +46,7 @@ impl Listener {
     /// Accepts the next connection, if one is waiting.
     pub(crate) fn accept(&self) -> rustix::io::Result<Option<LinkSocket>> {
         match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(LinkSocket(Arc::new(socket)))),
+            Ok(socket) => Ok(Some(LinkSocket(Arc::new(socket.into())))),
             // A connection that its dialer has closed, or a signal: the listener stays readable
             // while others wait.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
@@ -55,28 +61,12 @@ impl AsFd for Listener {
     }
 }
 
+/// Returns a socket that takes no files; those that it accepts take none either.
 fn new_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-}
-
-/// The process at the other end of a socket, as the kernel knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Credentials {
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-}
-
-impl Credentials {
-    /// Returns true if the process belongs to the user of this process.
-    pub(crate) fn is_our_user(self) -> bool {
-        self.uid == rustix::process::geteuid().as_raw()
-    }
-
-    /// Returns true if this is the process that a GID names, of the user of this process.
-    pub(crate) fn is_process_of(self, gid: Gid) -> bool {
-        self.is_our_user() && process_of(gid) == Some(self.pid)
-    }
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    set_takes_files(&socket, false)?;
+    Ok(socket)
 }
 
 /// The result of sending.
@@ -93,7 +83,7 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) enum Packet {
     /// A message, with the files that arrived beside it.
-    Message(LinkMessage, Vec<OwnedFd>),
+    Message(LinkMessage, Vec<PeerFile>),
     /// A message without its files: this process has no file descriptor left for them.
     WithoutFiles(LinkMessage),
     /// No packet is available now.
@@ -106,35 +96,36 @@ pub(crate) enum Packet {
 
 /// One end of a link.
 #[derive(Debug)]
-pub(crate) struct LinkSocket(Arc<OwnedFd>);
+pub(crate) struct LinkSocket(Arc<PeerFile>);
 
 impl LinkSocket {
     /// Adopts a connected socket.
     #[cfg(all(any(test, fuzzing), not(loom)))]
     pub(crate) fn adopt(socket: OwnedFd) -> Self {
-        Self(Arc::new(socket))
+        Self(Arc::new(socket.into()))
     }
 
     /// Connects to the listener of a GID. Fails with `EAGAIN` if too many connections wait there.
     pub(crate) fn connect(gid: Gid) -> rustix::io::Result<Self> {
         let socket = new_socket()?;
         connect(&socket, &address_of(gid)?)?;
-        Ok(Self(Arc::new(socket)))
+        Ok(Self(Arc::new(socket.into())))
+    }
+
+    /// Takes files from now on. Until this is called, the kernel refuses the files that the process
+    /// at the other end sends, since that process can be anyone's.
+    pub(crate) fn take_files(&self) -> rustix::io::Result<()> {
+        set_takes_files(&self.0, true)
     }
 
     /// Returns the socket, for calls of the peer's engine.
-    pub(crate) fn shared(&self) -> Arc<OwnedFd> {
+    pub(crate) fn shared(&self) -> Arc<PeerFile> {
         Arc::clone(&self.0)
     }
 
     /// Returns the process at the other end: the one that connected, or the one that listens.
     pub(crate) fn credentials(&self) -> rustix::io::Result<Credentials> {
-        let credentials = sockopt::socket_peercred(&self.0)?;
-        Ok(Credentials {
-            // The cast keeps the number: process ids are positive.
-            pid: credentials.pid.as_raw_nonzero().get() as u32,
-            uid: credentials.uid.as_raw(),
-        })
+        Credentials::of_peer(&self.0)
     }
 
     pub(crate) fn send(
@@ -164,7 +155,8 @@ impl LinkSocket {
 
     pub(crate) fn receive(&self) -> rustix::io::Result<Packet> {
         let mut bytes = [0; MAX_PACKET];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES_OF_PACKET))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut receive = || {
@@ -186,7 +178,7 @@ impl LinkSocket {
         let mut files = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {
-                files.extend(received);
+                files.extend(received.map(PeerFile::from));
             }
         }
         if received.bytes == 0 {
@@ -200,13 +192,22 @@ impl LinkSocket {
                 Packet::Message(message, files)
             }
             // The kernel drops files for which there is no room in the buffer, or no descriptor.
-            // The buffer has room for all files of the message, so if fewer have arrived, this
-            // process has no descriptor left.
+            // The buffer has room for all files, so this process has no descriptor left.
             Some(message) if files.len() < message.file_count() && lost_files => {
                 Packet::WithoutFiles(message)
             }
             _ => Packet::Garbage,
         })
+    }
+
+    /// Returns true if the other process has received all packets that were sent.
+    pub(crate) fn is_all_received(&self) -> bool {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the kernel writes an int to the address of `bytes`, which lives until the call has
+        // returned.
+        let result =
+            unsafe { libc::ioctl(self.0.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        result == 0 && bytes == 0
     }
 
     /// Waits until a packet or the end of the link has arrived. Returns false if `timeout` has
@@ -245,6 +246,13 @@ impl LinkSocket {
     pub(crate) fn shut_down(&self) {
         // This fails only if the other side has closed the link already.
         let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// The file is closed later, on another thread, so this tells the other side.
+impl Drop for LinkSocket {
+    fn drop(&mut self) {
+        self.shut_down();
     }
 }
 
@@ -311,18 +319,5 @@ pub(crate) mod tests {
         assert!(here.has_ended());
         assert_eq!(here.wait(Duration::MAX), Ok(true));
         assert!(matches!(here.receive(), Ok(Packet::End)));
-    }
-
-    #[test]
-    fn the_credentials_are_this_process() {
-        let (here, _there) = pair();
-        let credentials = here.credentials().unwrap();
-        assert_eq!(credentials.pid, std::process::id());
-        assert!(credentials.is_our_user());
-        let other = Credentials {
-            uid: credentials.uid ^ 1,
-            ..credentials
-        };
-        assert!(!other.is_our_user());
     }
 }

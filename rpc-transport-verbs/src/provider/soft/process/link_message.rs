@@ -217,6 +217,17 @@ impl LinkMessage {
         rest.is_empty().then_some(message)
     }
 
+    /// Returns true if the message depends on none before it, and has no files.
+    pub(crate) fn may_overtake(self) -> bool {
+        matches!(
+            self,
+            Self::ArenaRefused { .. }
+                | Self::ContextRefused { .. }
+                | Self::AttachRefused { .. }
+                | Self::Claim { .. }
+        )
+    }
+
     /// Returns the number of files beside the message.
     pub(crate) fn file_count(self) -> usize {
         match self {

@@ -75,13 +75,28 @@ impl Links {
         }
     }
 
+    /// Returns a link to a process, without dialing or waiting.
+    pub(crate) fn open_link(&self, gid: Gid) -> Option<Arc<Link>> {
+        let maps = self.maps();
+        if let Some(Slot::Open(link)) = maps.by_gid.get(&gid) {
+            return Some(Arc::clone(link));
+        }
+        let mut links = maps.by_token.values();
+        links.find(|link| link.peer.gid == gid).cloned()
+    }
+
     /// Adds a link that another process dialed. This process sends on it if it has no other one.
-    pub(crate) fn add_incoming(&self, link: &Arc<Link>) {
+    /// Returns false if the peer has ended meanwhile.
+    pub(crate) fn add_incoming(&self, link: &Arc<Link>) -> bool {
         let mut maps = self.maps();
+        if link.peer.is_gone() {
+            return false;
+        }
         maps.by_token.insert(link.token, Arc::clone(link));
         maps.by_gid
             .entry(link.peer.gid)
             .or_insert_with(|| Slot::Open(Arc::clone(link)));
+        true
     }
 
     /// Removes the links of a peer and returns them.
@@ -142,6 +157,11 @@ impl Dialing<'_> {
     fn end(&mut self, result: Result<Arc<Link>, LinkError>) -> Result<Arc<Link>, LinkError> {
         self.is_finished = true;
         let mut maps = self.links.maps();
+        // Under the lock: whoever ends the peer later removes the link from the maps.
+        let result = result.and_then(|link| match link.peer.is_gone() {
+            false => Ok(link),
+            true => Err(LinkError::Gone),
+        });
         let result = result.or_else(|error| {
             let of_gid = |link: &&Arc<Link>| link.peer.gid == self.gid;
             maps.by_token.values().find(of_gid).cloned().ok_or(error)

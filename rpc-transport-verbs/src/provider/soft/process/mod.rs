@@ -2,6 +2,7 @@
 
 mod accept;
 pub(super) mod claims;
+mod credentials;
 mod dial;
 pub(super) mod engine;
 pub(super) mod gid;
@@ -14,6 +15,7 @@ pub(super) mod multicast;
 mod newcomers;
 pub(super) mod node;
 pub(super) mod outbound;
+mod usage;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,10 +1,19 @@
 //! A greeted link, as this process sends on it.
 //!
 //! What the socket does not take stays in a queue of the link, in order. The engine tries again when
-//! there is room, and at each tick. A thread that registers memory never waits for a peer. A thread that connects a
-//! queue pair waits, for a limited time, if too much waits already. A peer that does not receive for
-//! [`PATIENCE`], or for which too much waits, loses its link; other peers lose nothing. The lock of
-//! a link is held for system calls that do not wait, and for no others.
+//! there is room, and at each tick. A thread that registers memory never waits for a peer. A thread
+//! that connects a queue pair waits, for a limited time, if too much waits already. A peer that does
+//! not receive for [`PATIENCE`], or for which too much waits, loses its link; other peers lose
+//! nothing.
+//!
+//! The kernel limits the files that a user has in flight, whichever of the user's processes sent
+//! them and whichever does not receive them. At the limit, messages with files wait, and so do the
+//! withdrawals of what they announce; others go past them. A ring that waits for [`PATIENCE`] fails
+//! its queue pair. The link stays: its peer may have received everything.
+//!
+//! While a thread holds the lock of a link, it makes no system call that waits for another process.
+//! [`Link::attach`] makes the files of a context under it, for which it acquires the context's owner
+//! word.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -36,14 +45,19 @@ const MAX_BACKLOG: usize = 2 * MAX_REGIONS;
 /// this process. The thread that announces it waits for the peer to receive, for [`PATIENCE`].
 const MAX_BACKLOG_OF_ATTACH: usize = 128;
 
+/// Time that this thread waits for the other process if that process dialed the link. It may be a
+/// client that does not receive on purpose, and other clients wait for the same threads.
+const PATIENCE_WITH_DIALER: Duration = Duration::from_millis(100);
+
 /// Time after which a thread that waits for room tries to send in any case: the socket does not
 /// tell when the number of files in flight has fallen.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
 /// Time after which an arena is announced again to a peer that could not map it.
 const ARENA_PAUSE: Duration = Duration::from_millis(100);
-/// Number of times that a peer may refuse an arena; as long as [`PATIENCE`].
-const MAX_REFUSALS: u32 = 50;
+/// Number of times that this time doubles. Queue pairs that need the arena meanwhile run out of
+/// retries; others lose nothing.
+const MAX_DOUBLINGS: u32 = 6;
 
 /// A link to a process, greeted by both sides.
 #[derive(Debug)]
@@ -78,6 +92,9 @@ struct Outbound {
     /// Arenas that the peer could not map, with the time to announce each again; `None` until the
     /// next tick.
     refused: Vec<(u64, Option<Instant>)>,
+    /// Rings that could not be announced in time: the numbers of the queue pairs, as in
+    /// [`LinkMessage::Attach`].
+    failed: Vec<(u32, u32)>,
 }
 
 /// An arena that the peer was told of.
@@ -93,6 +110,8 @@ struct Announced {
 struct Waiting {
     message: LinkMessage,
     files: Vec<WaitingFile>,
+    /// Time at which a tick first found it waiting for other files in flight.
+    refused_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -131,9 +150,6 @@ pub(crate) enum SendError {
     /// The link has to be closed.
     #[error("it has not received for {PATIENCE:?}: it is stopped, or overloaded")]
     Stuck,
-    /// The link has to be closed.
-    #[error("it could not map a memory region of this process for {PATIENCE:?}")]
-    ArenaRefused,
 }
 
 impl SendError {
@@ -141,7 +157,7 @@ impl SendError {
     pub(crate) fn ends_link(&self) -> bool {
         match self {
             Self::Limit(_) | Self::Congested(_) | Self::Files(_) => false,
-            Self::Socket(_) | Self::Overflow | Self::Stuck | Self::ArenaRefused => true,
+            Self::Socket(_) | Self::Overflow | Self::Stuck => true,
         }
     }
 }
@@ -236,13 +252,17 @@ impl Link {
     /// Waits until not too much waits on the link. Holds no lock while it waits.
     fn wait_for_room(&self) -> Result<(), SendError> {
         let start = Instant::now();
+        let patience = match self.is_incoming {
+            true => PATIENCE_WITH_DIALER,
+            false => PATIENCE,
+        };
         loop {
             let waiting = self.outbound().backlog.len();
             if waiting < MAX_BACKLOG_OF_ATTACH {
                 return Ok(());
             }
             let now = Instant::now();
-            if now.saturating_duration_since(start) >= PATIENCE {
+            if now.saturating_duration_since(start) >= patience {
                 return Err(SendError::Congested(waiting));
             }
             self.socket.wait_for_room(ROOM_PAUSE)?;
@@ -310,6 +330,14 @@ impl Link {
         };
         outbound.arena_bytes -= announced.len;
         outbound.refused.retain(|(refused, _)| *refused != number);
+        // The peer need not know an arena of which it has not been told. So what waits at the limit
+        // of files in flight does not grow with each region that was registered and deregistered.
+        let arena = LinkMessage::Arena { number };
+        let mut backlog = outbound.backlog.iter();
+        if let Some(index) = backlog.position(|waiting| waiting.message == arena) {
+            outbound.backlog.remove(index);
+            return Ok(());
+        }
         self.send(outbound, LinkMessage::ArenaGone { number }, &[], None)
     }
 
@@ -323,20 +351,21 @@ impl Link {
     }
 
     /// Handles the peer's refusal of an arena, which is announced again later.
-    pub(crate) fn arena_refused(&self, number: u64) -> Result<(), SendError> {
+    pub(crate) fn arena_refused(&self, number: u64) {
         let outbound = &mut *self.outbound();
         // One that has been withdrawn meanwhile needs nothing.
         if let Some(announced) = outbound.arenas.get_mut(&number) {
-            announced.refusals += 1;
-            if announced.refusals > MAX_REFUSALS {
-                return Err(SendError::ArenaRefused);
-            }
+            announced.refusals = announced.refusals.saturating_add(1);
             if !outbound.refused.iter().any(|(other, _)| *other == number) {
                 outbound.refused.push((number, None));
             }
             self.is_waiting.store(true, Ordering::Relaxed);
         }
-        Ok(())
+    }
+
+    /// Returns the rings that could not be announced in time.
+    pub(crate) fn take_failed(&self) -> Vec<(u32, u32)> {
+        std::mem::take(&mut self.outbound().failed)
     }
 
     /// Handles the peer's refusal of a context: the next ring of the context announces it again.
@@ -363,7 +392,8 @@ impl Link {
         files: &[BorrowedFd<'_>],
         memory: Option<&Arc<SharedMemory>>,
     ) -> Result<(), SendError> {
-        if outbound.backlog.is_empty() && self.try_send(message, files)? {
+        let may_be_next = outbound.backlog.is_empty() || message.may_overtake();
+        if may_be_next && self.try_send(message, files)? == Sent::Whole {
             return Ok(());
         }
         if outbound.backlog.len() >= MAX_BACKLOG {
@@ -378,45 +408,80 @@ impl Link {
                 files.into_iter().map(WaitingFile::Own).collect()
             }
         };
-        outbound.backlog.push_back(Waiting { message, files });
+        outbound.backlog.push_back(Waiting {
+            message,
+            files,
+            refused_since: None,
+        });
         self.is_waiting.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Sends a message now. Returns false if it has to wait.
-    fn try_send(&self, message: LinkMessage, files: &[BorrowedFd<'_>]) -> rustix::io::Result<bool> {
+    /// Sends a message now, unless it has to wait.
+    fn try_send(&self, message: LinkMessage, files: &[BorrowedFd<'_>]) -> rustix::io::Result<Sent> {
         let sent = self.socket.send(message, files)?;
         self.awaits_room
             .store(sent == Sent::NoRoom, Ordering::Relaxed);
-        Ok(sent == Sent::Whole)
+        Ok(sent)
     }
 
     /// Sends what waits, as far as the peer has received. An error ends the link.
     pub(crate) fn flush(&self, now: Instant) -> Result<(), SendError> {
         let outbound = &mut *self.outbound();
         self.repeat_refused(outbound, now)?;
-        while let Some(Waiting { message, files }) = outbound.backlog.front() {
+        while let Some(Waiting { message, files, .. }) = outbound.backlog.front() {
             let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-            if !self.try_send(*message, &files)? {
-                let since = *outbound.stuck_since.get_or_insert(now);
-                if now.saturating_duration_since(since) >= PATIENCE {
-                    return Err(SendError::Stuck);
-                }
-                return Ok(());
+            let sent = self.try_send(*message, &files)?;
+            if sent == Sent::Whole {
+                outbound.stuck_since = None;
+                outbound.backlog.pop_front();
+                continue;
             }
-            outbound.stuck_since = None;
-            outbound.backlog.pop_front();
+            if sent == Sent::TooManyFiles {
+                self.pass_files(outbound, now);
+                // A peer that has received everything is not stuck, whatever waits.
+                if self.socket.is_all_received() {
+                    outbound.stuck_since = None;
+                    return Ok(());
+                }
+            }
+            let since = *outbound.stuck_since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= PATIENCE {
+                return Err(SendError::Stuck);
+            }
+            return Ok(());
         }
-        self.is_waiting
-            .store(!outbound.refused.is_empty(), Ordering::Relaxed);
+        let has_more = !outbound.refused.is_empty() || !outbound.failed.is_empty();
+        self.is_waiting.store(has_more, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// While this user has too many files in flight: sends the messages that may go past the others,
+    /// and gives up the rings that have waited for too long.
+    fn pass_files(&self, outbound: &mut Outbound, now: Instant) {
+        outbound.backlog.retain_mut(|waiting| {
+            if let LinkMessage::Attach { from, to, .. } = waiting.message {
+                let since = *waiting.refused_since.get_or_insert(now);
+                let is_late = now.saturating_duration_since(since) >= PATIENCE;
+                if is_late {
+                    outbound.failed.push((from, to));
+                }
+                return !is_late;
+            }
+            // If the socket has failed, the first message that waits fails as well.
+            let is_sent = || self.try_send(waiting.message, &[]) != Ok(Sent::NoRoom);
+            !(waiting.message.may_overtake() && is_sent())
+        });
     }
 
     /// Announces arenas again that the peer could not map.
     fn repeat_refused(&self, outbound: &mut Outbound, now: Instant) -> Result<(), SendError> {
         let mut due = Vec::new();
+        let arenas = &outbound.arenas;
         outbound.refused.retain_mut(|(number, at)| {
-            let is_due = *at.get_or_insert(now + ARENA_PAUSE) <= now;
+            let refusals = arenas.get(number).map_or(0, |announced| announced.refusals);
+            let doublings = refusals.saturating_sub(1).min(MAX_DOUBLINGS);
+            let is_due = *at.get_or_insert(now + ARENA_PAUSE * (1 << doublings)) <= now;
             if is_due {
                 due.push(*number);
             }

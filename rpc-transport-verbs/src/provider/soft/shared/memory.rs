@@ -76,7 +76,8 @@ impl Mapping {
 
     /// Maps a peer's memory after checking its seals, its pages, and that it has at least `min_len`
     /// bytes.
-    pub(crate) fn from_peer(fd: &OwnedFd, min_len: usize, memory: PeerMemory) -> io::Result<Self> {
+    pub(crate) fn from_peer(fd: impl AsFd, min_len: usize, memory: PeerMemory) -> io::Result<Self> {
+        let fd = fd.as_fd();
         let seals = fcntl_get_seals(fd)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(invalid(
@@ -105,14 +106,14 @@ impl Mapping {
         }
         // A peer's memory is never populated: the peer alone decides how long it is, and a page
         // that the peer has not written would be allocated at this process's expense.
-        Self::map(fd.as_fd(), len, protection, Pages::WhenTouched)
+        Self::map(fd, len, protection, Pages::WhenTouched)
     }
 }
 
 /// Magic number of the file system of huge pages (statfs(2)).
 const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 
-fn is_huge(fd: &OwnedFd) -> io::Result<bool> {
+fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // The magic number has 32 bits; the field is wider on some targets, and signed.
     Ok(fstatfs(fd)?.f_type as u32 == HUGETLBFS_MAGIC)
 }
@@ -302,7 +303,7 @@ mod tests {
         let flags = MemfdFlags::HUGETLB;
         let unsealed = file(seals, flags, HUGE_PAGE);
         let sealed = file(seals | SealFlags::FUTURE_WRITE, flags, HUGE_PAGE);
-        assert!(is_huge(&sealed).unwrap());
+        assert!(is_huge(sealed.as_fd()).unwrap());
         for memory in ALL {
             let refused = |fd| {
                 Mapping::from_peer(fd, 4096, memory)

@@ -4,6 +4,7 @@ pub(super) mod commit;
 pub(super) mod copy;
 pub(super) mod descriptor;
 pub(super) mod memory;
+pub(super) mod peer_file;
 pub(super) mod request_message;
 pub(super) mod ring;
 pub(super) mod sync;

@@ -23,14 +23,17 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
 };
 
+use super::peer_file::PeerFile;
+
 /// The peer's end of a pair: wakes the context.
 #[derive(Debug)]
-pub(crate) struct WakeSender(OwnedFd);
+pub(crate) struct WakeSender(PeerFile);
 
 impl WakeSender {
     /// Adopts a file from a peer after checking that it is a Unix stream socket: a send to it does
     /// not block. Writes nothing to the file.
-    pub(crate) fn from_peer(file: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn from_peer(file: impl Into<PeerFile>) -> io::Result<Self> {
+        let file = file.into();
         let is_stream = sockopt::socket_domain(&file) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(&file) == Ok(SocketType::STREAM);
         if !is_stream {
@@ -158,7 +161,7 @@ pub(crate) struct EngineCaller(Arc<Mutex<Option<EngineCall>>>);
 /// The link, and the message.
 #[derive(Debug)]
 struct EngineCall {
-    link: Arc<OwnedFd>,
+    link: Arc<PeerFile>,
     message: Vec<u8>,
 }
 
@@ -169,7 +172,7 @@ impl EngineCaller {
     }
 
     /// Uses a new link from now on.
-    pub(crate) fn set_link(&self, link: Arc<OwnedFd>, message: Vec<u8>) {
+    pub(crate) fn set_link(&self, link: Arc<PeerFile>, message: Vec<u8>) {
         *self.call_slot() = Some(EngineCall { link, message });
     }
 
@@ -251,7 +254,7 @@ mod tests {
     fn a_socket_at_its_end_does_not_stay_readable_and_the_others_work() {
         let sockets = WakeSockets::new().unwrap();
         let (_, shut) = pair(&sockets);
-        let (_, closed) = pair(&sockets);
+        let (_, closed) = sockets.add().unwrap();
         let (gone, removed) = pair(&sockets);
         let (_, good) = pair(&sockets);
         shutdown(&shut.0, Shutdown::Both).unwrap();
@@ -282,6 +285,6 @@ mod tests {
             assert!(WakeSender::from_peer(here).is_err());
         }
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(WakeSender::from_peer(tcp.into()).is_err());
+        assert!(WakeSender::from_peer(OwnedFd::from(tcp)).is_err());
     }
 }

@@ -10,11 +10,13 @@ use rustix::event::epoll;
 
 use super::super::claims::{AwaitedClaim, Nonce, OnClaim};
 use super::super::dial;
+use super::super::gid::process_of;
 use super::super::greeting::{GREETING_TIME, Limits, LinkError};
 use super::super::link::LinkSocket;
 use super::super::link_message::LinkMessage;
 use super::super::links::Access;
 use super::super::outbound::{Link, SendError};
+use super::super::usage::Usage;
 use super::Node;
 use super::domain::Domain;
 use crate::provider::soft::context::peer::Peer;
@@ -30,11 +32,25 @@ impl Node {
         Arc::clone(peer.or_insert_with(|| Arc::new(Peer::new(gid))))
     }
 
-    /// Returns the number of arenas of other processes that are mapped here.
-    pub(crate) fn count_peer_arenas(&self) -> usize {
+    /// Returns what this process keeps for all peers, and for those of the process that `gid` names.
+    pub(crate) fn peer_usage(&self, gid: Gid) -> (Usage, Usage) {
+        let process = process_of(gid);
+        let none = Usage::default();
         let directory = self.directory();
         let peers = directory.peers.values();
-        peers.map(|peer| peer.arena_usage().0).sum()
+        peers.fold((none, none), |(all, of_process), peer| {
+            let (arenas, arena_bytes) = peer.arena_usage();
+            let usage = Usage {
+                arenas: arenas as u64,
+                arena_bytes,
+                contexts: peer.context_count() as u64,
+            };
+            // The process of each link was verified, so the GIDs of peers name it.
+            match process_of(peer.gid) == process {
+                true => (all + usage, of_process + usage),
+                false => (all + usage, of_process),
+            }
+        })
     }
 
     /// Removes a peer that has ended, or that this process does not talk to any more, and closes
@@ -99,24 +115,23 @@ impl Node {
     /// dialing it. Setting up a queue pair calls this first, so that it can fail before anything
     /// has changed.
     ///
-    /// Does not dial a process whose GID was offered to this one: see
+    /// Neither dials nor waits for a process whose GID was offered to this one: see
     /// [`Claims`](super::super::claims::Claims).
     pub(crate) fn connect(&self, gid: Gid) -> Result<Arc<Link>, ModifyError> {
-        self.link_to(gid, !self.claims.is_offered(gid))
+        if self.claims.is_offered(gid) {
+            let link = self.links.open_link(gid).ok_or(LinkError::Gone);
+            return link.map_err(|error| unreachable(gid, error));
+        }
+        self.link_to(gid)
     }
 
-    fn link_to(&self, gid: Gid, may_dial: bool) -> Result<Arc<Link>, ModifyError> {
+    fn link_to(&self, gid: Gid) -> Result<Arc<Link>, ModifyError> {
         let result = match self.links.access(gid) {
             Access::Open(link) => Ok(link),
             Access::Wait(attempt) => attempt.wait(),
-            Access::Dial(dialing) if may_dial => dialing.finish(self.dial(gid)),
-            Access::Dial(dialing) => dialing.finish(Err(LinkError::Gone)),
+            Access::Dial(dialing) => dialing.finish(self.dial(gid)),
         };
-        result.map_err(|error| ModifyError::Unreachable {
-            gid,
-            action: "be reached",
-            source: io::Error::other(error),
-        })
+        result.map_err(|error| unreachable(gid, error))
     }
 
     fn dial(&self, gid: Gid) -> Result<Arc<Link>, LinkError> {
@@ -162,6 +177,15 @@ impl Node {
         self.after_sending(link, sent).map_err(io::Error::other)
     }
 
+    /// Fails the queue pair `from`, whose ring the queue pair `to` of the peer does not get.
+    pub(crate) fn attach_refused(&self, gid: Gid, from: u32, to: u32) {
+        if let Some((domain, qp_index)) = self.find_queue_pair(from)
+            && let Ok(mut state) = domain.enter()
+        {
+            state.attach_refused(qp_index, from, (gid, to));
+        }
+    }
+
     /// Waits for the process of `gid` to claim it: see [`Claims`](super::super::claims::Claims).
     pub(crate) fn expect_claim(&self, gid: Gid, on_claim: OnClaim) -> io::Result<AwaitedClaim> {
         Ok(self.claims.expect(self.gid, gid, on_claim)?)
@@ -170,7 +194,7 @@ impl Node {
     /// Proves to the process of `gid` that this process has its own GID: sends back a number that
     /// the process made up.
     pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
-        let link = self.link_to(gid, true)?;
+        let link = self.link_to(gid)?;
         let sent = link.respond(LinkMessage::Claim { nonce });
         self.after_sending(&link, sent)
             .map_err(|error| ModifyError::Unreachable {
@@ -219,7 +243,11 @@ impl Node {
     }
 
     /// Closes a link on which sending failed for good, and has the engine send what waits.
-    fn after_sending(&self, link: &Link, sent: Result<(), SendError>) -> Result<(), SendError> {
+    pub(crate) fn after_sending(
+        &self,
+        link: &Link,
+        sent: Result<(), SendError>,
+    ) -> Result<(), SendError> {
         if let Err(error) = &sent
             && error.ends_link()
         {
@@ -267,11 +295,23 @@ impl Node {
             self.end_link(link, &error);
             return;
         }
+        for (from, to) in link.take_failed() {
+            tracing::warn!(gid = ?link.peer.gid, qp_num = from, "the ring of a queue pair was not announced: the processes of this user have too many files in flight (RLIMIT_NOFILE)");
+            self.attach_refused(link.peer.gid, from, to);
+        }
         if link.awaits_room() {
             self.watch_room(link, true);
         }
         if link.is_waiting() {
             self.has_waiting_links.store(true, Ordering::Release);
         }
+    }
+}
+
+fn unreachable(gid: Gid, error: LinkError) -> ModifyError {
+    ModifyError::Unreachable {
+        gid,
+        action: "be reached",
+        source: io::Error::other(error),
     }
 }

@@ -1,8 +1,20 @@
 //! Links from processes that do not greet, greet wrongly, or are another user's.
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
 use super::super::greeting::{GREETING_TIME, Refusal};
+use super::super::link::Sent;
 use super::super::newcomers::MAX_NEWCOMERS;
 use super::*;
+use crate::provider::soft::shared::peer_file::set_takes_files;
+use crate::provider::soft::shared::peer_file::tests::lingering;
 
 #[test]
 fn a_dialer_that_greets_is_welcomed_with_the_limits() {
@@ -178,4 +190,84 @@ fn one_process_has_a_limited_number_of_links() {
     sockets.pop();
     node.step();
     node.greeted(gid());
+}
+
+/// Sends a message with as many files as the kernel passes; `last` is the last one.
+fn send_with_files(socket: &LinkSocket, message: LinkMessage, last: &OwnedFd) {
+    let other = memfd_create("test", MemfdFlags::CLOEXEC).expect("a file");
+    let mut files = vec![other.as_fd(); 252];
+    files.push(last.as_fd());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+    let bytes = message.encode();
+    let bytes = [IoSlice::new(&bytes)];
+    sendmsg(socket, &bytes, &mut ancillary, SendFlags::DONTWAIT).expect("room");
+}
+
+/// Sends a greeting with a file whose close blocks for 20 seconds, or until what is returned is
+/// dropped.
+fn hello_with_lingering_file(socket: &LinkSocket) -> (rustix::io::Result<Sent>, TcpStream) {
+    let (file, other) = lingering(Duration::from_secs(20));
+    let hello = LinkMessage::Hello {
+        layout_version: Layouts::OWN.max,
+        gid: gid(),
+    };
+    (socket.send(hello, &[file.as_fd()]), other)
+}
+
+fn assert_steps_at_once(node: &mut Accepting) {
+    let start = Instant::now();
+    node.step();
+    let time = start.elapsed();
+    assert!(
+        time < Duration::from_secs(5),
+        "the engine waited for {time:?}"
+    );
+}
+
+#[test]
+fn files_of_another_user_do_not_block_the_engine() {
+    for kernel_refuses_files in [true, false] {
+        let mut node = Accepting::new();
+        if !kernel_refuses_files {
+            // As before Linux 6.16.
+            set_takes_files(&node.node.listener, true).expect("a Unix socket");
+        }
+        let to = node.node.gid;
+        let stranger = as_other_user(move || {
+            let socket = LinkSocket::connect(to).expect("the name is known to all");
+            let sent = hello_with_lingering_file(&socket);
+            (socket, sent)
+        });
+        let Some((stranger, (sent, _other))) = stranger else {
+            return;
+        };
+        let is_refused = sent == Err(Errno::PERM);
+        assert!(is_refused || sent == Ok(Sent::Whole), "{sent:?}");
+        assert!(kernel_refuses_files || !is_refused);
+        assert_steps_at_once(&mut node);
+        assert!(!is_open(&stranger));
+        node.greeted(gid());
+    }
+}
+
+#[test]
+fn files_beside_a_greeting_and_files_without_purpose_do_not_block_the_engine() {
+    let mut node = Accepting::new();
+    set_takes_files(&node.node.listener, true).expect("a Unix socket");
+    let socket = node.connect();
+    let (sent, _other) = hello_with_lingering_file(&socket);
+    assert_eq!(sent, Ok(Sent::Whole));
+    assert_steps_at_once(&mut node);
+    assert!(!is_open(&socket));
+
+    let socket = node.greeted(gid());
+    let (file, _other) = lingering(Duration::from_secs(20));
+    let arena = LinkMessage::Arena { number: 1 };
+    // More files than any message has; the kernel may pass so many.
+    send_with_files(&socket, arena, &file);
+    drop(file);
+    assert_steps_at_once(&mut node);
+    assert!(!is_open(&socket));
 }

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::super::claims::AwaitedClaim;
+use super::super::links::Access;
 use super::*;
 
 /// Has a node wait for the claim of the process of `gid`.
@@ -102,7 +103,7 @@ fn a_process_that_offers_its_gid_is_not_dialed() {
     let (there, listener) = silent_listener();
     let (awaited, _claims) = awaited(&node, there);
     let error = node.node.connect(there).unwrap_err();
-    assert!(error.to_string().contains("has closed the link"), "{error}");
+    assert!(error.to_string().contains("has closed its link"), "{error}");
     assert!(listener.accept().expect("a listener").is_none());
     let (again, _claims) = self::awaited(&node, there);
     drop(awaited);
@@ -119,4 +120,23 @@ fn a_process_that_offers_its_gid_is_reached_over_the_link_that_it_made() {
     let _socket = node.greeted(own);
     let link = node.node.connect(own).expect("it has made one");
     assert!(link.is_incoming);
+}
+
+/// Another thread of this process may be dialing the process of an offered GID, in vain.
+#[test]
+fn a_claim_is_answered_on_its_link_whoever_dials() {
+    let mut node = Accepting::new();
+    let (there, listener) = silent_listener();
+    let (_awaited, _claims) = awaited(&node, there);
+    let links = Arc::clone(&node.node);
+    let Access::Dial(_dialing) = links.links.access(there) else {
+        panic!("nobody dials it");
+    };
+    let error = node.node.connect(there).unwrap_err();
+    assert!(error.to_string().contains("has closed its link"), "{error}");
+    let socket = node.greeted(there);
+    let link = node.node.connect(there).expect("the link of the claim");
+    assert!(link.is_incoming);
+    assert!(listener.accept().expect("a listener").is_none());
+    assert!(is_open(&socket));
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::dial::dial;
 use super::super::greeting::{LinkError, Refusal};
+use super::super::link::tests::pair;
 use super::super::links::{Access, Links};
+use super::super::outbound::Link;
 use super::*;
 
 /// Time limit of these dials, instead of the real one.
@@ -176,4 +178,32 @@ fn a_node_dials_another_one_and_itself_over_one_link_each() {
     let back = there.node.connect(own).expect("it is there");
     assert!(back.is_incoming);
     assert_eq!(back.peer.gid, own);
+}
+
+#[test]
+fn a_link_of_a_peer_that_has_ended_meanwhile_is_not_kept() {
+    let node = Accepting::new();
+    let links = &node.node.links;
+    for is_incoming in [true, false] {
+        let gid = gid();
+        let peer = node.node.peer(gid);
+        let (here, there) = pair();
+        let Access::Dial(dialing) = links.access(gid) else {
+            panic!("nobody dials it");
+        };
+        node.node.end_peer(&peer);
+        let link = Link::new(peer, u64::MAX, is_incoming, here, Limits::OWN);
+        let link = Arc::new(link);
+        if is_incoming {
+            assert!(!links.add_incoming(&link));
+            assert!(dialing.finish(Err(LinkError::Gone)).is_err());
+        } else {
+            let result = dialing.finish(Ok(Arc::clone(&link)));
+            assert_eq!(result.err(), Some(LinkError::Gone));
+        }
+        assert!(links.all().is_empty());
+        assert!(matches!(links.access(gid), Access::Dial(_)));
+        drop(link);
+        assert!(!is_open(&there));
+    }
 }

@@ -6,6 +6,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::super::inbound::handle;
+use super::super::link::Sent;
 use super::super::link::tests::pair;
 use super::super::node::domain::Domain;
 use super::super::outbound::{Link, SendError};
@@ -36,7 +37,7 @@ fn announce(node: &Node, link: &Link, number: u64, file: OwnedFd) -> Result<(), 
     handle(
         node,
         link,
-        Packet::Message(LinkMessage::Arena { number }, vec![file]),
+        Packet::Message(LinkMessage::Arena { number }, vec![file.into()]),
     )
 }
 
@@ -78,6 +79,33 @@ fn a_peer_that_announces_more_than_agreed_loses_its_link() {
     }
     let reason = announce(&node.node, &link, limit, file()).unwrap_err();
     assert!(reason.contains(&limit.to_string()), "{reason}");
+}
+
+/// All GIDs of the tests are this process's.
+#[test]
+fn a_process_with_many_gids_has_no_more_than_its_share() {
+    let node = Accepting::new();
+    let link_of = |peer| {
+        let (here, there) = pair();
+        (Link::new(peer, u64::MAX, true, here, Limits::OWN), there)
+    };
+    let most = Limits::OWN.max_arena_bytes;
+    // 128 times this are the total, and a process has an eighth.
+    let mut links = Vec::new();
+    for _ in 0..16 {
+        let (link, there) = link_of(node.node.peer(gid()));
+        announce(&node.node, &link, 1, empty_arena(most)).expect("within the limits");
+        assert!(matches!(there.receive(), Ok(Packet::Empty)), "it is mapped");
+        links.push((link, there));
+    }
+    let (link, there) = link_of(node.node.peer(gid()));
+    announce(&node.node, &link, 1, empty_arena(4096)).expect("its link stays");
+    let refused = Some(LinkMessage::ArenaRefused { number: 1 });
+    assert_eq!(received(&there), refused);
+    // There is room again when one has ended.
+    node.node.end_peer(&links[0].0.peer);
+    announce(&node.node, &link, 1, empty_arena(4096)).expect("its link stays");
+    assert!(matches!(there.receive(), Ok(Packet::Empty)), "it is mapped");
 }
 
 /// The announcing side checks the limits of the peer before it sends.
@@ -207,6 +235,22 @@ fn a_peer_that_does_not_receive_for_long_loses_its_link() {
     assert!(matches!(error, SendError::Overflow), "{error}");
 }
 
+/// Threads that set up connections serve all clients.
+#[test]
+fn a_client_that_does_not_receive_holds_up_nobody_for_long() {
+    let (node, link, _there) = linked(Limits::OWN);
+    let context = Domain::open(Arc::clone(&node.node), SoftOptions::default()).unwrap();
+    let (attach, ring) = attach(context.number);
+    let (time, error) = loop {
+        let start = Instant::now();
+        if let Err(error) = link.attach(&context, attach, ring.as_fd()) {
+            break (start.elapsed(), error);
+        }
+    };
+    assert!(matches!(error, SendError::Congested(_)), "{error}");
+    assert!(time < Duration::from_secs(2), "{time:?}");
+}
+
 /// A message whose files did not arrive is refused alone.
 #[test]
 fn without_file_descriptors_each_message_is_refused_and_the_link_stays() {
@@ -228,7 +272,7 @@ fn without_file_descriptors_each_message_is_refused_and_the_link_stays() {
 }
 
 #[test]
-fn an_arena_that_a_peer_could_not_map_is_announced_again_for_a_while() {
+fn an_arena_that_a_peer_could_not_map_is_announced_again_ever_less_often() {
     let (node, link, there) = linked(Limits::OWN);
     let context = Domain::open(Arc::clone(&node.node), SoftOptions::default()).unwrap();
     let (attach, ring) = attach(context.number);
@@ -240,20 +284,124 @@ fn an_arena_that_a_peer_could_not_map_is_announced_again_for_a_while() {
     }
     let refused = LinkMessage::ArenaRefused { number: 5 };
     let mut now = Instant::now();
-    let mut announcements = 0;
-    let reason = loop {
+    let mut pauses = Vec::new();
+    for _ in 0..20 {
         assert_eq!(received(&there), Some(LinkMessage::Arena { number: 5 }));
-        announcements += 1;
-        if let Err(reason) = handle(&node.node, &link, Packet::Message(refused, Vec::new())) {
-            break reason;
+        let packet = Packet::Message(refused, Vec::new());
+        handle(&node.node, &link, packet).expect("the link stays");
+        let start = now;
+        while !there.wait(Duration::ZERO).unwrap() {
+            link.flush(now).unwrap();
+            now += Duration::from_millis(50);
         }
-        link.flush(now).unwrap();
-        assert!(matches!(there.receive(), Ok(Packet::Empty)), "not at once");
-        now += Duration::from_millis(100);
-        link.flush(now).unwrap();
+        pauses.push((now - start).as_millis());
+    }
+    assert!(pauses.is_sorted(), "{pauses:?}");
+    assert!((100..300).contains(&pauses[0]), "{pauses:?}");
+    assert!((6_000..7_000).contains(&pauses[19]), "{pauses:?}");
+}
+
+/// No other message and no thread makes the engine send: it does so by itself.
+#[test]
+fn the_engine_announces_a_refused_arena_again() {
+    let mut node = Accepting::new();
+    let socket = node.greeted(gid());
+    let links = node.node.links.all();
+    let link = links.first().expect("it was greeted");
+    let context = Domain::open(Arc::clone(&node.node), SoftOptions::default()).unwrap();
+    let (attach, ring) = attach(context.number);
+    node.node
+        .attach(&context, link, attach, ring.as_fd())
+        .unwrap();
+    let memory = Arc::new(SharedMemory::arena(4096).unwrap());
+    node.node
+        .announce_arena(&context, 5, &memory)
+        .expect("within the limits");
+    for _ in 0..2 {
+        received(&socket);
+    }
+    let announced = Some(LinkMessage::Arena { number: 5 });
+    assert_eq!(received(&socket), announced);
+    let refused = LinkMessage::ArenaRefused { number: 5 };
+    socket.send(refused, &[]).unwrap();
+    let now = Instant::now();
+    node.step_at(now);
+    node.step_at(now + Duration::from_millis(50));
+    node.step_at(now + Duration::from_millis(250));
+    assert_eq!(received(&socket), announced);
+}
+
+/// Run by the next test, as a process of another user: the kernel limits each user.
+#[test]
+#[ignore = "run by another test, as another user"]
+fn other_has_too_many_files_in_flight() {
+    let (node, link, there) = linked(Limits::OWN);
+    let context = Domain::open(Arc::clone(&node.node), SoftOptions::default()).unwrap();
+    let (attach, ring) = attach(context.number);
+    link.attach(&context, attach, ring.as_fd()).unwrap();
+    for _ in 0..2 {
+        received(&there);
+    }
+    // Other sockets of this user hold all files that may be in flight.
+    let mut pairs = Vec::new();
+    let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+    'full: loop {
+        let (from, to) = pair();
+        loop {
+            match from.send(LinkMessage::Arena { number: 1 }, &[file.as_fd()]) {
+                Ok(Sent::Whole) => {}
+                Ok(Sent::NoRoom) => break,
+                Ok(Sent::TooManyFiles) => {
+                    pairs.push((from, to));
+                    break 'full;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        pairs.push((from, to));
+    }
+    link.attach(&context, attach, ring.as_fd()).unwrap();
+    let memory = Arc::new(SharedMemory::arena(4096).unwrap());
+    link.announce_arena(context.number, 5, &memory).unwrap();
+    link.announce_arena(context.number, 6, &memory).unwrap();
+    link.withdraw_arena(5).unwrap();
+    // What has no files and needs nothing that waits goes past it.
+    let answer = LinkMessage::ArenaRefused { number: 7 };
+    link.respond(answer).unwrap();
+    assert_eq!(received(&there), Some(answer));
+    let start = Instant::now();
+    for seconds in 0..5 {
+        link.flush(start + Duration::from_secs(seconds)).unwrap();
+        assert!(link.take_failed().is_empty());
+    }
+    link.flush(start + Duration::from_secs(5)).unwrap();
+    assert_eq!(link.take_failed(), [(7, 8)]);
+    link.flush(start + Duration::from_secs(60)).unwrap();
+    assert!(matches!(there.receive(), Ok(Packet::Empty)));
+    for (_, to) in &pairs {
+        while let Ok(Packet::Message(..)) = to.receive() {}
+    }
+    link.flush(start + Duration::from_secs(61)).unwrap();
+    assert_eq!(received(&there), Some(LinkMessage::Arena { number: 6 }));
+    assert!(!link.is_waiting());
+}
+
+#[test]
+fn files_in_flight_to_other_processes_do_not_end_a_link() {
+    let name = "provider::soft::process::tests::messages::other_has_too_many_files_in_flight";
+    let run = move || {
+        // Of the whole process that is started, and of no other.
+        std::process::Command::new("/proc/self/exe")
+            .args(["--ignored", "--exact", name])
+            .output()
     };
-    assert!(announcements > 40, "{announcements}");
-    assert!(reason.contains("could not map"), "{reason}");
+    let Some(other) = as_other_user(run) else {
+        return;
+    };
+    let other = other.expect("a process");
+    let output = String::from_utf8_lossy(&other.stdout);
+    assert!(other.status.success(), "{output}");
+    assert!(output.contains("1 passed"), "{output}");
 }
 
 /// Run by the next test, as another process: its limit is everybody's in a process.

@@ -50,7 +50,9 @@ impl Accepting {
 
     /// Connects a socket that says nothing yet.
     fn connect(&self) -> LinkSocket {
-        LinkSocket::connect(self.node.gid).expect("the node listens")
+        let socket = LinkSocket::connect(self.node.gid).expect("the node listens");
+        socket.take_files().expect("a Unix socket");
+        socket
     }
 
     /// Connects and greets as the process of `gid`.

@@ -14,6 +14,7 @@ use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT}
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
+use crate::provider::soft::shared::peer_file::PeerFile;
 
 /// The sending half of a ring.
 #[derive(Debug)]
@@ -48,8 +49,11 @@ pub(crate) type NotifierFiles = [OwnedFd; 3];
 
 impl ContextNotifier {
     /// Adopts the files that a peer sent for one of its contexts.
-    pub(crate) fn from_peer(files: NotifierFiles, engine: EngineCaller) -> io::Result<Self> {
-        let [bits, note, wake] = files;
+    pub(crate) fn from_peer(
+        files: [impl Into<PeerFile>; 3],
+        engine: EngineCaller,
+    ) -> io::Result<Self> {
+        let [bits, note, wake] = files.map(Into::into);
         Ok(Self {
             bits: mapped(&bits, PeerMemory::ReadyBits)?,
             note: mapped(&note, PeerMemory::SleepNote)?,
@@ -59,7 +63,7 @@ impl ContextNotifier {
     }
 }
 
-fn mapped<T: InSharedMemory>(file: &OwnedFd, memory: PeerMemory) -> io::Result<Mapped<T>> {
+fn mapped<T: InSharedMemory>(file: &PeerFile, memory: PeerMemory) -> io::Result<Mapped<T>> {
     let mapping = Mapping::from_peer(file, size_of::<T>(), memory)?;
     // The length was just checked.
     Mapped::new(Arc::new(mapping)).ok_or_else(|| io::ErrorKind::InvalidData.into())
