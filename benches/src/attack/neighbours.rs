@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, SealFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::Target;
@@ -123,7 +123,8 @@ pub fn sparse(target: &Target, time: Duration) -> Outcome<String> {
 /// Fails if the attack cannot be tried.
 pub fn maps(target: &Target, time: Duration) -> Outcome<String> {
     const ARENAS: u64 = 70_000;
-    let arena = memory::empty_arena(4096)?;
+    let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    let arena = memory::shared_memory(4096, &[1], seals)?;
     announce(target, time, &arena, ARENAS)
 }
 

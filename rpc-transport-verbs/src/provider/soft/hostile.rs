@@ -429,8 +429,11 @@ fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
             sockets.add().expect("a pair of sockets").1
         }
         3 | 5 => {
-            let memory = SharedMemory::for_readers("forged", RING_LEN).expect("memory");
-            let SharedMemory { mapping, fd } = memory;
+            let memory = match kind {
+                3 => SharedMemory::arena(RING_LEN),
+                _ => SharedMemory::for_readers("forged", RING_LEN),
+            };
+            let SharedMemory { mapping, fd } = memory.expect("memory");
             scribble(&mapping, usize::from(script.short()), script.piece());
             fd
         }

@@ -1,29 +1,26 @@
-//! A context that many peer processes are connected to: what its empty polls cost, and that a message
-//! is found whose ready bit is lost.
-//!
-//! ```sh
-//! cargo test --release -p rpc-transport-verbs --lib --no-run
-//! PEERS=200 RINGS=200 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
-//!     --toggle-collect='*many_peers::poll_in_vain' PROGRAM --ignored many_peers --test-threads=1
-//! ```
-//!
-//! The difference between one peer with one ring and 200, divided by [`POLLS`], is what the other
-//! peers cost an empty poll.
+//! A context that many peer processes are connected to: that its polls do not look at all of them,
+//! that a message is found whose ready bit is lost, and that the rings of some peers do not displace
+//! those of others.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::context::peer::Peer;
+use super::context::queue_pair::NewRing;
 use super::process::node::Node;
 use super::process::node::domain::Domain;
+use super::shared::memory::{Mapping, PeerMemory};
+use super::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingReceiver, RingSender};
 use super::shared::wake::DomainReadyBits;
-use crate::verbs::types::{Access, Gid, Psn, RemoteEndpoint, RtrAttributes, RtsAttributes};
+use super::shared::wake_socket::EngineCaller;
+use crate::verbs::types::{
+    Access, AddressVector, Gid, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RtrAttributes,
+    RtsAttributes,
+};
 use crate::verbs::{
     CompletionQueue, Context, QueuePair, QueuePairConfig, SendRequest, Slot, WorkKind,
 };
-
-/// Polls that are counted.
-const POLLS: usize = 100_000;
 
 /// A context with queue pairs that are connected to themselves, and with ready bits for other
 /// processes, which do not exist.
@@ -64,8 +61,6 @@ impl Polled {
         }
     }
 
-    /// Does what is counted.
-    #[inline(never)]
     fn poll_in_vain(&mut self, polls: usize) {
         for _ in 0..polls {
             let completion = self.cq.poll_one().expect("the queue works");
@@ -88,18 +83,75 @@ fn connected_to_itself(mut qp: QueuePair, context: &Context) -> QueuePair {
     qp
 }
 
+/// The bits that a poll takes show which peers it looks at.
 #[test]
-#[ignore = "run under valgrind, which counts its instructions"]
-fn many_peers_and_empty_polls() {
-    let number = |name| std::env::var(name).map_or(200, |text| text.parse().expect("a number"));
-    let mut polled = Polled::new(number("RINGS").into(), 1..number("PEERS"));
-    // The engine may still be connecting the queue pair.
-    std::thread::sleep(Duration::from_millis(50));
-    // All rings but one go cold.
-    for _ in 0..POLLS {
-        assert!(polled.cq.poll_one().expect("the queue works").is_none());
+fn a_poll_looks_at_the_bits_of_one_peer() {
+    let polled = Polled::new(1, 1..201);
+    // The engine does not take bits meanwhile: it cannot enter the context.
+    let mut state = polled.domain.enter().expect("no fork");
+    state.common.ready.set_for_all(0);
+    let mut left = state.common.ready.count_set();
+    assert!(left >= 200);
+    let mut polls = 0;
+    while left > 0 {
+        let before = left;
+        let polled = state.poll(0, &mut Vec::new(), 1);
+        assert_eq!(polled.expect("the queue works"), 0);
+        left = state.common.ready.count_set();
+        assert!(before - left <= 1, "one poll took {}", before - left);
+        polls += 1;
+        assert!(polls <= 400, "{left} peers do not have their turn");
     }
-    polled.poll_in_vain(POLLS);
+}
+
+/// A ring that arrives before its queue pair is at RTR is kept, whatever other processes send for
+/// the same queue pair.
+#[test]
+fn the_early_rings_of_a_peer_displace_no_other_peers() {
+    const NUMBER: u32 = 5;
+    let polled = Polled::new(1, 1..1);
+    let number = polled.qps[0].qp_num().0;
+    let found = polled.domain.node.find_queue_pair(number);
+    let (_, qp_index) = found.expect("it was created");
+    // The rings of a gone process are closed: these are open.
+    let receiver = || RingReceiver::new(0, false).expect("a ring");
+    let receivers: Vec<_> = (0..20).map(|_| receiver()).collect();
+    let (_, files) = polled.domain.files_for(Gid([1; 16])).expect("files");
+    let notifier = ContextNotifier::from_peer(files, EngineCaller::default());
+    let notifier = Arc::new(notifier.expect("they are valid"));
+    // Many of one process, and of many processes.
+    let others = [1; 10].into_iter().chain(20..29);
+    let gids = [9].into_iter().chain(others).map(|peer| Gid([peer; 16]));
+    let mut state = polled.domain.enter().expect("no fork");
+    for to in [QpState::Reset, QpState::Init] {
+        let changed = state.modify(qp_index, to, &QpAttributes::default(), None);
+        changed.expect("a permitted transition");
+    }
+    for (gid, receiver) in gids.zip(&receivers) {
+        let ring = Mapping::from_peer(receiver.fd(), RING_LEN, PeerMemory::Ring);
+        let notifier = RingNotifier::new(Arc::clone(&notifier), 0);
+        let sender = RingSender::new(ring.expect("it is a ring"), notifier);
+        let ring = NewRing {
+            gid,
+            qp_num: NUMBER,
+            sender: sender.expect("it is a ring"),
+        };
+        state.attach(qp_index, number, ring);
+    }
+    let gid = Gid([9; 16]);
+    let attributes = QpAttributes {
+        address: Some(AddressVector {
+            gid,
+            ..AddressVector::default()
+        }),
+        dest_qp_num: Some(QpNum(NUMBER)),
+        ..QpAttributes::default()
+    };
+    let ready = (receiver(), Arc::new(Peer::new(gid)));
+    let changed = state.modify(qp_index, QpState::Rtr, &attributes, Some(ready));
+    changed.expect("RTR");
+    let (qp, _) = state.split(qp_index);
+    assert!(qp.link.sender.is_some(), "its ring was displaced");
 }
 
 /// The time of an empty poll does not follow the number of peers: not by more than what a machine

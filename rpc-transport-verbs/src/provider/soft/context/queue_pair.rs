@@ -1,6 +1,6 @@
 //! A queue pair of the device: its attributes, its queues and its two rings.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::general_send::Outstanding;
@@ -76,8 +76,9 @@ pub(crate) struct Link {
     pub(super) early: Vec<NewRing>,
     /// The remote queue pair whose process refused this side's ring before this side was in RTR.
     pub(super) refused_by: Option<(Gid, u32)>,
-    /// The peer's arena that the last descriptor named; a cache.
-    pub(crate) arena: Option<(u64, Arc<Mapping>)>,
+    /// The peer's arena that the last descriptor named; a cache. It does not keep an arena mapped
+    /// that the peer has withdrawn.
+    pub(crate) arena: Option<(u64, Weak<Mapping>)>,
 }
 
 /// Retry state of a queue pair.

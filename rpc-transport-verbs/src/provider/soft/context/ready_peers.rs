@@ -114,6 +114,21 @@ impl ReadyPeers {
         }
     }
 
+    /// Sets a bit of every peer, as these peers can.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn set_for_all(&self, index: usize) {
+        for peer in &self.peers {
+            peer.bits.set(index);
+        }
+    }
+
+    /// Returns the number of peers of whose first group a bit is set.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn count_set(&self) -> usize {
+        let is_set = |peer: &&ReadyPeer| peer.bits.has_any_in_first_group();
+        self.peers.iter().filter(is_set).count()
+    }
+
     /// Divides the looks at all peers into rounds, after a peer was added or removed.
     fn plan(&mut self) {
         self.turn = 0;

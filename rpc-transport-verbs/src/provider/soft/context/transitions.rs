@@ -13,8 +13,8 @@ use crate::verbs::types::{
     AsyncEvent, CompletionStatus, Gid, ModifyError, PathMigration, QpAttributes, QpNum, QpState,
 };
 
-/// Maximum number of rings kept for a queue pair that is not at RTR yet. One is expected; more are
-/// a peer's mistakes.
+/// Maximum number of rings kept for a queue pair that is not at RTR yet, each of another process.
+/// One is expected; more are mistakes of peers, or attacks.
 const MAX_EARLY_RINGS: usize = 4;
 
 impl State {
@@ -166,11 +166,11 @@ impl SoftQueuePair {
         }
         self.link
             .early
-            .retain(|ring| !ring.sender.is_receiver_closed());
-        if self.link.early.len() == MAX_EARLY_RINGS {
-            self.link.early.remove(0);
+            .retain(|early| early.gid != ring.gid && !early.sender.is_receiver_closed());
+        // No process displaces the ring of another.
+        if self.link.early.len() < MAX_EARLY_RINGS {
+            self.link.early.push(ring);
         }
-        self.link.early.push(ring);
     }
 
     /// Releases both rings: nothing more is received from the peer, and our descriptors are void.

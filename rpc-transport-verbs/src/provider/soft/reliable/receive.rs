@@ -1,7 +1,7 @@
 //! Receives messages: takes them out of a ring and puts them into posted receives.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::hooks::{inject, point};
 use crate::provider::soft::context::completion_queues::Completion;
@@ -35,8 +35,8 @@ pub(crate) enum ReceiveOutcome {
 
 /// Location of a message's bytes.
 enum Body {
-    /// In its slot of the ring, or in the sender's arena.
-    At(NonNull<u8>, usize),
+    /// In its slot of the ring, or in the sender's arena, which this keeps mapped.
+    At(NonNull<u8>, usize, Option<Arc<Mapping>>),
     /// In an arena that has not arrived over the link yet.
     NotMapped,
     /// Nowhere: the descriptor is invalid.
@@ -146,8 +146,8 @@ impl SoftQueuePair {
         if queue.has_lists() {
             return self.execute(common, &incoming);
         }
-        let (from, len) = match locate(&incoming, &self.link.peer, &mut self.link.arena) {
-            Body::At(from, len) => (from, len),
+        let (from, len, _arena) = match locate(&incoming, &self.link.peer, &mut self.link.arena) {
+            Body::At(from, len, arena) => (from, len, arena),
             Body::NotMapped => return Step::Wait,
             Body::Invalid => return self.fail_invalid_message(common),
         };
@@ -170,7 +170,7 @@ impl SoftQueuePair {
             return self.reject_message(common, local, remote);
         }
         // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender leaves
-        // alone until the acknowledgement, or in a mapped arena. The receive was checked to lie in a
+        // alone until the acknowledgement, or in an arena that `_arena` keeps mapped. The receive was checked to lie in a
         // region of this context, which stays registered while the owner word is held, and its
         // bytes belong to the device until its completion is polled. The two ranges are in different
         // mappings, so they do not overlap.
@@ -331,10 +331,10 @@ pub(crate) enum Step {
 fn locate(
     incoming: &Incoming,
     peer: &Option<Arc<Peer>>,
-    recent: &mut Option<(u64, Arc<Mapping>)>,
+    recent: &mut Option<(u64, Weak<Mapping>)>,
 ) -> Body {
     if !incoming.flags.has(Flags::DESCRIPTOR) {
-        return Body::At(incoming.payload, incoming.len);
+        return Body::At(incoming.payload, incoming.len, None);
     }
     if incoming.len != DESCRIPTOR_LEN {
         return Body::Invalid;
@@ -352,26 +352,63 @@ fn locate(
     let Some(descriptor) = Descriptor::parse(&bytes) else {
         return Body::Invalid;
     };
-    if recent
-        .as_ref()
-        .is_none_or(|(number, _)| *number != descriptor.arena)
-    {
-        let found = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
-        match found {
-            Some(arena) => *recent = Some((descriptor.arena, arena)),
-            None => return Body::NotMapped,
+    let cached = match recent {
+        Some((number, arena)) if *number == descriptor.arena => arena.upgrade(),
+        _ => None,
+    };
+    let arena = match cached {
+        Some(arena) => arena,
+        None => {
+            let found = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
+            let Some(arena) = found else {
+                return Body::NotMapped;
+            };
+            *recent = Some((descriptor.arena, Arc::downgrade(&arena)));
+            arena
         }
-    }
-    let Some((_, arena)) = recent else {
-        return Body::NotMapped;
     };
     match descriptor.offset_within(arena.len()) {
-        // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside the
-        // mapping, which `recent` keeps alive.
-        Some(offset) => Body::At(
-            unsafe { arena.start().add(offset) },
-            descriptor.len as usize,
-        ),
+        Some(offset) => {
+            // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside
+            // the mapping, which the body keeps alive.
+            let from = unsafe { arena.start().add(offset) };
+            Body::At(from, descriptor.len as usize, Some(arena))
+        }
         None => Body::Invalid,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::verbs::types::Gid;
+
+    /// What the peer has withdrawn no longer counts against its limits, so it must not stay mapped.
+    #[test]
+    fn an_arena_that_its_peer_has_withdrawn_is_unmapped() {
+        let peer = Arc::new(Peer::new(Gid([1; 16])));
+        assert!(peer.add_arena(7, Mapping::for_tests(4096)));
+        let mapping = Arc::downgrade(&peer.arena(7).unwrap());
+        let descriptor = Descriptor {
+            arena: 7,
+            offset: 96,
+            len: 4000,
+        };
+        let mut bytes = descriptor.encode();
+        let incoming = Incoming {
+            payload: NonNull::from(&mut bytes).cast(),
+            len: DESCRIPTOR_LEN,
+            flags: Flags(Flags::DESCRIPTOR),
+            sequence: 0,
+        };
+        let (peer, mut recent) = (Some(peer), None);
+        let mut locate = || locate(&incoming, &peer, &mut recent);
+        assert!(matches!(locate(), Body::At(_, 4000, Some(_))));
+        let body = locate();
+        peer.as_ref().unwrap().remove_arena(7);
+        assert!(mapping.upgrade().is_some(), "while the message is copied");
+        drop(body);
+        assert!(mapping.upgrade().is_none());
+        assert!(matches!(locate(), Body::NotMapped));
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    MemfdFlags, SealFlags, Stat, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -100,9 +100,15 @@ impl Mapping {
                 "a peer's ring, ready bits or sleep note has huge pages: only arenas may",
             ));
         }
-        let len = usize::try_from(fstat(fd)?.st_size).unwrap_or(0);
+        let file = fstat(fd)?;
+        let len = usize::try_from(file.st_size).unwrap_or(0);
         if len < min_len || len == 0 {
             return Err(invalid("a peer's memory is shorter than it has to be"));
+        }
+        // This process reads the arena, and a page that it is the first to read would be allocated
+        // at its expense. The seals permit no holes afterwards.
+        if memory == PeerMemory::Arena && has_holes(fd, &file)? {
+            return Err(invalid("a peer's arena has holes: it is not populated"));
         }
         // A peer's memory is never populated: the peer alone decides how long it is, and a page
         // that the peer has not written would be allocated at this process's expense.
@@ -116,6 +122,15 @@ const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 fn is_huge(fd: BorrowedFd<'_>) -> io::Result<bool> {
     // The magic number has 32 bits; the field is wider on some targets, and signed.
     Ok(fstatfs(fd)?.f_type as u32 == HUGETLBFS_MAGIC)
+}
+
+/// Returns true if parts of a file have no memory yet. Huge pages are not concerned: a mapping
+/// reserves them from a pool of their own, or fails.
+fn has_holes(fd: BorrowedFd<'_>, file: &Stat) -> io::Result<bool> {
+    let populated = u64::try_from(file.st_blocks)
+        .unwrap_or(0)
+        .saturating_mul(512);
+    Ok(populated < u64::try_from(file.st_size).unwrap_or(u64::MAX) && !is_huge(fd)?)
 }
 
 impl Drop for Mapping {
@@ -148,7 +163,8 @@ enum Pages {
 /// What a peer's memory is for. It determines the access of its mapping, and what is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerMemory {
-    /// Mapped for reading; the peer has sealed it, so that no third process writes it.
+    /// Mapped for reading. The peer has sealed it: no process that gets the file later can write
+    /// it. Those that mapped it for writing before still can.
     Arena,
     /// As an arena.
     SleepNote,
@@ -229,6 +245,10 @@ impl SharedMemory {
         let fd = rustix::fs::memfd_create(name, flags)?;
         ftruncate(&fd, len as u64)?;
         let mapping = Mapping::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, pages)?;
+        // The kernel does not say if it could not populate a mapping, and peers refuse holes.
+        if pages == Pages::AtOnce && has_holes(fd.as_fd(), &fstat(&fd)?)? {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         // Only after our own mapping: this seal rejects every later writable mapping, and holes.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals)?;
@@ -263,14 +283,17 @@ mod tests {
 
     #[test]
     fn what_peers_only_read_cannot_be_mapped_writable_by_a_peer_nor_punched() {
-        for memory in [
-            SharedMemory::arena(5000).unwrap(),
-            SharedMemory::for_readers("test", 5000).unwrap(),
+        for (memory, kind) in [
+            (SharedMemory::arena(5000), PeerMemory::Arena),
+            (
+                SharedMemory::for_readers("test", 5000),
+                PeerMemory::SleepNote,
+            ),
         ] {
+            let memory = memory.unwrap();
             assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::Ring).is_err());
             assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::ReadyBits).is_err());
-            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::Arena).is_ok());
-            assert!(Mapping::from_peer(&memory.fd, 5000, PeerMemory::SleepNote).is_ok());
+            assert!(Mapping::from_peer(&memory.fd, 5000, kind).is_ok());
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             assert!(fallocate(&memory.fd, hole, 0, 4096).is_err());
         }
@@ -327,6 +350,33 @@ mod tests {
             .lines()
             .find(|line| line.starts_with("HugePages_Free:"));
         line.is_some_and(|line| !line.ends_with(" 0"))
+    }
+
+    /// Reading a hole would allocate its page at the reader's expense.
+    #[test]
+    fn an_arena_with_a_hole_is_refused() {
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+        let arena = |populated| {
+            let fd = file(SealFlags::empty(), MemfdFlags::empty(), 3 * PAGE);
+            fallocate(&fd, FallocateFlags::empty(), 0, populated).unwrap();
+            fcntl_add_seals(&fd, seals).unwrap();
+            Mapping::from_peer(&fd, 1, PeerMemory::Arena)
+        };
+        for populated in [1, 2 * PAGE as u64] {
+            let error = arena(populated).unwrap_err();
+            assert!(error.to_string().contains("holes"), "{error}");
+        }
+        assert!(arena(3 * PAGE as u64).is_ok());
+    }
+
+    /// Peers refuse others.
+    #[test]
+    fn an_arena_is_populated_before_it_is_used() {
+        for len in [1, PAGE + 1, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 1] {
+            let arena = SharedMemory::arena(len).unwrap();
+            let file = fstat(&arena.fd).unwrap();
+            assert!(file.st_blocks * 512 >= file.st_size, "{len}: {file:?}");
+        }
     }
 
     #[test]

@@ -10,9 +10,15 @@
 //! A send into a full socket fails, and the socket is readable already. A peer can fill its own
 //! socket, or shut it down, and then does not wake the context any more; the sockets of other peers
 //! are not concerned.
+//!
+//! A peer can send files beside its bytes, which no correct peer does. A file that is received
+//! without room for it is closed by the receiving thread, and closing it can block that thread for
+//! as long as the peer likes. So the kernel is told to refuse such a send. Where it cannot do that,
+//! the files are received, and closed by another thread. A socket's own queue may hold files as
+//! well, so the sockets, too, are closed by that thread.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +26,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags,
+    SocketType, recvmsg, send, socketpair, sockopt,
 };
 
-use super::peer_file::PeerFile;
+use super::peer_file::{PeerFile, set_takes_files};
 
 /// The peer's end of a pair: wakes the context.
 #[derive(Debug)]
@@ -62,6 +69,24 @@ fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     )?)
 }
 
+/// Takes bytes out of a socket, and the files beside them, without blocking. Returns the number of
+/// bytes: 0 at the end.
+fn receive_now(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            files.map(PeerFile::from).for_each(drop);
+        }
+    }
+    Ok(received.bytes)
+}
+
+/// Maximum number of files that the kernel sends with a message (SCM_MAX_FD). A receive never
+/// returns the files of two messages.
+const MAX_FILES: usize = 253;
 /// Bytes taken out of a socket at a time. A correct peer has seldom more than one on its way.
 const DRAINED: usize = 512;
 /// Sockets emptied at a time.
@@ -76,7 +101,7 @@ pub(crate) struct WakeSockets {
 
 #[derive(Debug)]
 struct Sockets {
-    by_token: HashMap<u64, OwnedFd>,
+    by_token: HashMap<u64, PeerFile>,
     next_token: u64,
 }
 
@@ -104,19 +129,31 @@ impl WakeSockets {
     pub(crate) fn add(&self) -> io::Result<(WakeToken, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let (own, peers) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // On older kernels this has no effect: `drain` receives the files.
+        set_takes_files(&own, false)?;
+        // Otherwise, an urgent byte that is not read is dropped, with the files beside it.
+        sockopt::set_socket_oobinline(&own, true)?;
         let mut sockets = self.sockets();
         let token = sockets.next_token;
         sockets.next_token += 1;
         let data = epoll::EventData::new_u64(token);
         epoll::add(&self.epoll, &own, data, epoll::EventFlags::IN)?;
-        sockets.by_token.insert(token, own);
+        sockets.by_token.insert(token, PeerFile::from(own));
         Ok((WakeToken(token), peers))
     }
 
     /// Closes the socket of a peer.
     pub(crate) fn remove(&self, token: WakeToken) {
-        // Closing the file, of which there is no copy, also removes it from the epoll set.
-        self.sockets().by_token.remove(&token.0);
+        self.remove_from(&mut self.sockets(), token.0);
+    }
+
+    fn remove_from(&self, sockets: &mut Sockets, token: u64) {
+        if let Some(socket) = sockets.by_token.remove(&token) {
+            // Closing the file would leave it in the epoll set while there is a copy of it: a child
+            // of a fork has one.
+            let deleted = epoll::delete(&self.epoll, &socket);
+            debug_assert!(deleted.is_ok(), "{deleted:?}");
+        }
     }
 
     /// Empties the sockets, so that the file is not readable until the next byte: up to
@@ -132,16 +169,16 @@ impl WakeSockets {
         if events.is_empty() {
             return;
         }
-        let by_token = &mut self.sockets().by_token;
+        let mut sockets = self.sockets();
         for event in events {
             let token = event.data.u64();
-            let Some(socket) = by_token.get(&token) else {
+            let Some(socket) = sockets.by_token.get(&token) else {
                 continue;
             };
             let mut bytes = [0; DRAINED];
-            match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR) => {}
-                Ok((_, 0)) | Err(_) => drop(by_token.remove(&token)),
+            // Other errors say nothing about the peer: its bytes stay, and are tried again.
+            if let Ok(0) | Err(Errno::CONNRESET) = receive_now(socket.as_fd(), &mut bytes) {
+                self.remove_from(&mut sockets, token);
             }
         }
     }
@@ -193,13 +230,16 @@ impl EngineCaller {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::io::IoSlice;
+    use std::net::TcpStream;
     use std::time::{Duration, Instant};
 
     use rustix::event::{PollFd, PollFlags, poll};
     use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, fstat, memfd_create};
-    use rustix::net::{Shutdown, shutdown};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, Shutdown, sendmsg, shutdown};
 
     use super::*;
+    use crate::provider::soft::shared::peer_file::tests::lingering;
 
     fn is_readable(sockets: &WakeSockets) -> bool {
         let mut files = [PollFd::new(sockets, PollFlags::IN)];
@@ -268,6 +308,109 @@ mod tests {
         assert!(!is_readable(&sockets));
         good.wake();
         assert!(is_readable(&sockets));
+    }
+
+    /// The child of a fork has a copy of each socket, and so does this test.
+    #[test]
+    fn a_socket_at_its_end_is_not_watched_although_there_is_a_copy() {
+        let sockets = WakeSockets::new().unwrap();
+        let (token, peer) = sockets.add().unwrap();
+        let copy = own_end(&sockets, token);
+        drop(peer);
+        assert!(is_readable(&sockets));
+        sockets.drain();
+        assert!(!is_readable(&sockets));
+        let (token, peer) = sockets.add().unwrap();
+        let another = own_end(&sockets, token);
+        sockets.remove(token);
+        drop(peer);
+        assert!(!is_readable(&sockets));
+        drop((copy, another));
+    }
+
+    fn own_end(sockets: &WakeSockets, token: WakeToken) -> OwnedFd {
+        let own = &sockets.sockets().by_token[&token.0];
+        own.as_fd().try_clone_to_owned().unwrap()
+    }
+
+    /// Sends a byte, and a file whose close blocks. Returns the other end of the file, if the kernel
+    /// has sent it.
+    fn send_lingering(socket: &OwnedFd, flags: SendFlags) -> rustix::io::Result<TcpStream> {
+        let (file, other) = lingering(Duration::from_secs(1000));
+        let files = [file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+        let flags = flags | SendFlags::DONTWAIT;
+        let sent = sendmsg(socket, &[IoSlice::new(&[1])], &mut ancillary, flags);
+        match sent {
+            // The last copy is on its way.
+            Ok(_) => drop(file),
+            Err(_) => drop(PeerFile::from(file)),
+        }
+        sent.map(|_| other)
+    }
+
+    fn kernel_refuses_files() -> bool {
+        let flags = SocketFlags::CLOEXEC;
+        let (here, there) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        set_takes_files(&here, false).unwrap();
+        send_lingering(&there, SendFlags::empty()).is_err()
+    }
+
+    /// Runs on another thread. Fails if that takes long: it is blocked.
+    fn within_time(what: impl FnOnce() + Send + 'static) {
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            what();
+            let _ = done.send(());
+        });
+        is_done
+            .recv_timeout(Duration::from_secs(20))
+            .expect("it does not block");
+    }
+
+    #[test]
+    fn a_peer_cannot_send_files_that_block_the_receiver() {
+        for flags in [SendFlags::empty(), SendFlags::OOB] {
+            for is_old_kernel in [false, true] {
+                for is_read in [false, true] {
+                    let sockets = WakeSockets::new().unwrap();
+                    let (token, peer) = sockets.add().unwrap();
+                    if is_old_kernel {
+                        set_takes_files(own_end(&sockets, token), true).unwrap();
+                    }
+                    let sent = send_lingering(&peer, flags);
+                    assert_eq!(sent.is_ok(), is_old_kernel || !kernel_refuses_files());
+                    within_time(move || {
+                        if is_read {
+                            sockets.drain();
+                            assert!(!is_readable(&sockets));
+                        }
+                        sockets.remove(token);
+                    });
+                    // The file is closed: its data ends.
+                    if let Ok(mut other) = sent {
+                        let limit = Some(Duration::from_secs(20));
+                        other.set_read_timeout(limit).unwrap();
+                        io::copy(&mut other, &mut io::sink()).expect("the end of the data");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The peer has the other end, and so can put files into the socket that it sends.
+    #[test]
+    fn a_socket_of_a_peer_that_contains_files_does_not_block_its_holder() {
+        let flags = SocketFlags::CLOEXEC;
+        let (peer, sent) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let _other = send_lingering(&peer, SendFlags::empty()).unwrap();
+        within_time(|| drop(WakeSender::from_peer(sent).unwrap()));
+        let (file, _other) = lingering(Duration::from_secs(1000));
+        within_time(|| assert!(WakeSender::from_peer(file).is_err()));
     }
 
     #[test]

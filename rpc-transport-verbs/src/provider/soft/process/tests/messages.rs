@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{fallocate, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::super::inbound::handle;
@@ -23,11 +24,14 @@ fn linked(limits: Limits) -> (Accepting, Link, LinkSocket) {
     (node, Link::new(peer, u64::MAX, true, here, limits), there)
 }
 
-/// Memory of `len` bytes, sealed as a peer's arena is, of which nothing was ever written.
-fn empty_arena(len: u64) -> OwnedFd {
+/// Memory of `len` bytes, sealed as a peer's arena is, of which the first `populated` are there.
+fn arena(len: u64, populated: u64) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("test", flags).expect("a file");
     ftruncate(&file, len).expect("any length");
+    if populated > 0 {
+        fallocate(&file, FallocateFlags::empty(), 0, populated).expect("memory");
+    }
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
     fcntl_add_seals(&file, seals).expect("seals");
     file
@@ -42,13 +46,21 @@ fn announce(node: &Node, link: &Link, number: u64, file: OwnedFd) -> Result<(), 
 }
 
 #[test]
-fn a_long_and_empty_arena_costs_no_memory() {
+fn a_long_and_empty_arena_is_refused_and_costs_no_memory() {
     let (node, link, _there) = linked(Limits::OWN);
-    let file = empty_arena(4 << 30);
+    let file = arena(4 << 30, 0);
     let again = file.try_clone().expect("a descriptor");
-    announce(&node.node, &link, 1, file).expect("it is within the limits");
-    assert_eq!(link.peer.arena_usage(), (1, 4 << 30));
+    let reason = announce(&node.node, &link, 1, file).unwrap_err();
+    assert!(reason.contains("holes"), "{reason}");
+    assert_eq!(link.peer.arena_usage(), (0, 0));
     assert_eq!(fstat(&again).expect("a file").st_blocks, 0);
+}
+
+#[test]
+fn an_arena_counts_until_it_is_gone() {
+    let (node, link, _there) = linked(Limits::OWN);
+    announce(&node.node, &link, 1, arena(8192, 8192)).expect("it is within the limits");
+    assert_eq!(link.peer.arena_usage(), (1, 8192));
     let gone = LinkMessage::ArenaGone { number: 1 };
     handle(&node.node, &link, Packet::Message(gone, Vec::new())).expect("it was there");
     assert_eq!(link.peer.arena_usage(), (0, 0));
@@ -58,22 +70,26 @@ fn a_long_and_empty_arena_costs_no_memory() {
 fn a_peer_that_announces_more_than_agreed_loses_its_link() {
     let (node, link, _there) = linked(Limits::OWN);
     let longest = Limits::OWN.max_arena_bytes;
-    announce(&node.node, &link, 1, empty_arena(4096)).expect("it is within the limits");
-    let reason = announce(&node.node, &link, 2, empty_arena(longest)).unwrap_err();
+    let file = arena(4096, 4096);
+    let file = || file.try_clone().expect("a descriptor");
+    announce(&node.node, &link, 1, file()).expect("it is within the limits");
+    // The test has not so much memory to populate: the peer's first arena is as long as that.
+    let first = SharedMemory::for_writers("test", longest as usize - 4096).expect("any length");
+    assert!(link.peer.add_arena(2, first.mapping));
+    let reason = announce(&node.node, &link, 3, file()).unwrap_err();
     let both = [longest, longest + 4096].map(|number| number.to_string());
     assert!(
         both.iter().all(|number| reason.contains(number)),
         "{reason}"
     );
     // What was refused takes nothing.
-    assert_eq!(link.peer.arena_usage(), (1, 4096));
-    let reason = announce(&node.node, &link, 1, empty_arena(4096)).unwrap_err();
+    assert_eq!(link.peer.arena_usage(), (2, longest));
+    link.peer.remove_arena(2);
+    let reason = announce(&node.node, &link, 1, file()).unwrap_err();
     assert!(reason.contains("twice"), "{reason}");
 
     let (node, link, _there) = linked(Limits::OWN);
     let limit = u64::from(Limits::OWN.max_arenas);
-    let file = empty_arena(4096);
-    let file = || file.try_clone().expect("a descriptor");
     for number in 0..limit {
         announce(&node.node, &link, number, file()).expect("it is within the limits");
     }
