@@ -13,6 +13,7 @@ use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Transport, VersionRange};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::{Context, Gid};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use transport_harness::{PATIENCE, Rig, Side, device, forward_challenge, frame, step_until};
 
 fn rig() -> Rig {
@@ -530,4 +531,31 @@ fn a_client_says_what_it_met() {
     });
     let error = error_from(&address, Duration::from_millis(100));
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+}
+
+/// The time of a dial covers the link over which the client proves its GID.
+#[test]
+fn a_server_whose_process_accepts_no_link_is_waited_for_as_long_as_the_dial_may_take() {
+    let context = Context::open("soft").unwrap();
+    let Gid(mut gid) = context.query_gid(1, 0).unwrap();
+    gid[15] ^= 0x55;
+    let digits: String = gid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = SocketAddrUnix::new_abstract_name(format!("verbline-soft-{digits}").as_bytes());
+    let silent = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    bind(&silent, &name.unwrap()).unwrap();
+    listen(&silent, 8).unwrap();
+    let address = served_by(move |mut stream| {
+        // A message of field 5: the GID, and a number of 16 bytes.
+        let mut challenge = vec![0x2a, 36, 0x0a, 16];
+        challenge.extend(gid);
+        challenge.extend([0x12, 16]);
+        challenge.extend([7; 16]);
+        stream.write_all(&handshake_frame(2, &challenge)).unwrap();
+        read_to_end(&mut stream);
+    });
+    let started = Instant::now();
+    let error = error_from(&address, Duration::from_millis(100));
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+    assert!(error.to_string().contains("prove its GID"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(3), "{error}");
 }

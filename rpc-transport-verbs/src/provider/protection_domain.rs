@@ -1,5 +1,7 @@
 //! A protection domain of either provider.
 
+use std::time::Duration;
+
 #[cfg(feature = "rdma")]
 use super::foreign;
 #[cfg(feature = "rdma")]
@@ -56,10 +58,11 @@ impl ProtectionDomain {
         }
     }
 
-    /// Proves to the process of `gid` that this process's GID is its own.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
+    /// Proves to the process of `gid` that this process's GID is its own. Takes about this time at
+    /// most.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce, time: Duration) -> Result<(), ModifyError> {
         match self {
-            Self::Soft(domain) => domain.claim(gid, nonce),
+            Self::Soft(domain) => domain.claim(gid, nonce, time),
             #[cfg(feature = "rdma")]
             Self::Rdma(_) => Err(ModifyError::Os {
                 action: "claim a GID: the device is not the software device",

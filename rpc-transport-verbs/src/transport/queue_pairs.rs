@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT};
 use crate::transport::failure::LaneFailure;
@@ -190,9 +191,15 @@ impl QueuePairs {
         awaited.map_err(QueuePairError::Claim)
     }
 
-    /// Proves to the process of `gid` that this process's GID is its own.
-    pub(crate) fn claim(&self, gid: [u8; 16], nonce: [u8; 16]) -> Result<(), QueuePairError> {
-        Ok(self.domain.claim(Gid(gid), nonce)?)
+    /// Proves to the process of `gid` that this process's GID is its own. Takes about this time at
+    /// most.
+    pub(crate) fn claim(
+        &self,
+        gid: [u8; 16],
+        nonce: [u8; 16],
+        time: Duration,
+    ) -> Result<(), QueuePairError> {
+        Ok(self.domain.claim(Gid(gid), nonce, time)?)
     }
 
     /// Creates a queue pair and moves it to INIT.

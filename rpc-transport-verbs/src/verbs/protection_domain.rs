@@ -1,6 +1,7 @@
 //! Protection domains: the regions, queues and queue pairs that may be used together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::registered_memory::RegisteredMemory;
@@ -63,9 +64,14 @@ impl ProtectionDomain {
     }
 
     /// Proves to the process of `gid` that this process's GID is its own, on the software device:
-    /// sends it a number that it has made up.
-    pub(crate) fn claim(&self, gid: Gid, nonce: [u8; 16]) -> Result<(), ModifyError> {
-        self.raw.claim(gid, nonce)
+    /// sends it a number that it has made up. Takes about this time at most.
+    pub(crate) fn claim(
+        &self,
+        gid: Gid,
+        nonce: [u8; 16],
+        time: Duration,
+    ) -> Result<(), ModifyError> {
+        self.raw.claim(gid, nonce, time)
     }
 
     /// Deallocates the domain (`ibv_dealloc_pd(3)`).

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::super::limits::in_range;
 use super::unsupported::check_access;
@@ -76,10 +77,11 @@ impl ProtectionDomain {
             })
     }
 
-    /// Proves to the process of `gid` that this process's GID is its own.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
+    /// Proves to the process of `gid` that this process's GID is its own. Takes about this time at
+    /// most.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce, time: Duration) -> Result<(), ModifyError> {
         self.domain.node.check()?;
-        self.domain.node.claim(gid, nonce)
+        self.domain.node.claim(gid, nonce, time)
     }
 
     pub(crate) fn create_srq(

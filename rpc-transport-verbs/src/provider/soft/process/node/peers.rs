@@ -102,15 +102,27 @@ impl Node {
     /// Does not dial a process whose GID was offered to this one: see
     /// [`Claims`](super::super::claims::Claims).
     pub(crate) fn connect(&self, gid: Gid) -> Result<Arc<Link>, ModifyError> {
-        self.link_to(gid, !self.claims.is_offered(gid))
+        self.link_to(gid, !self.claims.is_offered(gid), GREETING_TIME)
     }
 
-    fn link_to(&self, gid: Gid, may_dial: bool) -> Result<Arc<Link>, ModifyError> {
-        let result = match self.links.access(gid) {
-            Access::Open(link) => Ok(link),
-            Access::Wait(attempt) => attempt.wait(),
-            Access::Dial(dialing) if may_dial => dialing.finish(self.dial(gid)),
-            Access::Dial(dialing) => dialing.finish(Err(LinkError::Gone)),
+    fn link_to(&self, gid: Gid, may_dial: bool, time: Duration) -> Result<Arc<Link>, ModifyError> {
+        let start = Instant::now();
+        let result = loop {
+            let left = time.saturating_sub(start.elapsed());
+            break match self.links.access(gid) {
+                Access::Open(link) => Ok(link),
+                Access::Wait(attempt) => match attempt.wait(left) {
+                    // The thread that dialed had less time than this one has.
+                    Some(Err(LinkError::Busy(_) | LinkError::Silent(_)))
+                        if start.elapsed() < time =>
+                    {
+                        continue;
+                    }
+                    result => result.unwrap_or(Err(LinkError::Silent(time))),
+                },
+                Access::Dial(dialing) if may_dial => dialing.finish(self.dial(gid, left)),
+                Access::Dial(dialing) => dialing.finish(Err(LinkError::Gone)),
+            };
         };
         result.map_err(|error| ModifyError::Unreachable {
             gid,
@@ -119,10 +131,10 @@ impl Node {
         })
     }
 
-    fn dial(&self, gid: Gid) -> Result<Arc<Link>, LinkError> {
+    fn dial(&self, gid: Gid, time: Duration) -> Result<Arc<Link>, LinkError> {
         let wait = |socket: &LinkSocket, left: Duration| self.wait_for_answer(socket, left);
         let (socket, limits): (LinkSocket, Limits) =
-            dial::dial(gid, self.gid, GREETING_TIME, &wait)?;
+            dial::dial(gid, self.gid, time.min(GREETING_TIME), &wait)?;
         let token = self.next_token();
         // The engine ignores the token until the link is in the table.
         self.watch(&socket, token).map_err(|errno| LinkError::Os {
@@ -168,9 +180,9 @@ impl Node {
     }
 
     /// Proves to the process of `gid` that this process has its own GID: sends back a number that
-    /// the process made up.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
-        let link = self.link_to(gid, true)?;
+    /// the process made up. Takes about this time at most.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce, time: Duration) -> Result<(), ModifyError> {
+        let link = self.link_to(gid, true, time.min(GREETING_TIME))?;
         let sent = link.respond(LinkMessage::Claim { nonce });
         self.after_sending(&link, sent)
             .map_err(|error| ModifyError::Unreachable {

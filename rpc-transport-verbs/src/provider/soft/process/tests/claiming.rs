@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::super::claims::AwaitedClaim;
+use super::super::greeting::GREETING_TIME;
 use super::*;
 
 /// Has a node wait for the claim of the process of `gid`.
@@ -83,7 +84,10 @@ fn a_node_claims_its_gid_over_a_link_that_it_dials() {
     let mut there = Accepting::new();
     let (awaited, claims) = awaited(&there, here.node.gid);
     thread::scope(|scope| {
-        let claiming = scope.spawn(|| here.node.claim(awaited.own_gid(), awaited.nonce()));
+        let claiming = scope.spawn(|| {
+            here.node
+                .claim(awaited.own_gid(), awaited.nonce(), GREETING_TIME)
+        });
         wait_until("the claim", || {
             there.step();
             claiming.is_finished()
