@@ -221,14 +221,41 @@ fn a_gid_that_is_not_proven_takes_no_place_and_ends_in_time() {
 }
 
 #[test]
-fn a_client_with_the_gids_of_two_processes_is_refused() {
+fn a_client_with_two_endpoints_to_prove_is_refused() {
     let rig = rig();
     let context = Context::open("soft").unwrap();
     let Gid(gid) = context.query_gid(1, 0).unwrap();
     let mut other = gid;
     other[15] ^= 0x55;
-    let answer = answer_to(&rig, &hello_of(&[gid, other]));
-    assert_says(&answer, "of two processes");
+    for gids in [[gid, other], [gid, gid]] {
+        let answer = answer_to(&rig, &hello_of(&gids));
+        assert_says(&answer, "offers 2 endpoints of the software device");
+    }
+    assert_unharmed(rig);
+}
+
+/// A stranger to which a client connects has the client prove an offer that the client has not
+/// made.
+#[test]
+fn a_proof_of_one_offer_is_none_of_another() {
+    let mut rig = rig();
+    let context = Context::open("soft").unwrap();
+    let Gid(gid) = context.query_gid(1, 0).unwrap();
+    let upstream = rig.address();
+    let address = served_by(move |mut client| {
+        let mut server = TcpStream::connect(upstream).unwrap();
+        server.write_all(&hello_from(gid)).unwrap();
+        forward_challenge(&mut server, &mut client);
+        let refusal = read_to_end(&mut server);
+        assert_says(&refusal, "or another queue pair, than was claimed");
+        client.write_all(&refusal).unwrap();
+    });
+    let error = rig
+        .client
+        .transport
+        .connect(&address, b"hello", PATIENCE)
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
     assert_unharmed(rig);
 }
 

@@ -239,8 +239,8 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
     }
 }
 
-/// Proves to the server that the GID of an offered endpoint is this process's. Takes about this time
-/// at most.
+/// Proves to the server that the GID of an offered endpoint is this process's. Takes about this
+/// time at most.
 fn prove(
     offers: &[LaneOffer<'_>],
     challenge: &Challenge,
@@ -253,7 +253,7 @@ fn prove(
     Ok(offer
         .lane
         .queue_pairs
-        .claim(challenge.gid, challenge.nonce, time)?)
+        .claim(&offer.qp_init, challenge.gid, challenge.nonce, time)?)
 }
 
 /// Why this side cannot prove its GID.

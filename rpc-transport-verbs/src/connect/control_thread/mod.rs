@@ -85,8 +85,8 @@ enum Command {
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(LivenessConnection),
     JobDone(Token, JobResult),
-    /// A claim of the GID that a client offers has come: from the process of that GID, or from
-    /// another one.
+    /// A claim of the GID that a client offers has come: true if it is from the process of that
+    /// GID, for the queue pair that the client offers.
     Claimed(Token, bool),
 }
 

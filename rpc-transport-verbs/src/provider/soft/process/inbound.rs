@@ -17,6 +17,7 @@ use super::outbound::Link;
 use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 use crate::provider::soft::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingSender};
+use crate::verbs::types::QpNum;
 
 /// Maximum number of arenas that this process maps for all its peers: a quarter of the mappings
 /// that the kernel allows a process by default, which rings need as well.
@@ -120,7 +121,9 @@ fn carry_out(
         }
         // The engine handles it after the messages before it.
         LinkMessage::Wake => {}
-        LinkMessage::Claim { nonce } => node.claims.claim(peer.gid, nonce),
+        LinkMessage::Claim { nonce, qp_num } => {
+            node.claims.claim(peer.gid, nonce, QpNum(qp_num));
+        }
         LinkMessage::Attach {
             from,
             to,

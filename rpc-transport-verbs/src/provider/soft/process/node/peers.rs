@@ -20,7 +20,7 @@ use super::domain::Domain;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::wake_socket::WakeToken;
-use crate::verbs::types::{Gid, ModifyError};
+use crate::verbs::types::{Gid, ModifyError, QpNum};
 
 impl Node {
     /// Returns the entry of the process with this GID; creates it if there is none.
@@ -175,15 +175,27 @@ impl Node {
     }
 
     /// Waits for the process of `gid` to claim it: see [`Claims`](super::super::claims::Claims).
-    pub(crate) fn expect_claim(&self, gid: Gid, on_claim: OnClaim) -> io::Result<AwaitedClaim> {
-        Ok(self.claims.expect(self.gid, gid, on_claim)?)
+    pub(crate) fn expect_claim(
+        &self,
+        gid: Gid,
+        qp_num: QpNum,
+        on_claim: OnClaim,
+    ) -> io::Result<AwaitedClaim> {
+        Ok(self.claims.expect(self.gid, gid, qp_num, on_claim)?)
     }
 
     /// Proves to the process of `gid` that this process has its own GID: sends back a number that
-    /// the process made up. Takes about this time at most.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce, time: Duration) -> Result<(), ModifyError> {
+    /// the process made up for this process's offer of `qp_num`. Takes about this time at most.
+    pub(crate) fn claim(
+        &self,
+        gid: Gid,
+        nonce: Nonce,
+        qp_num: QpNum,
+        time: Duration,
+    ) -> Result<(), ModifyError> {
         let link = self.link_to(gid, true, time.min(GREETING_TIME))?;
-        let sent = link.respond(LinkMessage::Claim { nonce });
+        let qp_num = qp_num.0;
+        let sent = link.respond(LinkMessage::Claim { nonce, qp_num });
         self.after_sending(&link, sent)
             .map_err(|error| ModifyError::Unreachable {
                 gid,

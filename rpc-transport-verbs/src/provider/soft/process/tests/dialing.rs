@@ -6,6 +6,7 @@ use super::super::dial::dial;
 use super::super::greeting::{GREETING_TIME, LinkError, Refusal};
 use super::super::links::{Access, Links};
 use super::*;
+use crate::verbs::types::QpNum;
 
 /// Time limit of these dials, instead of the real one.
 const SHORT: Duration = Duration::from_millis(100);
@@ -173,7 +174,7 @@ fn a_thread_with_more_time_dials_again() {
     thread::scope(|scope| {
         let claiming = scope.spawn(|| {
             let start = Instant::now();
-            let error = node.claim(there, [7; 16], 3 * SHORT).unwrap_err();
+            let error = node.claim(there, [7; 16], QpNum(5), 3 * SHORT).unwrap_err();
             (start.elapsed(), error)
         });
         thread::sleep(SHORT);
