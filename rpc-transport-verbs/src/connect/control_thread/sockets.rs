@@ -170,7 +170,7 @@ impl Sockets {
 
     /// Registers a source. On rare kernel errors (out of memory, the limit on watches), logs a
     /// warning and returns the source; the caller proceeds without it.
-    fn add(&mut self, source: Source) -> Result<Token, Source> {
+    pub(super) fn add(&mut self, source: Source) -> Result<Token, Source> {
         self.last_token += 1;
         let token = self.last_token;
         let data = epoll::EventData::new_u64(token);
@@ -312,7 +312,7 @@ impl Sockets {
         }
     }
 
-    fn accept(&mut self, token: Token) {
+    pub(super) fn accept(&mut self, token: Token) {
         for _ in 0..ACCEPT_BATCH {
             let Some(Source::Listener(listener, config)) = self.sources.get(&token) else {
                 return;
@@ -356,6 +356,8 @@ impl Sockets {
             }
             if let Ok(token) = self.add(Source::Incoming(client)) {
                 self.handshakes.add(token, host, self.clock.running());
+                // Mostly its hello is there, and takes it a stage on before a flood of others can.
+                self.handle_event(token, epoll::EventFlags::IN);
             }
         }
     }
