@@ -13,6 +13,7 @@ use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Transport, VersionRange};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::{Context, Gid};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use transport_harness::{PATIENCE, Rig, Side, device, forward_challenge, frame, step_until};
 
 fn rig() -> Rig {
@@ -220,14 +221,41 @@ fn a_gid_that_is_not_proven_takes_no_place_and_ends_in_time() {
 }
 
 #[test]
-fn a_client_with_the_gids_of_two_processes_is_refused() {
+fn a_client_with_two_endpoints_to_prove_is_refused() {
     let rig = rig();
     let context = Context::open("soft").unwrap();
     let Gid(gid) = context.query_gid(1, 0).unwrap();
     let mut other = gid;
     other[15] ^= 0x55;
-    let answer = answer_to(&rig, &hello_of(&[gid, other]));
-    assert_says(&answer, "of two processes");
+    for gids in [[gid, other], [gid, gid]] {
+        let answer = answer_to(&rig, &hello_of(&gids));
+        assert_says(&answer, "offers 2 endpoints of the software device");
+    }
+    assert_unharmed(rig);
+}
+
+/// A stranger to which a client connects has the client prove an offer that the client has not
+/// made.
+#[test]
+fn a_proof_of_one_offer_is_none_of_another() {
+    let mut rig = rig();
+    let context = Context::open("soft").unwrap();
+    let Gid(gid) = context.query_gid(1, 0).unwrap();
+    let upstream = rig.address();
+    let address = served_by(move |mut client| {
+        let mut server = TcpStream::connect(upstream).unwrap();
+        server.write_all(&hello_from(gid)).unwrap();
+        forward_challenge(&mut server, &mut client);
+        let refusal = read_to_end(&mut server);
+        assert_says(&refusal, "or another queue pair, than was claimed");
+        client.write_all(&refusal).unwrap();
+    });
+    let error = rig
+        .client
+        .transport
+        .connect(&address, b"hello", PATIENCE)
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
     assert_unharmed(rig);
 }
 
@@ -530,4 +558,31 @@ fn a_client_says_what_it_met() {
     });
     let error = error_from(&address, Duration::from_millis(100));
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+}
+
+/// The time of a dial covers the link over which the client proves its GID.
+#[test]
+fn a_server_whose_process_accepts_no_link_is_waited_for_as_long_as_the_dial_may_take() {
+    let context = Context::open("soft").unwrap();
+    let Gid(mut gid) = context.query_gid(1, 0).unwrap();
+    gid[15] ^= 0x55;
+    let digits: String = gid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = SocketAddrUnix::new_abstract_name(format!("verbline-soft-{digits}").as_bytes());
+    let silent = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    bind(&silent, &name.unwrap()).unwrap();
+    listen(&silent, 8).unwrap();
+    let address = served_by(move |mut stream| {
+        // A message of field 5: the GID, and a number of 16 bytes.
+        let mut challenge = vec![0x2a, 36, 0x0a, 16];
+        challenge.extend(gid);
+        challenge.extend([0x12, 16]);
+        challenge.extend([7; 16]);
+        stream.write_all(&handshake_frame(2, &challenge)).unwrap();
+        read_to_end(&mut stream);
+    });
+    let started = Instant::now();
+    let error = error_from(&address, Duration::from_millis(100));
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+    assert!(error.to_string().contains("prove its GID"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(3), "{error}");
 }

@@ -119,7 +119,7 @@ pub fn offer(stream: &TcpStream, own: &Gid) -> Outcome<OwnedFd> {
     match handshake::receive_frame(stream)? {
         Body::Challenge(challenge) => {
             let link = dial(&Gid::try_from(&challenge.gid[..])?, own)?;
-            send(&link, &links::claim(&challenge.nonce), &[])?;
+            send(&link, &links::claim(&challenge.nonce, QP_NUMBER), &[])?;
             Ok(link)
         }
         other => Err(format!("the server answered {other:?}").into()),

@@ -93,7 +93,12 @@ impl Dialer<Dialed> for HandshakeDialer {
         let mut response = response.map_err(failed)?;
         if let ServerResponse::Challenge(challenge) = &response {
             asked_us = monotonic_us();
-            prove(&offers, challenge).map_err(|error| device_error(error.into()))?;
+            let late = |error: io::Error| failed((Reached::Challenged, error.into()));
+            let left = deadline.left().map_err(late)?;
+            prove(&offers, challenge, left).map_err(|error| match deadline.left() {
+                Ok(_) => device_error(error.into()),
+                Err(timed_out) => late(timed_out),
+            })?;
             response = read_response(&mut stream, &mut handshake, &deadline)
                 .map_err(|error| failed((Reached::Claimed(handshake.received()), error)))?;
         }
@@ -234,8 +239,13 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
     }
 }
 
-/// Proves to the server that the GID of an offered endpoint is this process's.
-fn prove(offers: &[LaneOffer<'_>], challenge: &Challenge) -> Result<(), ProofError> {
+/// Proves to the server that the GID of an offered endpoint is this process's. Takes about this
+/// time at most.
+fn prove(
+    offers: &[LaneOffer<'_>],
+    challenge: &Challenge,
+    time: Duration,
+) -> Result<(), ProofError> {
     let index = challenge.client_endpoint;
     let soft = |offer: &&LaneOffer<'_>| offer.device_address().kind == SOFT;
     let offer = offers.get(index).filter(soft);
@@ -243,7 +253,7 @@ fn prove(offers: &[LaneOffer<'_>], challenge: &Challenge) -> Result<(), ProofErr
     Ok(offer
         .lane
         .queue_pairs
-        .claim(challenge.gid, challenge.nonce)?)
+        .claim(&offer.qp_init, challenge.gid, challenge.nonce, time)?)
 }
 
 /// Why this side cannot prove its GID.
@@ -366,6 +376,8 @@ enum Reached {
     Connected,
     /// How much of the response has arrived.
     HelloSent(Received),
+    /// The server demands a proof of this side's GID.
+    Challenged,
     /// This side has proven its GID, and this much of the response has arrived.
     Claimed(Received),
     Welcomed,
@@ -381,6 +393,9 @@ impl fmt::Display for Reached {
                     "this side's hello was sent, and {received} of the response arrived"
                 )
             }
+            Self::Challenged => f.write_str(
+                "the server's process did not answer, to which this side has to prove its GID",
+            ),
             Self::Claimed(received) => {
                 write!(
                     f,

@@ -124,7 +124,8 @@ impl LivenessConnection {
         self.interval_end = interval.and_then(|interval| now.checked_add(interval));
     }
 
-    fn begin_series(&mut self, now: Instant) {
+    /// Begins a series of questions about the server's clock, if this side asks. Otherwise nothing.
+    pub(crate) fn begin_series(&mut self, now: Instant) {
         if let ClockRole::Asks { exchange, .. } = &mut self.clock_role {
             let asks = exchange.begin_series(monotonic_us());
             self.next_series = now.checked_add(CLOCK_INTERVAL);

@@ -75,9 +75,9 @@ pub(crate) enum AcceptError {
 /// Why a client cannot be asked to prove the GID that it offers. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChallengeError {
-    /// A process has one GID.
-    #[error("the client offers the software device of two processes, but it is one process")]
-    SeveralProcesses,
+    /// A client has the software device once, and it proves one endpoint.
+    #[error("the client offers {0} endpoints of the software device, but a client has one")]
+    SeveralEndpoints(usize),
     /// The device failed.
     #[error("the server's device failed: {0}")]
     Device(#[from] QueuePairError),
@@ -103,15 +103,15 @@ pub(crate) fn challenge(
     let Ok(fit) = choice::matching_endpoints(local, &client.endpoints) else {
         return Ok(None);
     };
-    let gid = client.endpoints[fit[0]].gid;
-    if fit.iter().any(|index| client.endpoints[*index].gid != gid) {
-        return Err(ChallengeError::SeveralProcesses);
-    }
-    let awaited = lane.queue_pairs.expect_claim(gid, on_claim)?;
+    let [index] = fit[..] else {
+        return Err(ChallengeError::SeveralEndpoints(fit.len()));
+    };
+    let endpoint = &client.endpoints[index];
+    let awaited = lane.queue_pairs.expect_claim(endpoint, on_claim)?;
     let challenge = Challenge {
         gid: awaited.own_gid().0,
         nonce: awaited.nonce(),
-        client_endpoint: fit[0],
+        client_endpoint: index,
     };
     Ok(Some((challenge, awaited)))
 }

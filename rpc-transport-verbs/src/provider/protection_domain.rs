@@ -1,5 +1,7 @@
 //! A protection domain of either provider.
 
+use std::time::Duration;
+
 #[cfg(feature = "rdma")]
 use super::foreign;
 #[cfg(feature = "rdma")]
@@ -8,7 +10,7 @@ use super::{
     AddressHandle, AwaitedClaim, CompletionQueue, MemoryRegion, MemoryWindow, Nonce, OnClaim,
     QueuePair, QueuePairConfig, SharedReceiveQueue, soft,
 };
-use crate::verbs::types::{Access, AddressVector, Gid, ModifyError, VerbsError, WindowType};
+use crate::verbs::types::{Access, AddressVector, Gid, ModifyError, QpNum, VerbsError, WindowType};
 
 #[derive(Debug)]
 pub(crate) enum ProtectionDomain {
@@ -42,24 +44,32 @@ impl ProtectionDomain {
         })
     }
 
-    /// Waits for a process to prove that a GID is its own: see [`soft::ProtectionDomain`]. Fails on
-    /// an RDMA device, whose peers have no such proof.
+    /// Waits for a process to prove that a GID is its own, and that it offers a queue pair: see
+    /// [`soft::ProtectionDomain`]. Fails on an RDMA device, whose peers have no such proof.
     pub(crate) fn expect_claim(
         &self,
         gid: Gid,
+        qp_num: QpNum,
         on_claim: OnClaim,
     ) -> Result<AwaitedClaim, VerbsError> {
         match self {
-            Self::Soft(domain) => domain.expect_claim(gid, on_claim),
+            Self::Soft(domain) => domain.expect_claim(gid, qp_num, on_claim),
             #[cfg(feature = "rdma")]
             Self::Rdma(_) => Err(foreign("expect_claim", "the domain")),
         }
     }
 
-    /// Proves to the process of `gid` that this process's GID is its own.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
+    /// Proves to the process of `gid` that this process's GID is its own, and that it offers
+    /// `qp_num`. Takes about this time at most.
+    pub(crate) fn claim(
+        &self,
+        gid: Gid,
+        nonce: Nonce,
+        qp_num: QpNum,
+        time: Duration,
+    ) -> Result<(), ModifyError> {
         match self {
-            Self::Soft(domain) => domain.claim(gid, nonce),
+            Self::Soft(domain) => domain.claim(gid, nonce, qp_num, time),
             #[cfg(feature = "rdma")]
             Self::Rdma(_) => Err(ModifyError::Os {
                 action: "claim a GID: the device is not the software device",

@@ -13,6 +13,18 @@
 //! `reading - answered` and at most `reading - asked`. The estimate is the middle; its error is half
 //! the time of the exchange, however that divides between the two directions. Then the error grows
 //! with time, because no two clocks run at the same rate.
+//!
+//! Deadlines are [`Instant`](std::time::Instant)s, so the clock is `CLOCK_MONOTONIC`, whose rate
+//! `adjtimex(2)` changes by at most 500 millionths while it corrects the time of day. The error grows
+//! by that much for either host. It does not cover a clock that goes wrong by more:
+//!
+//! * a daemon may change the length of the kernel's tick, as chrony does to correct a large offset,
+//!   by default by up to 83,333 millionths (`maxslewrate`);
+//! * the clock of a virtual machine that is paused may stand still, or jump when it goes on.
+//!
+//! Until the next series of questions, a few seconds later, deadlines may then be off by as much as
+//! the clock is. A series begins at once when the control thread finds that it ran late by more than
+//! a second, or when an answer contradicts the estimate.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +34,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rpc_core::transport::PeerClock;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The largest difference in rate between two clocks that is reckoned with, in millionths. The
-/// oscillators of computers are off by less than 100 millionths each.
-const DRIFT_PPM: i64 = 200;
+/// The largest difference in rate between two clocks that is reckoned with, in millionths: either may
+/// be slewed by 500 millionths. Oscillators are off by less than 100.
+const DRIFT_PPM: i64 = 2 * 500;
 
 /// Microseconds by which the readings may be off: each is a whole number, and the core converts a
 /// deadline with an error of a few.
@@ -71,13 +83,18 @@ impl ClockEstimate {
         self.error_us.saturating_add(growth_us)
     }
 
+    /// Returns true if this estimate and a newer one cannot both be right: one of the clocks has
+    /// jumped, or runs at another rate.
+    pub(crate) fn contradicts(&self, newer: &Self, now_us: i64) -> bool {
+        let error_us = self.error_us(now_us).saturating_add(newer.error_us(now_us));
+        newer.ahead_us.wrapping_sub(self.ahead_us).unsigned_abs() > error_us as u64
+    }
+
     /// Returns the better one of this estimate and a newer one: the one with the smaller error now.
-    /// If they contradict each other, one of the clocks has jumped, and the newer one is right.
+    /// If they contradict each other, the newer one is right.
     pub(crate) fn or_newer(self, newer: Self, now_us: i64) -> Self {
-        let (own, newer_error) = (self.error_us(now_us), newer.error_us(now_us));
-        let apart_us = newer.ahead_us.wrapping_sub(self.ahead_us).unsigned_abs();
-        let is_contradiction = apart_us > own.saturating_add(newer_error) as u64;
-        if is_contradiction || newer_error <= own {
+        let is_better = newer.error_us(now_us) <= self.error_us(now_us);
+        if is_better || self.contradicts(&newer, now_us) {
             newer
         } else {
             self
@@ -212,8 +229,8 @@ mod tests {
         assert_eq!(estimate.ahead_us, 5_000_000 - 1_000_100);
         let error_us = |age_us| Some(estimate.peer_clock(1_000_000 + age_us)?.error_us);
         assert_eq!(error_us(0), Some(101 + 5 + 1));
-        // 200 millionths of ten seconds.
-        assert_eq!(error_us(10_000_000), Some(101 + 5 + 1 + 2000));
+        // 1000 millionths of ten seconds: both hosts may slew their clocks.
+        assert_eq!(error_us(10_000_000), Some(101 + 5 + 1 + 10_000));
         // After half a day without an answer, the clock is not known well enough.
         assert_eq!(error_us(50_000_000_000), None);
         assert_eq!(error_us(i64::MAX / 2), None);

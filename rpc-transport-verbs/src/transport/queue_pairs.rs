@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT};
 use crate::transport::failure::LaneFailure;
@@ -179,20 +180,29 @@ impl QueuePairs {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Waits for a process to prove that a GID of the software device is its own: see
+    /// Waits for a process to prove that an endpoint of the software device is its own: see
     /// [`ProtectionDomain::expect_claim`].
     pub(crate) fn expect_claim(
         &self,
-        gid: [u8; 16],
+        endpoint: &Endpoint,
         on_claim: impl FnOnce(bool) + Send + 'static,
     ) -> Result<AwaitedClaim, QueuePairError> {
-        let awaited = self.domain.expect_claim(Gid(gid), on_claim);
+        let (gid, qp_num) = (Gid(endpoint.gid), QpNum(endpoint.qp_number));
+        let awaited = self.domain.expect_claim(gid, qp_num, on_claim);
         awaited.map_err(QueuePairError::Claim)
     }
 
-    /// Proves to the process of `gid` that this process's GID is its own.
-    pub(crate) fn claim(&self, gid: [u8; 16], nonce: [u8; 16]) -> Result<(), QueuePairError> {
-        Ok(self.domain.claim(Gid(gid), nonce)?)
+    /// Proves to the process of `gid` that a queue pair and its GID are this process's. Takes about
+    /// this time at most.
+    pub(crate) fn claim(
+        &self,
+        qp_init: &QpInit,
+        gid: [u8; 16],
+        nonce: [u8; 16],
+        time: Duration,
+    ) -> Result<(), QueuePairError> {
+        let qp_num = qp_init.queue_pair.qp_num();
+        Ok(self.domain.claim(Gid(gid), nonce, qp_num, time)?)
     }
 
     /// Creates a queue pair and moves it to INIT.

@@ -1,6 +1,7 @@
 //! Protection domains: the regions, queues and queue pairs that may be used together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::Context;
 use super::registered_memory::RegisteredMemory;
@@ -8,6 +9,7 @@ use super::types::access::Access;
 use super::types::busy::Busy;
 use super::types::gid::Gid;
 use super::types::modify_error::ModifyError;
+use super::types::queue_pair_attributes::QpNum;
 use super::types::verbs_error::VerbsError;
 use crate::provider;
 pub(crate) use crate::provider::AwaitedClaim;
@@ -52,20 +54,29 @@ impl ProtectionDomain {
         Ok(RegisteredMemory::new(raw, Arc::clone(&self.raw)))
     }
 
-    /// Waits, on the software device, for a process to prove that a GID is its own. `on_claim` runs
-    /// once, with the result, on the device's thread, and must not wait.
+    /// Waits, on the software device, for a process to prove that a GID is its own, and that it
+    /// offers the queue pair `qp_num`. `on_claim` runs once, with the result, on the device's
+    /// thread, and must not wait.
     pub(crate) fn expect_claim(
         &self,
         gid: Gid,
+        qp_num: QpNum,
         on_claim: impl FnOnce(bool) + Send + 'static,
     ) -> Result<AwaitedClaim, VerbsError> {
-        self.raw.expect_claim(gid, Box::new(on_claim))
+        self.raw.expect_claim(gid, qp_num, Box::new(on_claim))
     }
 
     /// Proves to the process of `gid` that this process's GID is its own, on the software device:
-    /// sends it a number that it has made up.
-    pub(crate) fn claim(&self, gid: Gid, nonce: [u8; 16]) -> Result<(), ModifyError> {
-        self.raw.claim(gid, nonce)
+    /// sends it a number that it has made up, with that of the queue pair that was offered. Takes
+    /// about this time at most.
+    pub(crate) fn claim(
+        &self,
+        gid: Gid,
+        nonce: [u8; 16],
+        qp_num: QpNum,
+        time: Duration,
+    ) -> Result<(), ModifyError> {
+        self.raw.claim(gid, nonce, qp_num, time)
     }
 
     /// Deallocates the domain (`ibv_dealloc_pd(3)`).

@@ -39,10 +39,10 @@ pub fn greeting(gid: &Gid) -> [Vec<u8>; 2] {
     ]
 }
 
-/// Returns the message that proves the sender's GID.
+/// Returns the message that proves the sender's GID, for the queue pair that it has offered.
 #[must_use]
-pub fn claim(nonce: &[u8]) -> Vec<u8> {
-    packet(CLAIM, &[nonce])
+pub fn claim(nonce: &[u8], qp_number: u32) -> Vec<u8> {
+    packet(CLAIM, &[nonce, &qp_number.to_le_bytes()])
 }
 
 /// Returns true if a message accepts a greeting.
@@ -70,8 +70,8 @@ pub fn is_context(packet: &[u8]) -> bool {
     packet.starts_with(&CONTEXT.to_le_bytes())
 }
 
-/// Returns the announcement of a ring in which the queue pair `from` receives from `to`, which needs
-/// the ring's file.
+/// Returns the announcement of a ring in which the queue pair `from` receives from `to`, which
+/// needs the ring's file.
 #[must_use]
 pub fn attach(from: u32, to: u32) -> Vec<u8> {
     let fields = [from, to, OUR_CONTEXT, 0].map(u32::to_le_bytes);

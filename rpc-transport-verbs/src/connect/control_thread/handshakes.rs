@@ -3,9 +3,11 @@
 //!
 //! A stranger can connect and stay silent, or send a byte now and then. So the number of handshakes
 //! is limited, in all and for each host. When a limit is reached, a handshake of the host that has
-//! most of them ends: the one whose client has kept it waiting for the longest time. Only a
-//! completed message counts as progress. An honest client completes a stage within milliseconds,
-//! so it is seldom the oldest, and never in the place of a host that has more handshakes.
+//! most of them ends: the one whose client has kept it waiting for the longest time. Until the
+//! client's GID is proven, that is the time since it connected: a hello costs a stranger nothing. An
+//! honest client completes a stage within milliseconds, so it is seldom the oldest of its host. A
+//! handshake ends only for its own host, or for one that has no more handshakes than its host. All
+//! users of a host count as one host, so over loopback, a user can end the handshakes of another.
 //!
 //! A stage that waits for this side has no deadline, and ends only for a host that has fewer
 //! handshakes.
@@ -62,8 +64,8 @@ impl From<SocketAddr> for ClientHost {
     }
 }
 
-/// A stage of a handshake. The order is the one in which handshakes of one host end to make room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A stage of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The client was rejected and has not closed its socket yet.
     Rejected,
@@ -75,6 +77,26 @@ pub(super) enum Stage {
     Welcomed,
     /// The client is admitted, and waits for its queue pair.
     Admitted,
+}
+
+/// A rank of stages. The order is the one in which handshakes of one host end to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Rejected,
+    Unproven,
+    Welcomed,
+    Admitted,
+}
+
+impl Stage {
+    fn rank(self) -> Rank {
+        match self {
+            Self::Rejected => Rank::Rejected,
+            Self::Incoming | Self::Challenged => Rank::Unproven,
+            Self::Welcomed => Rank::Welcomed,
+            Self::Admitted => Rank::Admitted,
+        }
+    }
 }
 
 /// What a new client of a host finds.
@@ -92,9 +114,9 @@ pub(super) enum Room {
 /// The position of a handshake among those of its host: the first ends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
-    stage: Stage,
-    /// Ascending with time, so the oldest is first. Descending in the stage
-    /// [`Admitted`](Stage::Admitted), because the oldest is the next to be served.
+    rank: Rank,
+    /// Ascending with the time at which the rank was reached, so the oldest is first. Descending in
+    /// the rank [`Admitted`](Rank::Admitted), because the oldest is the next to be served.
     order: u64,
     token: Token,
 }
@@ -102,6 +124,7 @@ struct Position {
 #[derive(Debug)]
 struct Entry {
     host: ClientHost,
+    stage: Stage,
     position: Position,
     /// When the stage has lasted too long, if it waits for the client.
     deadline: Option<Duration>,
@@ -118,8 +141,8 @@ pub(super) struct Handshakes {
     /// number, the one with the first position is last.
     ranks: BTreeSet<(usize, Reverse<Position>)>,
     deadlines: BTreeSet<(Duration, Token)>,
-    /// Number of stages that were ever entered.
-    entered: u64,
+    /// Number of ranks that were ever reached.
+    reached: u64,
 }
 
 impl Handshakes {
@@ -132,7 +155,7 @@ impl Handshakes {
             hosts: HashMap::new(),
             ranks: BTreeSet::new(),
             deadlines: BTreeSet::new(),
-            entered: 0,
+            reached: 0,
         }
     }
 
@@ -151,7 +174,7 @@ impl Handshakes {
             return Room::Free;
         };
         match first {
-            Some(first) if first.stage != Stage::Admitted || own_count + 1 < count => {
+            Some(first) if first.rank != Rank::Admitted || own_count + 1 < count => {
                 Room::InPlaceOf(first.token)
             }
             _ => Room::None,
@@ -162,11 +185,8 @@ impl Handshakes {
     pub(super) fn add(&mut self, token: Token, host: ClientHost, now: Duration) {
         let entry = Entry {
             host,
-            position: Position {
-                stage: Stage::Incoming,
-                order: 0,
-                token,
-            },
+            stage: Stage::Incoming,
+            position: self.next_position(Stage::Incoming, token),
             deadline: None,
         };
         self.entries.insert(token, entry);
@@ -176,33 +196,43 @@ impl Handshakes {
     /// Records the stage that a handshake is in. It begins now unless the handshake was in it.
     pub(super) fn enter(&mut self, token: Token, stage: Stage, now: Duration) {
         let entry = self.entries.get(&token);
-        if entry.is_some_and(|entry| entry.position.stage != stage) {
+        if entry.is_some_and(|entry| entry.stage != stage) {
             self.begin(token, stage, now);
         }
     }
 
+    fn next_position(&mut self, stage: Stage, token: Token) -> Position {
+        self.reached += 1;
+        let rank = stage.rank();
+        Position {
+            rank,
+            order: match rank {
+                Rank::Admitted => u64::MAX - self.reached,
+                _ => self.reached,
+            },
+            token,
+        }
+    }
+
     fn begin(&mut self, token: Token, stage: Stage, now: Duration) {
+        let reached = self.next_position(stage, token);
         let Some(entry) = self.entries.get_mut(&token) else {
             return;
         };
-        self.entered += 1;
-        let position = Position {
-            stage,
-            order: match stage {
-                Stage::Admitted => u64::MAX - self.entered,
-                _ => self.entered,
-            },
-            token,
-        };
+        entry.stage = stage;
         let deadline = (stage != Stage::Admitted).then_some(now + self.timeout);
-        let (host, before) = (entry.host, entry.position);
         if let Some(deadline) = std::mem::replace(&mut entry.deadline, deadline) {
             self.deadlines.remove(&(deadline, token));
         }
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, token));
         }
-        entry.position = position;
+        let (host, before) = (entry.host, entry.position);
+        // A stage of the same rank does not make the handshake younger.
+        if before.rank != reached.rank {
+            entry.position = reached;
+        }
+        let position = entry.position;
         self.change_host(host, |positions| {
             positions.remove(&before);
             positions.insert(position);
@@ -215,6 +245,7 @@ impl Handshakes {
             host,
             position,
             deadline,
+            ..
         } = self.entries.remove(&token)?;
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, token));
@@ -324,6 +355,35 @@ mod tests {
         assert_eq!(connect(&mut handshakes, 6, host(2)), Room::InPlaceOf(4));
     }
 
+    /// A hello with a GID that anyone can list makes a handshake `Challenged`.
+    #[test]
+    fn a_flood_of_unproven_hellos_takes_no_place_of_a_client_that_has_just_connected() {
+        const LIMIT: u64 = 50;
+        let mut handshakes = handshakes(1000, LIMIT as usize);
+        let flood = |handshakes: &mut Handshakes, token| {
+            let room = connect(handshakes, token, host(1));
+            handshakes.enter(token, Stage::Challenged, Duration::ZERO);
+            room
+        };
+        for token in 1..=LIMIT {
+            assert_eq!(flood(&mut handshakes, token), Room::Free);
+        }
+        let honest = LIMIT + 1;
+        assert_eq!(
+            connect(&mut handshakes, honest, host(1)),
+            Room::InPlaceOf(1)
+        );
+        for token in 2..=LIMIT {
+            let room = flood(&mut handshakes, LIMIT + token);
+            assert_eq!(room, Room::InPlaceOf(token));
+        }
+        // The challenge makes it no younger.
+        handshakes.enter(honest, Stage::Challenged, Duration::ZERO);
+        assert_eq!(handshakes.room_for(host(1)), Room::InPlaceOf(honest));
+        handshakes.enter(honest, Stage::Admitted, Duration::ZERO);
+        assert_eq!(handshakes.room_for(host(1)), Room::InPlaceOf(LIMIT + 2));
+    }
+
     #[test]
     fn at_the_common_limit_the_host_with_most_handshakes_loses_one() {
         let mut handshakes = handshakes(6, 100);
@@ -382,7 +442,7 @@ mod tests {
             steps in prop::collection::vec((0..6_u8, 0..4_u8, 0..64_usize), 0..300),
         ) {
             let mut handshakes = handshakes(8, 5);
-            // Token, host, stage, and the number of the step that began the stage.
+            // Token, host, stage, and the number of the step that reached the stage's rank.
             let mut model: Vec<(Token, u8, Stage, usize)> = Vec::new();
             for (number, (action, from, index)) in steps.into_iter().enumerate() {
                 let token = number as Token + 1;
@@ -401,10 +461,11 @@ mod tests {
                         prop_assert!(own < 5 || host == from);
                         prop_assert!(stage != Stage::Admitted || own + 1 < most);
                         for &(_, other, other_stage, other_began) in &model {
-                            if other == host && other_stage == stage && stage != Stage::Admitted {
+                            let (rank, other_rank) = (stage.rank(), other_stage.rank());
+                            if other == host && other_rank == rank && rank != Rank::Admitted {
                                 prop_assert!(began <= other_began);
                             }
-                            prop_assert!(other != host || stage <= other_stage);
+                            prop_assert!(other != host || rank <= other_rank);
                         }
                         model.remove(at);
                     }
@@ -413,13 +474,20 @@ mod tests {
                     }
                 } else if !model.is_empty() {
                     let at = index % model.len();
-                    let stage = [Stage::Admitted, Stage::Welcomed, Stage::Rejected][action as usize];
+                    let stage = match (action, from) {
+                        (0, 1) => Stage::Challenged,
+                        (0, _) => Stage::Admitted,
+                        (1, _) => Stage::Welcomed,
+                        _ => Stage::Rejected,
+                    };
                     if from == 0 {
                         handshakes.remove(model.remove(at).0).unwrap();
                     } else if model[at].2 != stage {
                         handshakes.enter(model[at].0, stage, Duration::ZERO);
+                        if model[at].2.rank() != stage.rank() {
+                            model[at].3 = number;
+                        }
                         model[at].2 = stage;
-                        model[at].3 = number;
                     }
                 }
                 prop_assert_eq!(handshakes.entries.len(), model.len());

@@ -53,8 +53,8 @@ pub(super) enum NextAction {
     Close,
     /// Call [`challenge`](IncomingClient::challenge).
     Challenge,
-    /// Create the queue pair: through this port, for the endpoints that the client offers. The claim
-    /// lives until it exists.
+    /// Create the queue pair: through this port, for the endpoints that the client offers. The
+    /// claim lives until it exists.
     CreateQueuePair(Port, Offer, Admitted, Option<AwaitedClaim>),
     /// The handshake is complete. The bytes that the client sent after it are keepalives.
     Open(LivenessConnection, Vec<u8>),
@@ -167,14 +167,14 @@ impl IncomingClient {
     }
 
     /// Handles a claim of the GID that the client offers. `is_its_own` tells whether it came from
-    /// the process of that GID.
+    /// the process of that GID, for the queue pair that the client offers.
     pub(super) fn claimed(&mut self, is_its_own: bool) -> NextAction {
         match std::mem::replace(&mut self.state, State::Rejected) {
             State::Challenged(offer, claim) if is_its_own => self.admit(offer, Some(claim)),
             State::Challenged(..) => {
                 self.state = State::Incoming;
                 self.refuse(
-                    "the client offers the GID of another process than the one that claimed it",
+                    "the client offers another process's GID, or another queue pair, than was claimed",
                 )
             }
             // The client was rejected in the meantime.
@@ -280,8 +280,8 @@ impl IncomingClient {
         self.refuse(&reason)
     }
 
-    /// Rejects the client to make room for another one. Strangers can cause this often, so it is not
-    /// logged for each client.
+    /// Rejects the client to make room for another one. Strangers can cause this often, so it is
+    /// not logged for each client.
     pub(super) fn make_room(&mut self) {
         let reason = format!(
             "too many handshakes are in flight and this one has waited for the longest time: {}; try again",

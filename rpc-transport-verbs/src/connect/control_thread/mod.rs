@@ -23,6 +23,8 @@ mod incoming_client;
 mod preparer;
 mod run_clock;
 mod sockets;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
@@ -85,8 +87,8 @@ enum Command {
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(LivenessConnection),
     JobDone(Token, JobResult),
-    /// A claim of the GID that a client offers has come: from the process of that GID, or from
-    /// another one.
+    /// A claim of the GID that a client offers has come: true if it is from the process of that
+    /// GID, for the queue pair that the client offers.
     Claimed(Token, bool),
 }
 
@@ -99,6 +101,14 @@ const WAKEUP: Token = 0;
 
 impl Control {
     fn start() -> io::Result<Self> {
+        let (control, mut sockets) = Self::new()?;
+        thread::Builder::new()
+            .name("verbline-control".to_owned())
+            .spawn(move || sockets.run())?;
+        Ok(control)
+    }
+
+    fn new() -> io::Result<(Self, Sockets)> {
         let wakeup = Arc::new(EventFd::new()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
@@ -112,7 +122,7 @@ impl Control {
             commands: sender,
             wakeup: Arc::clone(&wakeup),
         };
-        let mut sockets = Sockets {
+        let sockets = Sockets {
             epoll,
             wakeup,
             control: control.clone(),
@@ -128,10 +138,7 @@ impl Control {
             made_room: MadeRoom::default(),
             deadlines: BinaryHeap::new(),
         };
-        thread::Builder::new()
-            .name("verbline-control".to_owned())
-            .spawn(move || sockets.run())?;
-        Ok(control)
+        Ok((control, sockets))
     }
 
     /// Handles handshakes on a bound socket until the returned value is dropped.

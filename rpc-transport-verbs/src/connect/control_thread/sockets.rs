@@ -32,6 +32,10 @@ const ACCEPT_BATCH: usize = 64;
 /// that cannot be accepted would wake the thread again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How late the thread may run before it measures the clocks of all servers again: the process, or
+/// its machine, may have been stopped.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Minimum time between two log lines about handshakes that ended in favor of new clients.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -129,7 +133,7 @@ impl Sockets {
 
     /// Starts watching a liveness connection. `read` holds bytes that were already read from its
     /// socket.
-    fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) {
+    pub(super) fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) {
         liveness.start(Instant::now());
         let deadline = liveness.deadline();
         let end = liveness.handle_bytes(read);
@@ -170,7 +174,7 @@ impl Sockets {
 
     /// Registers a source. On rare kernel errors (out of memory, the limit on watches), logs a
     /// warning and returns the source; the caller proceeds without it.
-    fn add(&mut self, source: Source) -> Result<Token, Source> {
+    pub(super) fn add(&mut self, source: Source) -> Result<Token, Source> {
         self.last_token += 1;
         let token = self.last_token;
         let data = epoll::EventData::new_u64(token);
@@ -227,7 +231,7 @@ impl Sockets {
         }
     }
 
-    fn handle_event(&mut self, token: Token, flags: epoll::EventFlags) {
+    pub(super) fn handle_event(&mut self, token: Token, flags: epoll::EventFlags) {
         match self.sources.get_mut(&token) {
             None => {}
             Some(Source::Listener(..)) => self.accept(token),
@@ -312,7 +316,7 @@ impl Sockets {
         }
     }
 
-    fn accept(&mut self, token: Token) {
+    pub(super) fn accept(&mut self, token: Token) {
         for _ in 0..ACCEPT_BATCH {
             let Some(Source::Listener(listener, config)) = self.sources.get(&token) else {
                 return;
@@ -356,12 +360,24 @@ impl Sockets {
             }
             if let Ok(token) = self.add(Source::Incoming(client)) {
                 self.handshakes.add(token, host, self.clock.running());
+                // Mostly its hello is there, and takes it a stage on before a flood of others can.
+                self.handle_event(token, epoll::EventFlags::IN);
             }
         }
     }
 
-    fn handle_deadlines(&mut self) {
+    pub(super) fn handle_deadlines(&mut self) {
         let now = Instant::now();
+        if let Some(Reverse((deadline, _))) = self.deadlines.peek()
+            && now.saturating_duration_since(*deadline) > LATE
+        {
+            for source in self.sources.values_mut() {
+                if let Source::Liveness(liveness) = source {
+                    // Its entry in the deadlines stays: the next series begins later than it said.
+                    liveness.begin_series(now);
+                }
+            }
+        }
         while let Some(&Reverse((deadline, token))) = self.deadlines.peek() {
             if deadline > now {
                 break;

@@ -67,7 +67,8 @@ pub struct ClientHello {
 }
 /// The server's first response to a client that offers an endpoint of the kind "soft" which the server's
 /// device can reach. The client proves that the endpoint's GID is its own process's: it sends the nonce on
-/// its link to the server's process. The server sends nothing more before it has arrived.
+/// its link to the server's process, with the endpoint's `qp_number`. The server sends nothing more before
+/// it has arrived.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Challenge {
     /// GID of the server's process: 16 bytes.

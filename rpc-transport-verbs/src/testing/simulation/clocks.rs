@@ -8,9 +8,15 @@ use rpc_core::transport::PeerClock;
 /// The largest error of a measurement, in microseconds.
 const LARGEST_ERROR_US: u64 = 500;
 
-/// How fast the error of a measurement grows, in millionths: twice the largest drift between two
-/// clocks of [`host_clock`].
-const ERROR_GROWTH_PPM: i64 = 400;
+/// The largest drift of a host's clock, in millionths: what the kernel slews a clock by.
+const LARGEST_DRIFT_PPM: i64 = 500;
+
+/// How fast the error of a measurement grows, in millionths: two clocks may drift apart.
+const ERROR_GROWTH_PPM: i64 = 2 * LARGEST_DRIFT_PPM;
+
+/// By how much two clocks may drift apart at once, in microseconds: a simulated clock drifts in steps
+/// of a second.
+const DRIFT_STEP_US: i64 = ERROR_GROWTH_PPM;
 
 /// Returns the clock of a host: it is up to an hour ahead or behind, or it drifts, or both.
 pub(super) fn host_clock(time: &Clock, random: &Random) -> Clock {
@@ -20,7 +26,7 @@ pub(super) fn host_clock(time: &Clock, random: &Random) -> Clock {
         1 => HOUR_US as i64,
         _ => random.below(2 * HOUR_US) as i64 - HOUR_US as i64,
     };
-    let drift_ppm = [0, 100, -100][random.below(3) as usize];
+    let drift_ppm = [0, LARGEST_DRIFT_PPM, -LARGEST_DRIFT_PPM][random.below(3) as usize];
     time.on_another_host(ahead_us, drift_ppm)
 }
 
@@ -50,7 +56,7 @@ impl Measurement {
     /// Returns the peer's clock now, with the error that it has by now.
     pub(super) fn peer_clock(&self, now: Instant) -> PeerClock {
         let age_us = now.saturating_duration_since(self.at).as_micros() as i64;
-        let growth_us = age_us * ERROR_GROWTH_PPM / 1_000_000;
+        let growth_us = age_us * ERROR_GROWTH_PPM / 1_000_000 + DRIFT_STEP_US;
         PeerClock {
             error_us: self.peer.error_us + growth_us as u32,
             ..self.peer

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::super::limits::in_range;
 use super::unsupported::check_access;
@@ -12,7 +13,7 @@ use crate::provider::soft::context::regions::MAX_REGIONS;
 use crate::provider::soft::process::claims::{AwaitedClaim, Nonce, OnClaim};
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::memory::SharedMemory;
-use crate::verbs::types::{Access, Gid, LocalKey, ModifyError, RemoteKey, VerbsError};
+use crate::verbs::types::{Access, Gid, LocalKey, ModifyError, QpNum, RemoteKey, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {
@@ -60,26 +61,34 @@ impl ProtectionDomain {
         Ok(region)
     }
 
-    /// Waits for the process of `gid` to prove that the GID is its own. `on_claim` runs once, on
-    /// the device's thread, and must not wait.
+    /// Waits for the process of `gid` to prove that the GID is its own, and that it offers
+    /// `qp_num`. `on_claim` runs once, on the device's thread, and must not wait.
     pub(crate) fn expect_claim(
         &self,
         gid: Gid,
+        qp_num: QpNum,
         on_claim: OnClaim,
     ) -> Result<AwaitedClaim, VerbsError> {
         let node = &self.domain.node;
         node.check()?;
-        node.expect_claim(gid, on_claim)
+        node.expect_claim(gid, qp_num, on_claim)
             .map_err(|source| VerbsError::Os {
                 call: "expect_claim",
                 source,
             })
     }
 
-    /// Proves to the process of `gid` that this process's GID is its own.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
+    /// Proves to the process of `gid` that this process's GID is its own, and that it offers
+    /// `qp_num`. Takes about this time at most.
+    pub(crate) fn claim(
+        &self,
+        gid: Gid,
+        nonce: Nonce,
+        qp_num: QpNum,
+        time: Duration,
+    ) -> Result<(), ModifyError> {
         self.domain.node.check()?;
-        self.domain.node.claim(gid, nonce)
+        self.domain.node.claim(gid, nonce, qp_num, time)
     }
 
     pub(crate) fn create_srq(

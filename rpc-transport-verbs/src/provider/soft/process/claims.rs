@@ -7,17 +7,23 @@
 //! process. Until the number has come, the offered GID is not used. Nor is it dialed afterwards, as
 //! long as the [`AwaitedClaim`] lives: the process that claimed it has made a link, and a process
 //! that does not accept links could make this one wait.
+//!
+//! A stranger that a process connects to can pass on a demand of this process to that one, and
+//! offer its GID here. So the process sends the number of the queue pair that it has offered with
+//! its random number, and that must be the queue pair that was offered here. Then a stranger can
+//! have this process connect to no queue pair but the one that was offered to the stranger.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::verbs::types::Gid;
+use crate::verbs::types::{Gid, QpNum};
 
 /// A random number that only the two sides know.
 pub(crate) type Nonce = [u8; 16];
 
-/// Whether the process that sent the number is the one of the expected GID.
+/// Whether the process that sent the number is the one of the expected GID, and offers the expected
+/// queue pair.
 pub(crate) type OnClaim = Box<dyn FnOnce(bool) + Send>;
 
 /// The claims that this process waits for. Whoever waits limits their number.
@@ -33,6 +39,7 @@ struct Tables {
 
 struct Expected {
     gid: Gid,
+    qp_num: QpNum,
     on_claim: OnClaim,
 }
 
@@ -89,17 +96,24 @@ impl Claims {
     }
 
     /// Waits for the process of `gid` to send a number, which this makes up, to the process of
-    /// `own_gid`. `on_claim` runs on the engine's thread, once, and must not wait for anything.
+    /// `own_gid`, with the number of its queue pair `qp_num`. `on_claim` runs on the engine's
+    /// thread, once, and must not wait for anything.
     pub(crate) fn expect(
         &self,
         own_gid: Gid,
         gid: Gid,
+        qp_num: QpNum,
         on_claim: OnClaim,
     ) -> rustix::io::Result<AwaitedClaim> {
         let mut nonce = Nonce::default();
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
         let mut tables = self.tables();
-        tables.expected.insert(nonce, Expected { gid, on_claim });
+        let expected = Expected {
+            gid,
+            qp_num,
+            on_claim,
+        };
+        tables.expected.insert(nonce, expected);
         *tables.offered.entry(gid).or_default() += 1;
         drop(tables);
         Ok(AwaitedClaim {
@@ -110,16 +124,12 @@ impl Claims {
         })
     }
 
-    /// Handles a number that the process of `gid` has sent. Ignores a number that is not expected
-    /// any more, or never was: guessing one is hopeless.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) {
+    /// Handles a number that the process of `gid` has sent with that of a queue pair. Ignores a
+    /// number that is not expected any more, or never was: guessing one is hopeless.
+    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce, qp_num: QpNum) {
         let expected = self.tables().expected.remove(&nonce);
-        if let Some(Expected {
-            gid: wanted,
-            on_claim,
-        }) = expected
-        {
-            on_claim(gid == wanted);
+        if let Some(expected) = expected {
+            (expected.on_claim)(gid == expected.gid && qp_num == expected.qp_num);
         }
     }
 }

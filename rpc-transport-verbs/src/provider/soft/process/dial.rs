@@ -54,7 +54,7 @@ fn connect(gid: Gid, start: Instant, time: Duration) -> Result<LinkSocket, LinkE
                 return Err(LinkError::Busy(time));
             }
             Err(Errno::AGAIN) => {
-                thread::sleep(pause);
+                thread::sleep(pause.min(time.saturating_sub(start.elapsed())));
                 pause = longest.min(pause * 2);
             }
             Err(Errno::INTR) => {}
@@ -144,11 +144,13 @@ impl Attempt {
         self.is_done.notify_all();
     }
 
-    /// Waits for the result. The thread that dials takes a limited time.
-    pub(crate) fn wait(&self) -> Result<Arc<Link>, LinkError> {
+    /// Waits for the result. Returns `None` if there is none after this time.
+    pub(crate) fn wait(&self, time: Duration) -> Option<Result<Arc<Link>, LinkError>> {
         let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.is_done.wait_while(result, |result| result.is_none());
-        let result = waited.unwrap_or_else(PoisonError::into_inner);
-        result.clone().unwrap_or(Err(LinkError::Abandoned))
+        let waited = self
+            .is_done
+            .wait_timeout_while(result, time, |result| result.is_none());
+        let (result, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        result.clone()
     }
 }

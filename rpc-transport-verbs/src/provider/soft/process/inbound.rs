@@ -18,7 +18,7 @@ use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 use crate::provider::soft::shared::peer_file::PeerFile;
 use crate::provider::soft::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingSender};
-use crate::verbs::types::Gid;
+use crate::verbs::types::{Gid, QpNum};
 
 /// Why a message was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +125,9 @@ fn carry_out(
         }
         // The engine handles it after the messages before it.
         LinkMessage::Wake => {}
-        LinkMessage::Claim { nonce } => node.claims.claim(peer.gid, nonce),
+        LinkMessage::Claim { nonce, qp_num } => {
+            node.claims.claim(peer.gid, nonce, QpNum(qp_num));
+        }
         LinkMessage::Attach {
             from,
             to,

@@ -40,8 +40,9 @@ pub(crate) enum LinkMessage {
     ContextRefused { number: u32 },
     /// Asks the receiver's engine to handle one-sided requests for contexts that no thread polls.
     Wake,
-    /// Sends back a number that the receiver has made up for the sender's GID: see `claims`.
-    Claim { nonce: Nonce },
+    /// Sends back a number that the receiver has made up for the sender's GID, with the number of
+    /// the queue pair that the sender has offered: see `claims`.
+    Claim { nonce: Nonce, qp_num: u32 },
     /// With one file: the ring in which the sender's queue pair `from`, of its context `context`,
     /// receives from `to`.
     Attach {
@@ -129,9 +130,10 @@ impl LinkMessage {
                 put(&number.to_le_bytes());
             }
             Self::Wake => put(&WAKE.to_le_bytes()),
-            Self::Claim { nonce } => {
+            Self::Claim { nonce, qp_num } => {
                 put(&CLAIM.to_le_bytes());
                 put(&nonce);
+                put(&qp_num.to_le_bytes());
             }
             Self::ContextRefused { number } => {
                 put(&CONTEXT_REFUSED.to_le_bytes());
@@ -205,6 +207,7 @@ impl LinkMessage {
             WAKE => Self::Wake,
             CLAIM => Self::Claim {
                 nonce: take(&mut rest)?,
+                qp_num: take_u32(&mut rest)?,
             },
             ATTACH => Self::Attach {
                 from: take_u32(&mut rest)?,
@@ -308,7 +311,8 @@ mod tests {
             any::<u32>().prop_map(|number| LinkMessage::Context { number }),
             any::<u32>().prop_map(|number| LinkMessage::ContextGone { number }),
             Just(LinkMessage::Wake),
-            any::<[u8; 16]>().prop_map(|nonce| LinkMessage::Claim { nonce }),
+            (any::<[u8; 16]>(), any::<u32>())
+                .prop_map(|(nonce, qp_num)| LinkMessage::Claim { nonce, qp_num }),
             any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
                 from,
                 to,

@@ -22,7 +22,7 @@ use super::domain::Domain;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::wake_socket::WakeToken;
-use crate::verbs::types::{Gid, ModifyError};
+use crate::verbs::types::{Gid, ModifyError, QpNum};
 
 impl Node {
     /// Returns the entry of the process with this GID; creates it if there is none.
@@ -122,22 +122,34 @@ impl Node {
             let link = self.links.open_link(gid).ok_or(LinkError::Gone);
             return link.map_err(|error| unreachable(gid, error));
         }
-        self.link_to(gid)
+        self.link_to(gid, GREETING_TIME)
     }
 
-    fn link_to(&self, gid: Gid) -> Result<Arc<Link>, ModifyError> {
-        let result = match self.links.access(gid) {
-            Access::Open(link) => Ok(link),
-            Access::Wait(attempt) => attempt.wait(),
-            Access::Dial(dialing) => dialing.finish(self.dial(gid)),
+    fn link_to(&self, gid: Gid, time: Duration) -> Result<Arc<Link>, ModifyError> {
+        let start = Instant::now();
+        let result = loop {
+            let left = time.saturating_sub(start.elapsed());
+            break match self.links.access(gid) {
+                Access::Open(link) => Ok(link),
+                Access::Wait(attempt) => match attempt.wait(left) {
+                    // The thread that dialed had less time than this one has.
+                    Some(Err(LinkError::Busy(_) | LinkError::Silent(_)))
+                        if start.elapsed() < time =>
+                    {
+                        continue;
+                    }
+                    result => result.unwrap_or(Err(LinkError::Silent(time))),
+                },
+                Access::Dial(dialing) => dialing.finish(self.dial(gid, left)),
+            };
         };
         result.map_err(|error| unreachable(gid, error))
     }
 
-    fn dial(&self, gid: Gid) -> Result<Arc<Link>, LinkError> {
+    fn dial(&self, gid: Gid, time: Duration) -> Result<Arc<Link>, LinkError> {
         let wait = |socket: &LinkSocket, left: Duration| self.wait_for_answer(socket, left);
         let (socket, limits): (LinkSocket, Limits) =
-            dial::dial(gid, self.gid, GREETING_TIME, &wait)?;
+            dial::dial(gid, self.gid, time.min(GREETING_TIME), &wait)?;
         let token = self.next_token();
         // The engine ignores the token until the link is in the table.
         self.watch(&socket, token).map_err(|errno| LinkError::Os {
@@ -187,15 +199,27 @@ impl Node {
     }
 
     /// Waits for the process of `gid` to claim it: see [`Claims`](super::super::claims::Claims).
-    pub(crate) fn expect_claim(&self, gid: Gid, on_claim: OnClaim) -> io::Result<AwaitedClaim> {
-        Ok(self.claims.expect(self.gid, gid, on_claim)?)
+    pub(crate) fn expect_claim(
+        &self,
+        gid: Gid,
+        qp_num: QpNum,
+        on_claim: OnClaim,
+    ) -> io::Result<AwaitedClaim> {
+        Ok(self.claims.expect(self.gid, gid, qp_num, on_claim)?)
     }
 
     /// Proves to the process of `gid` that this process has its own GID: sends back a number that
-    /// the process made up.
-    pub(crate) fn claim(&self, gid: Gid, nonce: Nonce) -> Result<(), ModifyError> {
-        let link = self.link_to(gid)?;
-        let sent = link.respond(LinkMessage::Claim { nonce });
+    /// the process made up for this process's offer of `qp_num`. Takes about this time at most.
+    pub(crate) fn claim(
+        &self,
+        gid: Gid,
+        nonce: Nonce,
+        qp_num: QpNum,
+        time: Duration,
+    ) -> Result<(), ModifyError> {
+        let link = self.link_to(gid, time.min(GREETING_TIME))?;
+        let qp_num = qp_num.0;
+        let sent = link.respond(LinkMessage::Claim { nonce, qp_num });
         self.after_sending(&link, sent)
             .map_err(|error| ModifyError::Unreachable {
                 gid,

@@ -3,8 +3,13 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::super::claims::AwaitedClaim;
+use super::super::greeting::GREETING_TIME;
 use super::super::links::Access;
 use super::*;
+use crate::verbs::types::QpNum;
+
+/// The queue pair that is offered.
+const QP_NUM: QpNum = QpNum(5);
 
 /// Has a node wait for the claim of the process of `gid`.
 fn awaited(node: &Accepting, gid: Gid) -> (AwaitedClaim, Receiver<bool>) {
@@ -12,13 +17,20 @@ fn awaited(node: &Accepting, gid: Gid) -> (AwaitedClaim, Receiver<bool>) {
     let on_claim = Box::new(move |is_its_own| {
         let _ = sender.send(is_its_own);
     });
-    let awaited = node.node.expect_claim(gid, on_claim).expect("random bytes");
+    let awaited = node
+        .node
+        .expect_claim(gid, QP_NUM, on_claim)
+        .expect("random bytes");
     (awaited, claims)
 }
 
 fn claim(socket: &LinkSocket, nonce: [u8; 16]) {
+    claim_for(socket, nonce, QP_NUM);
+}
+
+fn claim_for(socket: &LinkSocket, nonce: [u8; 16], QpNum(qp_num): QpNum) {
     socket
-        .send(LinkMessage::Claim { nonce }, &[])
+        .send(LinkMessage::Claim { nonce, qp_num }, &[])
         .expect("room");
 }
 
@@ -48,6 +60,19 @@ fn a_claim_from_another_process_is_not_its_own() {
     claim(&socket, awaited.nonce());
     node.step();
     assert_eq!(claims.iter().collect::<Vec<_>>(), [false]);
+}
+
+/// The process of the GID has offered another queue pair, to a stranger that offered this one.
+#[test]
+fn a_claim_for_another_queue_pair_is_none_for_the_offered_one() {
+    let mut node = Accepting::new();
+    let own = gid();
+    let (awaited, claims) = awaited(&node, own);
+    let socket = node.greeted(own);
+    claim_for(&socket, awaited.nonce(), QpNum(QP_NUM.0 + 1));
+    node.step();
+    assert_eq!(claims.iter().collect::<Vec<_>>(), [false]);
+    assert!(is_open(&socket), "its process has done nothing wrong");
 }
 
 #[test]
@@ -84,7 +109,10 @@ fn a_node_claims_its_gid_over_a_link_that_it_dials() {
     let mut there = Accepting::new();
     let (awaited, claims) = awaited(&there, here.node.gid);
     thread::scope(|scope| {
-        let claiming = scope.spawn(|| here.node.claim(awaited.own_gid(), awaited.nonce()));
+        let claiming = scope.spawn(|| {
+            here.node
+                .claim(awaited.own_gid(), awaited.nonce(), QP_NUM, GREETING_TIME)
+        });
         wait_until("the claim", || {
             there.step();
             claiming.is_finished()

@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::dial::dial;
-use super::super::greeting::{LinkError, Refusal};
+use super::super::greeting::{GREETING_TIME, LinkError, Refusal};
 use super::super::link::tests::pair;
 use super::super::links::{Access, Links};
 use super::super::outbound::Link;
 use super::*;
+use crate::verbs::types::QpNum;
 
 /// Time limit of these dials, instead of the real one.
 const SHORT: Duration = Duration::from_millis(100);
@@ -120,7 +121,7 @@ fn threads_share_one_attempt_and_hold_nobody_up() {
                 scope.spawn(|| match links.access(there) {
                     Access::Wait(attempt) => {
                         waiting.fetch_add(1, Ordering::SeqCst);
-                        attempt.wait().err()
+                        attempt.wait(GREETING_TIME).and_then(Result::err)
                     }
                     _ => panic!("there is an attempt"),
                 })
@@ -149,7 +150,41 @@ fn an_attempt_whose_thread_has_panicked_ends_for_all() {
         panic!("there is an attempt");
     };
     drop(dialing);
-    assert_eq!(attempt.wait().err(), Some(LinkError::Abandoned));
+    let result = attempt.wait(SHORT).expect("a result");
+    assert_eq!(result.err(), Some(LinkError::Abandoned));
+}
+
+#[test]
+fn a_thread_waits_for_the_attempt_of_another_one_and_not_longer_than_its_time() {
+    let links = Links::default();
+    let there = gid();
+    let _dialing = links.access(there);
+    let Access::Wait(attempt) = links.access(there) else {
+        panic!("there is an attempt");
+    };
+    assert!(attempt.wait(SHORT).is_none());
+}
+
+/// The attempt of a thread with little time does not end the one of a thread that has more.
+#[test]
+fn a_thread_with_more_time_dials_again() {
+    let node = Accepting::new().node;
+    let (there, _listener) = silent_listener();
+    let Access::Dial(dialing) = node.links.access(there) else {
+        panic!("nobody else dials");
+    };
+    thread::scope(|scope| {
+        let claiming = scope.spawn(|| {
+            let start = Instant::now();
+            let error = node.claim(there, [7; 16], QpNum(5), 3 * SHORT).unwrap_err();
+            (start.elapsed(), error)
+        });
+        thread::sleep(SHORT);
+        assert!(dialing.finish(Err(LinkError::Silent(SHORT))).is_err());
+        let (took, error) = claiming.join().expect("no panic");
+        assert!(took >= 3 * SHORT && took < GREETING_TIME, "{took:?}");
+        assert!(error.to_string().contains("has not answered"), "{error}");
+    });
 }
 
 #[test]

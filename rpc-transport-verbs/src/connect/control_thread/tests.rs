@@ -1,0 +1,106 @@
+//! The loop of the control thread, step by step.
+
+use std::cmp::Reverse;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use rpc_core::transport::{Admitted, Refusal};
+use rustix::event::epoll::EventFlags;
+
+use super::handshakes::Stage;
+use super::sockets::Source;
+use super::*;
+use crate::connect::clock_exchange::{ClockExchange, clock_answer};
+use crate::connect::keepalive::KeepaliveState;
+use crate::connect::liveness::ClockRole;
+use crate::transport::notices::{LivenessKey, notice_queue};
+use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
+use crate::transport::wakeup::Wakeup;
+
+struct AdmitNone;
+
+impl Admission for AdmitNone {
+    fn admit(&self, _: &[u8]) -> Result<Admitted, Refusal> {
+        Err(Refusal {
+            reason: "nobody is admitted".to_owned(),
+        })
+    }
+}
+
+fn config() -> Arc<ListenerConfig> {
+    Arc::new(ListenerConfig {
+        ports: Vec::new(),
+        admission: Arc::new(AdmitNone),
+    })
+}
+
+/// Returns the stages of the clients in their handshakes.
+fn stages(sockets: &Sockets) -> Vec<Stage> {
+    let sources = sockets.sources.values();
+    let stages = sources.filter_map(|source| match source {
+        Source::Incoming(client) => Some(client.stage()),
+        _ => None,
+    });
+    stages.collect()
+}
+
+#[test]
+fn what_a_client_has_sent_is_read_when_it_is_accepted() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let Ok(token) = sockets.add(Source::Listener(listener, config())) else {
+        panic!("epoll has room");
+    };
+    let _silent = TcpStream::connect(address).unwrap();
+    sockets.accept(token);
+    assert_eq!(stages(&sockets), [Stage::Incoming]);
+    let mut other = TcpStream::connect(address).unwrap();
+    other.write_all(b"no hello").unwrap();
+    sockets.accept(token);
+    assert!(stages(&sockets).contains(&Stage::Rejected));
+}
+
+/// Connects to a server whose clock is measured; returns its socket.
+fn watch_a_server(sockets: &mut Sockets) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    configure_socket(&here).unwrap();
+    let (notice_sender, _) = notice_queue(Wakeup::new().unwrap(), Arc::default());
+    let estimate = ClockEstimate::new(0, 0, 1);
+    let role = ClockRole::Asks {
+        exchange: Box::new(ClockExchange::new(estimate)),
+        estimate: Arc::new(PeerClockCell::new(estimate)),
+    };
+    let keepalive = KeepaliveState::with_server(false, None, Instant::now());
+    let stream = Arc::new(here);
+    let key = LivenessKey::next();
+    let liveness = LivenessConnection::new(stream, key, notice_sender, keepalive, role);
+    sockets.watch(liveness, &[]);
+    server
+}
+
+/// The next series would begin four seconds after the last one.
+#[test]
+fn the_clocks_are_measured_again_when_the_thread_ran_late() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let mut server = watch_a_server(&mut sockets);
+    let token = sockets.last_token;
+    let mut question = [0];
+    // Answers until there are no more questions.
+    server
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    while server.read_exact(&mut question).is_ok() {
+        server.write_all(&clock_answer(monotonic_us())).unwrap();
+        sockets.handle_event(token, EventFlags::IN);
+    }
+    sockets.handle_deadlines();
+    assert!(server.read_exact(&mut question).is_err(), "it is too early");
+    let late = Instant::now() - Duration::from_secs(2);
+    sockets.deadlines.push(Reverse((late, WAKEUP)));
+    sockets.handle_deadlines();
+    server.read_exact(&mut question).expect("it asks again");
+}
