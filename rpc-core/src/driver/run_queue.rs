@@ -4,9 +4,8 @@
 //! receive slots, and the connections take turns: deficit round robin (Shreedhar and Varghese,
 //! "Efficient fair queueing using deficit round robin"), in units of the poller's time. In each
 //! round, a connection may use a quantum; what it uses beyond that, it lacks in the next rounds, also
-//! if it has no request for a while. So
-//! a connection with many calls in flight gets as much of the poller as one with a single call, and
-//! no more, whatever their calls cost.
+//! if it has no request for a while. So a connection with many calls in flight gets as much of the
+//! poller as one with a single call, and no more, whatever their calls cost.
 //!
 //! A request in the queue holds its slot. The slot belongs to the connection's window: it was
 //! promised to the client, and is promised again only when it is released. So the sum of all
