@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::testing::simulation::FaultCounters;
 
@@ -65,12 +65,21 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
+/// Time within which a seed's files have to be closed.
+const CLOSING_TIME: Duration = Duration::from_secs(5);
+
 /// Runs one seed and checks for files that it leaves open. Returns `None` if it failed, after
 /// printing the failure.
 fn run_seed(seed: u64) -> Option<Report> {
     let files = open_files();
     let outcome = catch_unwind(AssertUnwindSafe(|| seed::run(seed)));
-    let left = open_files() as i64 - files as i64;
+    let count_left = || open_files() as i64 - files as i64;
+    // The device closes the files of peers on other threads.
+    let end = Instant::now() + CLOSING_TIME;
+    while count_left() != 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    let left = count_left();
     match outcome {
         Ok(report) if left == 0 => Some(report),
         Ok(_) => {
