@@ -112,19 +112,16 @@ impl<T: Transport> Driver<T> {
                 self.looked_at.set(Some(before));
             }
             let since = *started.get_or_insert(before);
-            let took = before.saturating_duration_since(since);
-            if took >= TURN_TIME {
+            if before.saturating_duration_since(since) >= TURN_TIME {
                 return self.end_long_turn();
             }
-            if begun >= REQUESTS_PER_TURN {
+            // None may be left, after a visit that served the last one.
+            if begun >= REQUESTS_PER_TURN || self.state.borrow().run_queue.is_empty() {
                 return;
             }
             let visit = self.visit_next(before);
             begun += visit.as_ref().map_or(0, |visit| visit.begun);
             now = visit.map(|visit| visit.now);
-            if self.state.borrow().run_queue.is_empty() {
-                return;
-            }
         }
     }
 

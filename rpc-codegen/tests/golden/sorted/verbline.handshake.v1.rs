@@ -79,7 +79,8 @@ pub struct ClientHello {
 
 /// The server's first response to a client that offers an endpoint of the kind "soft" which the server's
 /// device can reach. The client proves that the endpoint's GID is its own process's: it sends the nonce on
-/// its link to the server's process. The server sends nothing more before it has arrived.
+/// its link to the server's process, with the endpoint's `qp_number`. The server sends nothing more before
+/// it has arrived.
 #[derive(Clone, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
