@@ -21,12 +21,14 @@ impl Unit {
     pub const ALL: [Self; 3] = [Self::Instructions, Self::Lines, Self::Misses];
 
     /// By how much a value may exceed the accepted one. The linker places functions anew whenever
-    /// any code changes, and the device's own thread leaves the caches as it likes: the same code has
-    /// missed 151 and 185 times.
+    /// any code changes, so that a function may straddle one line more: the same code has executed 318
+    /// and 326 lines. And the device's own thread leaves the caches as it likes: the same code has missed
+    /// 151 and 185 times.
     #[must_use]
     pub fn room(self, accepted: f64) -> f64 {
         match self {
-            Self::Instructions | Self::Lines => accepted * 0.01,
+            Self::Instructions => accepted * 0.01,
+            Self::Lines => accepted * 0.05,
             Self::Misses => accepted * 0.25 + 2.0,
         }
     }
