@@ -27,7 +27,7 @@ const MAX_INCOMING: usize = 1024;
 /// process has not noticed the end of the first. Simulated processes, all of one process, have a
 /// link each.
 const MAX_INCOMING_OF_PROCESS: usize = match cfg!(any(test, feature = "test-util")) {
-    true => 512,
+    true => 128,
     false => 2,
 };
 
