@@ -263,6 +263,10 @@ pub(crate) fn frame(number: usize, len: usize) -> Vec<u8> {
 /// Forwards the challenge of a server to its client, which answers it by another way than this
 /// socket.
 pub(crate) fn forward_challenge(server: &mut TcpStream, client: &mut TcpStream) {
+    // Only the software device asks for a proof.
+    if std::env::var("VERBLINE_DEVICE").is_ok_and(|device| device != "soft") {
+        return;
+    }
     // Magic, version, length, range of versions.
     let mut prologue = [0; 14];
     server.read_exact(&mut prologue).unwrap();
