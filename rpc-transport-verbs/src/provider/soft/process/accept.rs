@@ -18,7 +18,7 @@ use crate::verbs::types::Gid;
 const ACCEPTS_PER_EVENT: usize = 64;
 
 /// Pause after an accept that failed, most likely for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of links that other processes may have to this one.
 const MAX_INCOMING: usize = 1024;
@@ -46,6 +46,12 @@ impl Accepter {
     /// Returns true if something is to be done at a time.
     pub(crate) fn is_busy(&self) -> bool {
         !self.newcomers.is_empty() || self.paused_until.is_some()
+    }
+
+    /// Returns true while accepting pauses.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_paused(&self) -> bool {
+        self.paused_until.is_some()
     }
 
     /// Accepts the sockets that wait, and greets those that have said enough.

@@ -131,6 +131,11 @@ impl Engine {
         self.tick_links(now);
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_paused_accepting(&self) -> bool {
+        self.accepter.has_paused()
+    }
+
     fn tick_links(&mut self, now: Instant) {
         self.accepter.tick(&self.node, now);
         self.node.flush_links(now);
