@@ -19,10 +19,6 @@ use crate::connect::server::{self as connect_server, ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
 use crate::transport::queue_pairs::AwaitedClaim;
 
-/// Maximum number of reads of what a rejected client has sent. A client that is still sending must
-/// not hold up this thread; it then gets a reset.
-const MAX_READS_OF_REST: usize = 8;
-
 /// A client in its handshake.
 pub(super) struct IncomingClient {
     pub(super) stream: Arc<TcpStream>,
@@ -266,20 +262,6 @@ impl IncomingClient {
             }
             // The state machine accepts no `Ready` before the hello.
             State::Incoming | State::Rejected => NextAction::Close,
-        }
-    }
-
-    /// Reads and ignores what the client has sent, before its socket is closed: a socket that is closed
-    /// with unread bytes sends a reset, and the client would lose the reason.
-    pub(super) fn ignore_rest(&self) {
-        let mut bytes = [0; 4096];
-        for _ in 0..MAX_READS_OF_REST {
-            match (&*self.stream).read(&mut bytes) {
-                Ok(0) => return,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return,
-            }
         }
     }
 

@@ -413,7 +413,6 @@ impl Sockets {
             && client.stage() != Stage::Rejected
         {
             client.give_up(why);
-            client.ignore_rest();
         }
     }
 
@@ -422,7 +421,6 @@ impl Sockets {
         if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
             if client.stage() != Stage::Rejected {
                 client.make_room();
-                client.ignore_rest();
             }
             if let Some(ended) = self.made_room.count(Instant::now()) {
                 tracing::warn!(
