@@ -78,6 +78,20 @@ impl IncomingClient {
         }
     }
 
+    /// A client that was welcomed. Its poller has `key`.
+    #[cfg(test)]
+    pub(super) fn welcomed(
+        stream: TcpStream,
+        config: Arc<ListenerConfig>,
+        (key, notice_sender): (LivenessKey, NoticeSender),
+    ) -> Self {
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let keepalive = KeepaliveState::with_client(false, None, std::time::Instant::now());
+        let mut client = Self::new(stream, peer, 1, config);
+        client.state = State::QpRts(key, notice_sender, Box::new(keepalive));
+        client
+    }
+
     /// Returns true if the socket has to be watched for writability.
     pub(super) fn is_writing(&self) -> bool {
         !self.outgoing.is_empty()
@@ -222,9 +236,10 @@ impl IncomingClient {
                 self.write_or_close()
             }
             Err(error) => {
+                let action = self.refuse(&format!("the server's welcome: {error}"));
                 // The poller already knows the connection.
                 let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
-                self.refuse(&format!("the server's welcome: {error}"))
+                action
             }
         }
     }
@@ -292,13 +307,15 @@ impl IncomingClient {
     }
 
     fn end(&mut self, reason: &str) -> NextAction {
-        if let State::QpRts(key, notice_sender, _) =
-            std::mem::replace(&mut self.state, State::Rejected)
-        {
+        let state = std::mem::replace(&mut self.state, State::Rejected);
+        self.outgoing.extend(self.handshake.refuse(reason));
+        let written = self.write();
+        // After the reason was written: the poller shuts the socket down when it closes the
+        // connection.
+        if let State::QpRts(key, notice_sender, _) = state {
             let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
         }
-        self.outgoing.extend(self.handshake.refuse(reason));
-        match self.write() {
+        match written {
             Ok(()) => NextAction::Wait,
             Err(_) => NextAction::Close,
         }

@@ -8,6 +8,7 @@ use rpc_core::transport::{Admitted, Refusal};
 use rustix::event::epoll::EventFlags;
 
 use super::handshakes::Stage;
+use super::incoming_client::IncomingClient;
 use super::sockets::Source;
 use super::*;
 use crate::connect::clock_exchange::{ClockExchange, clock_answer};
@@ -60,6 +61,34 @@ fn what_a_client_has_sent_is_read_when_it_is_accepted() {
     other.write_all(b"no hello").unwrap();
     sockets.accept(token);
     assert!(stages(&sockets).contains(&Stage::Rejected));
+}
+
+/// The poller shuts the socket down as soon as it is told, on its own thread.
+#[test]
+fn a_welcomed_client_is_told_the_reason_before_its_poller_ends_the_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for _ in 0..1000 {
+        let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        there.set_nonblocking(true).unwrap();
+        let (here, _) = listener.accept().unwrap();
+        let (notice_sender, notices) = notice_queue(Wakeup::new().unwrap(), Arc::default());
+        let told = (LivenessKey::next(), notice_sender);
+        let mut client = IncomingClient::welcomed(here, config(), told);
+        let poller = thread::spawn(move || {
+            while notices.take().is_none() {
+                std::hint::spin_loop();
+            }
+            let mut bytes = [0; 256];
+            let len = there.read(&mut bytes).expect("the reason is there");
+            String::from_utf8_lossy(&bytes[..len]).into_owned()
+        });
+        client.give_up("it took too long");
+        let told = poller.join().unwrap();
+        assert!(
+            told.contains("it took too long: the client was welcomed"),
+            "{told}"
+        );
+    }
 }
 
 /// Connects to a server whose clock is measured; returns its socket.
