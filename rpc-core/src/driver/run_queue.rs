@@ -3,9 +3,9 @@
 //! Requests that arrive together wait in their connection's queue ([`RequestQueue`]), in their
 //! receive slots, and the connections take turns: deficit round robin (Shreedhar and Varghese,
 //! "Efficient fair queueing using deficit round robin"), in units of the poller's time. In each
-//! round, a connection may use a quantum; what it uses beyond that, it lacks in the next rounds, also
-//! if it has no request for a while. So a connection with many calls in flight gets as much of the
-//! poller as one with a single call, and no more, whatever their calls cost.
+//! round, a connection may use a quantum. A connection that uses more owes the difference in the next
+//! rounds, even if it sends nothing for a while. So a connection with many calls in flight gets as
+//! much of the poller as one with a single call, and no more, whatever their calls cost.
 //!
 //! A request in the queue holds its slot. The slot belongs to the connection's window: it was
 //! promised to the client, and is promised again only when it is released. So the sum of all
@@ -47,11 +47,11 @@ const SHORT_CALL: Duration = Duration::from_micros(5);
 /// The least time that a connection may use in a round.
 const QUANTUM: Duration = Duration::from_micros(20);
 
-/// The most time that a connection can lack, unless a single call took longer.
+/// The most time that a connection can owe, unless a single call took longer.
 const LONGEST_DEBT: Duration = Duration::from_millis(10);
 
-/// Rounds that may pass until a connection has time again. If all of them lack more, after calls that
-/// were much slower than the ones before, the next one is served.
+/// Rounds in which to look for a connection that owes no time. If each of them owes more than that,
+/// because its calls were much slower than the calls before, the next one is served.
 const MOST_ROUNDS: u32 = 4;
 
 /// The longest pushback.
