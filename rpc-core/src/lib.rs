@@ -114,6 +114,7 @@ mod server;
 mod service;
 mod shared;
 mod status;
+mod stream;
 
 #[cfg(feature = "metrics")]
 pub mod metrics;

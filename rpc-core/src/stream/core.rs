@@ -1,0 +1,239 @@
+//! [`StreamCore`]: the state of one stream, shared by the application's halves and the driver.
+//!
+//! Both directions are behind one lock, which is taken once per batch of messages rather than once
+//! per message, and never across code of the application. Either side may be on any thread: a
+//! handler's stream may run on an executor, and a client's on any thread.
+//!
+//! ```text
+//!  application                     StreamCore                         driver
+//!  Streaming ◀── take ──── inbound:  arrived batches ◀── receive ──── message frames
+//!  Sender, Responses ─ push ▶ outbound: chunks ─────────── next_frame ─▶ message frames
+//!            └──────────────── signal: the driver has to look ─────────▶
+//! ```
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::inbound::{Inbound, StreamEnd, Taken};
+use super::outbound::{Outbound, PushOutcome};
+
+/// The queue through which a stream tells its driver that it has work.
+pub(crate) trait SignalQueue: fmt::Debug + Send + Sync {
+    /// Queues the stream with this number, and wakes the driver.
+    fn push_stream(&self, index: u32);
+}
+
+/// The stream's number in the driver's table, and the driver's queue.
+#[derive(Debug)]
+struct Signal {
+    queue: Arc<dyn SignalQueue>,
+    index: u32,
+}
+
+/// The sizes of a stream that the handshake has determined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamSizes {
+    /// Most bytes of metadata and messages in one frame.
+    pub(crate) frame_room: usize,
+    /// Bytes of messages that the peer may send before this side grants more.
+    pub(crate) inbound_window: u32,
+    /// Bytes of messages that this side may send before the peer grants more.
+    pub(crate) outbound_window: u32,
+    /// Whether messages that wait together share a frame.
+    pub(crate) coalesces: bool,
+}
+
+/// One stream.
+pub(crate) struct StreamCore {
+    state: Mutex<StreamState>,
+    signal: OnceLock<Signal>,
+}
+
+/// Both directions of a stream.
+#[derive(Debug)]
+pub(crate) struct StreamState {
+    pub(crate) inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    /// The application has given the call up.
+    is_cancelled: bool,
+    /// The driver has been told to look, and has not looked yet. True until the driver has attached
+    /// the stream: it looks then.
+    is_signalled: bool,
+}
+
+impl StreamCore {
+    /// Creates a stream that no driver knows yet. Nothing can be sent before
+    /// [`attach`](Self::attach).
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(StreamState {
+                inbound: Inbound::default(),
+                outbound: Outbound::default(),
+                is_cancelled: false,
+                is_signalled: true,
+            }),
+            signal: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StreamState> {
+        // Under this lock only the allocator can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the stream known to a driver, which then looks at it. Returns the waker of a sender
+    /// that has waited for it.
+    #[must_use]
+    pub(crate) fn attach(
+        &self,
+        queue: Arc<dyn SignalQueue>,
+        index: u32,
+        sizes: StreamSizes,
+    ) -> Option<Waker> {
+        // Before `is_signalled` is cleared, which happens under the lock below at the earliest.
+        let _ = self.signal.set(Signal { queue, index });
+        let mut state = self.lock();
+        state.inbound.open(sizes.inbound_window);
+        state.outbound.open(sizes)
+    }
+
+    fn signal(&self) {
+        if let Some(Signal { queue, index }) = self.signal.get() {
+            queue.push_stream(*index);
+        }
+    }
+
+    /// Unlocks a state that the application has changed, and tells the driver to look if it has to.
+    fn unlock(&self, mut state: MutexGuard<'_, StreamState>, needs_driver: bool) {
+        let signals = needs_driver && !std::mem::replace(&mut state.is_signalled, true);
+        drop(state);
+        if signals {
+            self.signal();
+        }
+    }
+
+    /// Takes what has arrived, into `batch`, whose memory the stream keeps for what arrives next.
+    pub(crate) fn poll_take(&self, batch: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<Taken> {
+        let mut state = self.lock();
+        if let Some(taken) = state.inbound.take(batch) {
+            let needs_driver = state.inbound.owes_grant();
+            self.unlock(state, needs_driver);
+            return Poll::Ready(taken);
+        }
+        register(state, |state| &mut state.inbound.reader, cx)
+    }
+
+    /// Waits until the server has begun to answer, and takes its initial metadata as encoded bytes;
+    /// or returns the end of a call that has ended without.
+    pub(crate) fn poll_begun(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, StreamEnd>> {
+        let mut state = self.lock();
+        if let Some(begun) = state.inbound.take_begun() {
+            return Poll::Ready(begun);
+        }
+        register(state, |state| &mut state.inbound.reader, cx)
+    }
+
+    /// Queues encoded messages, as a batch of `count`. If there is no room, registers the waker and
+    /// leaves `batch` as it is; otherwise `batch` is empty afterwards.
+    pub(crate) fn poll_push(
+        &self,
+        batch: &mut Vec<u8>,
+        count: u32,
+        cx: &mut Context<'_>,
+    ) -> Poll<PushOutcome> {
+        let mut state = self.lock();
+        match state.outbound.push(batch, count) {
+            PushOutcome::Full => register(state, |state| &mut state.outbound.sender, cx),
+            outcome => {
+                self.unlock(state, outcome == PushOutcome::Queued);
+                Poll::Ready(outcome)
+            }
+        }
+    }
+
+    /// Waits until [`poll_push`](Self::poll_push) would not have to wait. Returns the most bytes of
+    /// metadata and messages in a frame, or `None` if the call has ended.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Option<usize>> {
+        let state = self.lock();
+        match state.outbound.room() {
+            Some(room) => Poll::Ready(room),
+            None => register(state, |state| &mut state.outbound.sender, cx),
+        }
+    }
+
+    /// Sends the initial metadata, encoded, with the first message or alone.
+    pub(crate) fn begin(&self, metadata: Vec<u8>) {
+        let mut state = self.lock();
+        state.outbound.begin(metadata);
+        self.unlock(state, true);
+    }
+
+    /// Ends this side's messages: the half-close.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        let needs_driver = state.outbound.close();
+        self.unlock(state, needs_driver);
+    }
+
+    /// Gives the call up.
+    pub(crate) fn cancel(&self) {
+        let mut state = self.lock();
+        state.is_cancelled = true;
+        let left = state.inbound.discard();
+        self.unlock(state, true);
+        drop(left);
+    }
+
+    /// Discards what has arrived and what will arrive, because nobody reads it.
+    pub(crate) fn discard(&self) {
+        let mut state = self.lock();
+        let left = state.inbound.discard();
+        let needs_driver = state.inbound.owes_grant();
+        self.unlock(state, needs_driver);
+        drop(left);
+    }
+}
+
+/// Registers the waker of a task that has to wait.
+fn register<R>(
+    mut state: MutexGuard<'_, StreamState>,
+    place: impl FnOnce(&mut StreamState) -> &mut Option<Waker>,
+    cx: &mut Context<'_>,
+) -> Poll<R> {
+    let place = place(&mut state);
+    let replaced = match place {
+        Some(waker) if waker.will_wake(cx.waker()) => None,
+        // Cloning a waker may run an executor's code. It must not use this stream, which its
+        // contract does not allow either: it would need the half that is being polled.
+        _ => place.replace(cx.waker().clone()),
+    };
+    drop(state);
+    drop(replaced);
+    Poll::Pending
+}
+
+impl StreamState {
+    /// Notes that the driver looks at the stream now: later work signals again.
+    pub(crate) fn begin_look(&mut self) {
+        self.is_signalled = false;
+    }
+
+    /// Returns true if the application has given the call up.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled
+    }
+
+    /// Ends the stream. Returns the wakers of its reader and its sender.
+    #[must_use]
+    pub(crate) fn end(&mut self, end: StreamEnd) -> [Option<Waker>; 2] {
+        self.inbound.end(end);
+        [self.inbound.reader.take(), self.outbound.end()]
+    }
+}
+
+impl fmt::Debug for StreamCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StreamCore")
+    }
+}

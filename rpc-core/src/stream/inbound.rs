@@ -1,0 +1,214 @@
+//! [`Inbound`]: the messages of a stream that have arrived, until their reader takes them.
+//!
+//! The reader exchanges its empty memory for all that has arrived, and decodes it without the lock.
+//! The window bounds what waits here. It moves when the reader takes, and doubles while the sender
+//! uses all of it and the reader keeps up.
+
+use std::mem;
+use std::task::Waker;
+
+use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
+use crate::call_error::CallError;
+use crate::protocol::frame::ResponseHead;
+
+/// The largest window, unless the initial one is larger.
+const MAX_WINDOW: u32 = 256 * 1024;
+
+/// Memory that an idle stream may keep.
+const KEPT_WHEN_IDLE: usize = 512;
+
+/// How a stream's inbound direction has ended.
+#[derive(Debug)]
+pub(crate) enum StreamEnd {
+    /// The client sends no further messages.
+    HalfClosed,
+    /// The server has responded. `body` holds metadata and message.
+    Response { head: ResponseHead, body: Vec<u8> },
+    /// The call has failed on this side.
+    Failed(CallError),
+}
+
+/// What a reader has taken.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// Messages, in the form of a batch.
+    Batch,
+    /// There are no further messages. Returned once.
+    End(StreamEnd),
+    /// The end has been taken before.
+    Nothing,
+}
+
+/// The peer has sent more than its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowExceeded {
+    pub(crate) sent: usize,
+    pub(crate) available: u32,
+}
+
+/// The direction from the peer.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    /// Messages that have arrived, in the form of a batch.
+    arrived: Vec<u8>,
+    window: Window,
+    /// The server's initial metadata, encoded.
+    metadata: Option<Vec<u8>>,
+    /// The server has begun to answer.
+    has_begun: bool,
+    end: Option<StreamEnd>,
+    has_ended: bool,
+    is_discarded: bool,
+    /// The task that waits for messages.
+    pub(super) reader: Option<Waker>,
+}
+
+/// The bytes that the peer may send.
+#[derive(Debug, Default)]
+struct Window {
+    initial: u32,
+    size: u32,
+    /// Bytes that the peer may still send, according to the grants sent to it.
+    available: u32,
+    /// Bytes that have been taken and not been granted again.
+    owed: u32,
+    /// The peer has used all of the window since the reader last took.
+    was_used_up: bool,
+}
+
+impl Inbound {
+    pub(super) fn open(&mut self, window: u32) {
+        self.window.initial = window;
+        self.window.size = window;
+        self.window.available = window;
+    }
+
+    /// Adds the messages of a frame.
+    pub(crate) fn receive(&mut self, form: MessageForm, body: &[u8]) -> Result<(), WindowExceeded> {
+        self.has_begun = true;
+        let len = match form {
+            MessageForm::None => return Ok(()),
+            MessageForm::One => body.len() + PREFIX_LEN,
+            MessageForm::Batch => body.len(),
+        };
+        self.window.consume(len)?;
+        if self.is_discarded || self.has_ended {
+            self.window.owed += len as u32;
+            return Ok(());
+        }
+        if form == MessageForm::One {
+            push_prefix(&mut self.arrived, body.len());
+        }
+        self.arrived.extend_from_slice(body);
+        Ok(())
+    }
+
+    /// Keeps the server's initial metadata.
+    pub(crate) fn begin(&mut self, metadata: &[u8]) {
+        self.has_begun = true;
+        self.metadata = Some(metadata.to_vec());
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Ends this direction, unless it has ended.
+    pub(crate) fn end(&mut self, end: StreamEnd) {
+        if !mem::replace(&mut self.has_ended, true) {
+            self.end = Some(end);
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Takes the waker of the reader, if there is something to take.
+    pub(crate) fn wake_reader(&mut self) -> Option<Waker> {
+        self.reader.take()
+    }
+
+    pub(super) fn take(&mut self, batch: &mut Vec<u8>) -> Option<Taken> {
+        batch.clear();
+        if !self.arrived.is_empty() {
+            mem::swap(&mut self.arrived, batch);
+            self.window.took(batch.len());
+            return Some(Taken::Batch);
+        }
+        // The stream keeps the memory, so that the driver can free it if the stream is idle.
+        if self.arrived.capacity() < batch.capacity() {
+            mem::swap(&mut self.arrived, batch);
+        }
+        match self.end.take() {
+            Some(end) => Some(Taken::End(end)),
+            None if self.has_ended => Some(Taken::Nothing),
+            None => None,
+        }
+    }
+
+    pub(super) fn take_begun(&mut self) -> Option<Result<Vec<u8>, StreamEnd>> {
+        if self.has_begun {
+            return Some(Ok(self.metadata.take().unwrap_or_default()));
+        }
+        self.end.take().map(Err)
+    }
+
+    pub(super) fn discard(&mut self) -> (Vec<u8>, Option<Waker>) {
+        let arrived = mem::take(&mut self.arrived);
+        self.is_discarded = true;
+        self.window.owed += arrived.len() as u32;
+        (arrived, self.reader.take())
+    }
+
+    /// Returns true if so much is owed that a grant should be sent for it alone.
+    pub(super) fn owes_grant(&self) -> bool {
+        !self.has_ended && self.window.owed > 0 && self.window.owed >= self.window.size / 2
+    }
+
+    /// Takes the bytes to grant to the peer in a frame that is sent anyway; 0 if there are none.
+    pub(crate) fn take_grant(&mut self) -> u32 {
+        if self.has_ended {
+            return 0;
+        }
+        let owed = mem::take(&mut self.window.owed);
+        self.window.available += owed;
+        owed
+    }
+
+    /// Takes the bytes to grant to the peer, if so many are owed that a control frame should carry
+    /// them.
+    pub(crate) fn take_due_grant(&mut self) -> Option<u32> {
+        self.owes_grant().then(|| self.take_grant())
+    }
+
+    /// Frees the memory of a stream that has been idle.
+    pub(crate) fn trim(&mut self) {
+        if self.arrived.is_empty() && self.arrived.capacity() > KEPT_WHEN_IDLE {
+            self.arrived = Vec::new();
+        }
+    }
+}
+
+impl Window {
+    fn consume(&mut self, len: usize) -> Result<(), WindowExceeded> {
+        let exceeded = WindowExceeded {
+            sent: len,
+            available: self.available,
+        };
+        let len = u32::try_from(len).map_err(|_| exceeded)?;
+        self.available = self.available.checked_sub(len).ok_or(exceeded)?;
+        // The next batch may not fit.
+        self.was_used_up |= self.available < self.size / 4;
+        Ok(())
+    }
+
+    fn took(&mut self, len: usize) {
+        self.owed += len as u32;
+        if mem::take(&mut self.was_used_up) && self.size < MAX_WINDOW {
+            let growth = self.size.min(MAX_WINDOW - self.size);
+            self.size += growth;
+            self.owed += growth;
+        }
+    }
+}

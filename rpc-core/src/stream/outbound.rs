@@ -1,0 +1,221 @@
+//! [`Outbound`]: the messages of a stream that wait to be sent.
+//!
+//! Messages wait in chunks, each of which becomes the body of one frame. A message joins the latest
+//! chunk if it fits, so that messages that wait together share a frame, and one that is alone leaves
+//! alone.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::task::Waker;
+
+use super::batch::{MessageForm, PREFIX_LEN};
+use super::core::StreamSizes;
+
+/// Frames whose messages may wait.
+const QUEUED_FRAMES: usize = 4;
+
+/// Empty chunks that are kept.
+const SPARE_CHUNKS: usize = QUEUED_FRAMES;
+
+/// The result of queueing messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PushOutcome {
+    Queued,
+    /// There is no room yet.
+    Full,
+    /// The call has ended.
+    Ended,
+}
+
+/// A frame that the driver should send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NextFrame {
+    pub(crate) metadata_len: usize,
+    pub(crate) form: MessageForm,
+    /// Length in bytes of the messages, without prefix if there is one message.
+    pub(crate) message_len: usize,
+    /// It is the last of this side's messages.
+    pub(crate) is_last: bool,
+}
+
+/// Messages in the form of a batch.
+#[derive(Debug, Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+/// The direction to the peer.
+#[derive(Debug, Default)]
+pub(crate) struct Outbound {
+    chunks: VecDeque<Chunk>,
+    spare: Vec<Vec<u8>>,
+    /// Bytes in all chunks.
+    queued: usize,
+    /// Zero until the stream is attached.
+    frame_room: usize,
+    coalesces: bool,
+    /// Bytes that the peer accepts.
+    window: u32,
+    /// Initial metadata to send, encoded.
+    metadata: Option<Vec<u8>>,
+    is_closed: bool,
+    has_sent_close: bool,
+    has_ended: bool,
+    /// The task that waits for room.
+    pub(super) sender: Option<Waker>,
+}
+
+impl Outbound {
+    #[must_use]
+    pub(super) fn open(&mut self, sizes: StreamSizes) -> Option<Waker> {
+        self.frame_room = sizes.frame_room;
+        self.coalesces = sizes.coalesces;
+        self.window = sizes.outbound_window;
+        self.sender.take()
+    }
+
+    /// Returns the most bytes in a frame if there is room for another one, `Some(None)` if the call
+    /// has ended.
+    pub(super) fn room(&self) -> Option<Option<usize>> {
+        if self.has_ended {
+            return Some(None);
+        }
+        (self.queued < QUEUED_FRAMES * self.frame_room).then_some(Some(self.frame_room))
+    }
+
+    /// Queues a batch of `count` messages that fits in a frame, and empties it.
+    pub(super) fn push(&mut self, batch: &mut Vec<u8>, count: u32) -> PushOutcome {
+        match self.room() {
+            None => return PushOutcome::Full,
+            Some(None) => return PushOutcome::Ended,
+            Some(Some(_)) => {}
+        }
+        self.queued += batch.len();
+        if let Some(latest) = self.chunks.back_mut()
+            && self.coalesces
+            && latest.bytes.len() + batch.len() <= self.frame_room
+        {
+            latest.bytes.extend_from_slice(batch);
+            latest.count += count;
+            batch.clear();
+        } else {
+            let bytes = mem::replace(batch, self.spare.pop().unwrap_or_default());
+            self.chunks.push_back(Chunk { bytes, count });
+        }
+        PushOutcome::Queued
+    }
+
+    pub(super) fn begin(&mut self, metadata: Vec<u8>) {
+        self.metadata = Some(metadata);
+    }
+
+    pub(super) fn close(&mut self) -> bool {
+        !self.has_ended && !mem::replace(&mut self.is_closed, true)
+    }
+
+    /// Ends this direction: what waits is discarded. Returns the waker of the sender.
+    pub(super) fn end(&mut self) -> Option<Waker> {
+        self.has_ended = true;
+        self.chunks = VecDeque::new();
+        self.spare = Vec::new();
+        self.queued = 0;
+        self.metadata = None;
+        self.sender.take()
+    }
+
+    /// Adds bytes that the peer accepts. Returns false if their sum is too large to be honest.
+    #[must_use]
+    pub(crate) fn grant(&mut self, bytes: u32) -> bool {
+        match self.window.checked_add(bytes) {
+            Some(window) if window <= i32::MAX as u32 => {
+                self.window = window;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the next frame to send, if there is one that the peer's window allows.
+    pub(crate) fn next_frame(&self) -> Option<NextFrame> {
+        if self.has_ended {
+            return None;
+        }
+        let front = self.chunks.front();
+        let allowed = front.filter(|chunk| chunk.bytes.len() <= self.window as usize);
+        let (form, message_len) = match allowed {
+            None => (MessageForm::None, 0),
+            Some(Chunk { bytes, count: 1 }) => (MessageForm::One, bytes.len() - PREFIX_LEN),
+            Some(Chunk { bytes, .. }) => (MessageForm::Batch, bytes.len()),
+        };
+        let metadata_len = self.metadata.as_ref().map_or(0, Vec::len);
+        if metadata_len + message_len > self.frame_room {
+            return Some(NextFrame {
+                metadata_len,
+                form: MessageForm::None,
+                message_len: 0,
+                is_last: false,
+            });
+        }
+        let sent = usize::from(allowed.is_some());
+        let is_last = self.is_closed && !self.has_sent_close && self.chunks.len() == sent;
+        let has_any = form != MessageForm::None || self.metadata.is_some() || is_last;
+        has_any.then_some(NextFrame {
+            metadata_len,
+            form,
+            message_len,
+            is_last,
+        })
+    }
+
+    /// Writes metadata and messages of the next frame, which is then sent. `out` has their length.
+    pub(crate) fn write_frame(&mut self, frame: &NextFrame, out: &mut [u8]) {
+        let (metadata, messages) = out.split_at_mut(frame.metadata_len);
+        if let Some(encoded) = self.metadata.take() {
+            metadata.copy_from_slice(&encoded);
+        }
+        self.has_sent_close |= frame.is_last;
+        if frame.form == MessageForm::None {
+            return;
+        }
+        let Some(Chunk { mut bytes, .. }) = self.chunks.pop_front() else {
+            return;
+        };
+        self.window -= bytes.len() as u32;
+        self.queued -= bytes.len();
+        let skipped = bytes.len() - frame.message_len;
+        messages.copy_from_slice(&bytes[skipped..]);
+        if self.spare.len() < SPARE_CHUNKS {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Takes the waker of a sender that waits for room, if half of the room is free.
+    pub(crate) fn wake_sender(&mut self) -> Option<Waker> {
+        if self.queued <= QUEUED_FRAMES / 2 * self.frame_room {
+            self.sender.take()
+        } else {
+            None
+        }
+    }
+
+    /// Returns true if nothing waits to be sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.metadata.is_none()
+    }
+
+    /// Returns true if messages wait for the peer's window.
+    pub(crate) fn awaits_window(&self) -> bool {
+        let front = self.chunks.front();
+        front.is_some_and(|chunk| chunk.bytes.len() > self.window as usize)
+    }
+
+    /// Frees the memory of a stream that has been idle.
+    pub(crate) fn trim(&mut self) {
+        if self.chunks.is_empty() {
+            self.chunks = VecDeque::new();
+            self.spare = Vec::new();
+        }
+    }
+}
