@@ -79,6 +79,13 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     )
 }
 
+/// Returns true if the tasks are done. The future of a linked sender, which is the first, is not
+/// woken at the end: the sender half-closes by itself.
+fn are_done(tasks: &[Task<'_>], source: Source) -> bool {
+    let skipped = usize::from(source == Source::Sender);
+    tasks.iter().skip(skipped).all(Task::is_done)
+}
+
 fn message(index: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| ((index * 7 + at) % 200) as u8).collect()
 }
@@ -194,7 +201,7 @@ fn run(scenario: &Scenario) -> Result<(), TestCaseError> {
             0 => false,
             task => tasks[task - 1].run(),
         };
-        if tasks.iter().all(Task::is_done) && !wire.run(usize::MAX) {
+        if are_done(&tasks, scenario.source) && !wire.run(usize::MAX) {
             break;
         }
         idle = if did_work { 0 } else { idle + 1 };
@@ -270,7 +277,7 @@ fn send_at_once(source: Source, count: usize, coalesces: bool) -> [usize; 3] {
         while reads.message().await.expect("no error").is_some() {}
     });
     let flag = Arc::clone(&reader.flag);
-    let mut tasks = vec![reader, Task::new(pump)];
+    let mut tasks = vec![Task::new(pump), reader];
     if source == Source::Sender {
         tasks.push(Task::new(async move {
             for _ in 0..count {
@@ -279,9 +286,9 @@ fn send_at_once(source: Source, count: usize, coalesces: bool) -> [usize; 3] {
         }));
     }
     // The reader waits when the first messages arrive.
-    tasks[0].run();
+    tasks[1].run();
     wire.settle(&mut tasks);
-    assert!(tasks.iter().all(Task::is_done));
+    assert!(are_done(&tasks, source));
     let signals = wire.signals.count.load(SeqCst);
     [wire.frames[0], flag.wakes.load(SeqCst), signals]
 }
