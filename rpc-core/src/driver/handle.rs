@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::block_on_waker::BlockOnWaker;
 use super::link::LinkKey;
+use super::streams::StreamRequest;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::PollerCounters;
+use crate::stream::core::StreamCore;
 use crate::transport::{ConnectError, Counters};
 
 /// A request to send, apart from its bytes.
@@ -111,6 +113,8 @@ pub(crate) trait Poller {
         waker: &Waker,
         receive: &mut dyn FnMut(ResponseHead, &[u8]),
     ) -> PollOutcome;
+    /// Opens a stream: see [`Driver::open_stream`](super::Driver::open_stream).
+    fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest);
     /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
     /// Removes a waiting call whose future is dropped.

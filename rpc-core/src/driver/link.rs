@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::call_table::CallTable;
 use super::request_queue::RequestQueue;
+use super::streams::LinkStreams;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
@@ -31,6 +32,7 @@ pub(crate) struct Link<B> {
     pub(crate) waiters: Waiters,
     /// Requests that have been received and not begun. Only on the server's side.
     pub(super) requests: RequestQueue<B>,
+    pub(super) streams: LinkStreams,
     /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
     /// Client: the server has announced its shutdown, so no more calls are started.

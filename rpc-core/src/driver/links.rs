@@ -7,6 +7,7 @@ use super::call_table::CallTable;
 use super::deferred::collect;
 use super::link::{Link, LinkKey, LinkState};
 use super::request_queue::RequestQueue;
+use super::streams::LinkStreams;
 use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
@@ -28,6 +29,18 @@ impl<T: Transport> Driver<T> {
         let reaped = state.reap(key);
         drop(borrowed);
         drop(reaped);
+    }
+
+    /// Closes a link whose last channel was dropped, as soon as it has no streams.
+    pub(crate) fn close_unused_link(&self, key: LinkKey) {
+        let mut state = self.state.borrow_mut();
+        let link = state.links.get_mut(key.index());
+        if let Some(link) = link.filter(|link| link.streams.open > 0) {
+            link.streams.is_orphaned = true;
+            return;
+        }
+        drop(state);
+        self.close_link(key);
     }
 
     /// Returns the state of a link.
@@ -124,6 +137,7 @@ impl<T: Transport> State<T> {
             calls: CallTable::default(),
             waiters: Waiters::default(),
             requests: RequestQueue::default(),
+            streams: LinkStreams::default(),
             handles: 0,
             going_away: false,
             idle_since: None,

@@ -100,8 +100,14 @@ impl<T: Transport> Driver<T> {
             else {
                 break;
             };
-            match response {
-                BlockedResponse::Encoded { mut frame, len } => {
+            self.respond_blocked(call, response);
+        }
+    }
+
+    /// Sends a response, or blocks it again.
+    pub(super) fn respond_blocked(&self, call: IncomingCall, response: BlockedResponse) {
+        match response {
+            BlockedResponse::Encoded { mut frame, len } => {
                     let state = &mut *self.state.borrow_mut();
                     state.respond_later(&call, len, &mut frame);
                 }
@@ -115,7 +121,6 @@ impl<T: Transport> Driver<T> {
                     self.respond_failure(&call, status, started);
                 }
             }
-        }
     }
 
     /// Sends a response that is too long for an inline frame: encodes it into its slot.

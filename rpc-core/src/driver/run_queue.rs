@@ -410,6 +410,21 @@ impl<T: Transport> State<T> {
             .min(LONGEST_PUSHBACK)
     }
 
+    /// Takes the request of a call that its client has cancelled, if it waits.
+    pub(super) fn take_queued(
+        &mut self,
+        link: LinkKey,
+        call: CallId,
+    ) -> Option<QueuedRequest<T::RecvBuf>> {
+        let requests = &mut self.links.get_mut(link.index())?.requests;
+        let request = requests.take_call(call)?;
+        if requests.len() == 0 {
+            self.run_queue.remove(link);
+        }
+        self.run_queue.took_one();
+        Some(request)
+    }
+
     fn take_requests_of(&mut self, link: LinkKey) -> VecDeque<QueuedRequest<T::RecvBuf>> {
         let Some(entry) = self.links.get_mut(link.index()) else {
             return VecDeque::new();
