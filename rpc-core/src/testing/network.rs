@@ -201,6 +201,7 @@ fn limits_of(intents: &Intents) -> Limits {
         completion_queue_depth: u32::MAX,
         max_connections: intents.connections,
         max_in_flight: intents.max_in_flight,
+        max_streams: intents.max_streams,
         ..Limits::default()
     }
 }
