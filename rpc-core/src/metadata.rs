@@ -43,6 +43,58 @@ pub enum MetadataError {
     /// The bytes received from a peer do not decode as metadata.
     #[error("the metadata of a frame cannot be decoded: {0}")]
     Undecodable(#[from] prost::DecodeError),
+    /// The bytes received from a peer are shorter than the length of their initial metadata.
+    #[error("the initial metadata of a frame extends past the end of the frame's metadata")]
+    Truncated,
+}
+
+/// Length of the length that precedes initial metadata in a section with both kinds.
+const INITIAL_PREFIX_LEN: usize = 2;
+
+/// A field that encoded metadata does not have, so that decoders skip it: number 15, varint 0.
+const UNKNOWN_FIELD: [u8; INITIAL_PREFIX_LEN] = [15 << 3, 0];
+
+/// The section of a response's frame that holds both kinds of metadata: the length of the initial
+/// metadata (two bytes, little-endian), the initial and the trailing metadata.
+pub(crate) mod section {
+    use super::{INITIAL_PREFIX_LEN, Metadata, MetadataError, UNKNOWN_FIELD};
+
+    /// Returns the length of the section in bytes.
+    pub(crate) fn encoded_len(initial: &Metadata, trailing: &Metadata) -> usize {
+        INITIAL_PREFIX_LEN + initial.encoded_len() + trailing.encoded_len()
+    }
+
+    /// Encodes the section into `out`, whose length must be its encoded length, 65,535 at most.
+    pub(crate) fn encode(initial: &Metadata, trailing: &Metadata, out: &mut [u8]) {
+        let initial_len = initial.encoded_len();
+        let (prefix, rest) = out.split_at_mut(INITIAL_PREFIX_LEN);
+        prefix.copy_from_slice(&(initial_len as u16).to_le_bytes());
+        let (initial_out, trailing_out) = rest.split_at_mut(initial_len);
+        initial.encode(initial_out);
+        trailing.encode(trailing_out);
+    }
+
+    /// Decodes a section that a peer sent: the initial and the trailing metadata.
+    pub(crate) fn decode(section: &[u8]) -> Result<(Metadata, Metadata), MetadataError> {
+        let (prefix, rest) = section
+            .split_first_chunk::<INITIAL_PREFIX_LEN>()
+            .ok_or(MetadataError::Truncated)?;
+        let initial_len = usize::from(u16::from_le_bytes(*prefix));
+        let (initial, trailing) = rest
+            .split_at_checked(initial_len)
+            .ok_or(MetadataError::Truncated)?;
+        Ok((Metadata::decode(initial)?, Metadata::decode(trailing)?))
+    }
+
+    /// Converts an encoded section to the metadata of one kind, for a peer that knows one kind: the
+    /// trailing metadata follows the initial metadata as if it was part of it.
+    pub(crate) fn merge(section: &mut [u8]) {
+        // Both are encoded as repeated fields, so the concatenation of the encodings is the encoding
+        // of the concatenation.
+        if let Some(prefix) = section.first_chunk_mut() {
+            *prefix = UNKNOWN_FIELD;
+        }
+    }
 }
 
 impl Metadata {
@@ -155,6 +207,15 @@ impl Metadata {
         Ok(metadata)
     }
 
+    /// Appends all pairs of `other`.
+    pub(crate) fn append(&mut self, other: Self) {
+        match (&mut self.0, other.0) {
+            (Some(entries), Some(others)) => entries.extend(*others),
+            (entries @ None, others) => *entries = others,
+            (Some(_), None) => {}
+        }
+    }
+
     fn to_wire(&self) -> WireMetadata {
         let pairs = self.iter().map(|(key, value)| WirePair {
             key: key.to_owned(),
@@ -232,6 +293,37 @@ mod tests {
         assert_eq!(decoded.get("trace-id"), Some("abc"));
         assert_eq!(decoded.get_bin("key-bin"), Some(&[0, 255][..]));
         assert_eq!(decoded.get("key-bin"), None);
+    }
+
+    fn pair(key: &str, value: &str) -> Metadata {
+        let mut metadata = Metadata::new();
+        metadata.insert(key, value.to_owned()).unwrap();
+        metadata
+    }
+
+    #[test]
+    fn both_kinds_of_metadata_survive_the_wire() {
+        let (initial, trailing) = (pair("initial", "1"), pair("trailing", "22"));
+        let none = Metadata::new();
+        for (initial, trailing) in [(&initial, &trailing), (&none, &trailing), (&initial, &none)] {
+            let mut wire = vec![0; section::encoded_len(initial, trailing)];
+            section::encode(initial, trailing, &mut wire);
+            let (first, second) = section::decode(&wire).unwrap();
+            assert_eq!((&first, &second), (initial, trailing));
+
+            section::merge(&mut wire);
+            let mut both = initial.clone();
+            both.append(trailing.clone());
+            assert_eq!(Metadata::decode(&wire).unwrap(), both);
+        }
+    }
+
+    #[test]
+    fn a_section_shorter_than_its_initial_metadata_is_refused() {
+        for section in [&[][..], &[1], &[1, 0], &[0, 1, 7]] {
+            assert_eq!(section::decode(section), Err(MetadataError::Truncated));
+        }
+        assert!(section::decode(&[0, 0]).unwrap().0.is_empty());
     }
 
     #[test]

@@ -4,7 +4,9 @@ pub const CORE: Package = Package {
     layers: &[
         layer(
             "values",
-            &["status", "metadata", "method", "message", "limits", "clock", "codec"],
+            &[
+                "status", "metadata", "method", "message", "limits", "clock", "deadline", "codec",
+            ],
             &[],
         ),
         layer("transport", &["transport"], &["values"]),

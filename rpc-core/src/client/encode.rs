@@ -7,7 +7,7 @@ use prost::{DecodeError, Message};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Codec;
 use crate::message::{Request, Response};
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, MetadataError, section};
 use crate::method::MethodSpec;
 use crate::protocol::frame::{ResponseHead, StatusBody};
 use crate::status::{Code, Status};
@@ -76,12 +76,17 @@ fn decode_rare<S: Codec<Res>, Res>(
 ) -> Result<Response<Res>, CallError> {
     // The length was validated when the header was parsed.
     let (metadata, message) = body.split_at(head.metadata_len.into());
-    let metadata = Metadata::decode(metadata)
+    let (mut metadata, trailing) = decode_metadata(head, metadata)
         .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;
     if head.code == Code::Ok.number() {
         let message = S::decode(message).map_err(undecodable)?;
-        return Ok(Response::received(message, metadata));
+        let mut response = Response::received(message, metadata);
+        if !trailing.is_empty() {
+            *response.trailing_metadata_mut() = trailing;
+        }
+        return Ok(response);
     }
+    metadata.append(trailing);
     let body = StatusBody::decode(message).map_err(undecodable)?;
     let status = Status::new(Code::from_number(head.code), body.message)
         .with_details(body.details)
@@ -91,6 +96,18 @@ fn decode_rare<S: Codec<Res>, Res>(
         // 1 stands for a call that did not start, and for no pushback.
         us => CallError::not_started(status, Duration::from_micros(u64::from(us) - 1)),
     })
+}
+
+/// Decodes the metadata of a response: the initial and the trailing metadata.
+fn decode_metadata(
+    head: ResponseHead,
+    bytes: &[u8],
+) -> Result<(Metadata, Metadata), MetadataError> {
+    if head.has_initial {
+        section::decode(bytes)
+    } else {
+        Ok((Metadata::decode(bytes)?, Metadata::new()))
+    }
 }
 
 #[cold]

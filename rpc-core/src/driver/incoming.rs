@@ -66,6 +66,7 @@ impl<T: Transport> Driver<T> {
             metadata,
             message,
             deadline,
+            stream: None,
         };
         let (key, waker) = self.lend_task();
         let mut frame = self.inline_frame.take();
