@@ -259,7 +259,10 @@ mod tests {
         };
         assert_eq!(apply(capped, None), Ok(Some(10)));
         let default = Some(seconds(20));
-        assert_eq!(apply(DeadlinePolicy { default, ..capped }, None), Ok(Some(10)));
+        assert_eq!(
+            apply(DeadlinePolicy { default, ..capped }, None),
+            Ok(Some(10))
+        );
     }
 
     #[test]

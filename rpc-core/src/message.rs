@@ -392,19 +392,13 @@ mod tests {
         assert_eq!(deadline(new()), Some(now + 2 * second));
         assert_eq!(deadline(new().without_deadline()), None);
         assert_eq!(deadline(new().with_deadline(early)), Some(early));
-        assert_eq!(
-            deadline(new().with_deadline(late)),
-            Some(now + 2 * second)
-        );
+        assert_eq!(deadline(new().with_deadline(late)), Some(now + 2 * second));
         assert_eq!(deadline(new().with_timeout(second)), Some(early));
         assert_eq!(
             deadline(new().with_timeout(3 * second)),
             Some(now + 2 * second)
         );
-        assert_eq!(
-            deadline(new().with_deadline(late).without_deadline()),
-            None
-        );
+        assert_eq!(deadline(new().with_deadline(late).without_deadline()), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub const CORE: Package = Package {
         ),
         layer("stats", &["stats"], &["values", "transport", "protocol"]),
         layer("metrics", &["metrics"], &["stats"]),
-        layer("service", &["service"], &["values"]),
+        layer("service", &["service"], &["values", "stream"]),
         layer(
             "driver",
             &["driver"],
@@ -36,7 +36,7 @@ pub const CORE: Package = Package {
         layer(
             "client",
             &["client"],
-            &["values", "call_error", "protocol", "stats", "driver"],
+            &["values", "call_error", "protocol", "outcome", "stats", "driver"],
         ),
         layer(
             "poller",

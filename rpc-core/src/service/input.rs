@@ -39,8 +39,7 @@ impl<Q: Codec<Req>, Req> Input for Message<Q, Req> {
 
     #[inline(always)]
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
-        let metadata =
-            Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
+        let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
         let message = Q::decode(request.message).map_err(|error| undecodable(&error))?;
         Ok(Request::received(message, metadata, request.deadline))
     }
@@ -51,8 +50,7 @@ impl<Q: Codec<Req>, Req> Input for Messages<Q, Req> {
     type Argument = Request<Streaming<Req>>;
 
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
-        let metadata =
-            Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
+        let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
         let messages = Streaming::of_client(stream_of(request)?, Q::decode);
         Ok(Request::received(messages, metadata, request.deadline))
     }
