@@ -77,7 +77,7 @@
 //! - A future may be dropped at any time. The request is not sent if it still waited. Otherwise
 //!   the handler runs to its end, and the response is discarded when it arrives.
 //! - [`Request::with_timeout`] sets a deadline. It travels with the request: the server drops the
-//!   handler when it passes.
+//!   handler when it passes. The calls that the handler makes inherit it ([`CurrentDeadline`]).
 //! - A call fails with a [`CallError`]. [`CallError::execution`] tells whether the handler may have
 //!   run, which decides whether a retry is safe.
 //! - [`ServerHandle::shutdown`] lets calls in flight finish first.
@@ -103,11 +103,13 @@ mod call_error;
 mod client;
 mod clock;
 mod codec;
+mod deadline;
 mod driver;
 mod limits;
 mod message;
 mod metadata;
 mod method;
+mod outcome;
 mod poller;
 mod protocol;
 mod server;
@@ -130,6 +132,8 @@ pub use client::{Caller, LocalChannel};
 #[doc(inline)]
 pub use codec::{Codec, LengthChanged, ProstCodec};
 #[doc(inline)]
+pub use deadline::{CurrentDeadline, DeadlinePolicy};
+#[doc(inline)]
 pub use limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits, OtherDevice, Waiting};
 #[doc(inline)]
 pub use message::{Extensions, IntoRequest, Request, Response};
@@ -147,6 +151,20 @@ pub use service::dispatch::Service;
 pub use service::executor::{Executor, Spawned};
 #[doc(inline)]
 pub use shared::{Channel, ChannelBuilder, ChannelError, ConnectivityState, Watch};
+#[doc(inline)]
+pub use stream::from_fn::{ResponseSender, stream};
+#[doc(inline)]
+pub use stream::request::IntoStreamingRequest;
+#[doc(inline)]
+pub use stream::responses::Responses;
+#[doc(inline)]
+pub use stream::sender::{Messages, SendError, Sender, sender};
+#[doc(inline)]
+pub use stream::streaming::Streaming;
+
+#[doc(no_inline)]
+pub use futures_core::Stream;
+
 #[doc(inline)]
 pub use stats::{BlockedMethod, BlockedMethods, Stats, StatsReader};
 #[doc(inline)]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::deadline;
 use crate::metadata::Metadata;
 
 /// A message to a server, with metadata and an optional deadline.
@@ -19,7 +20,9 @@ pub struct Request<T> {
 
 /// The time limit of a call. Before the call starts it is a duration; afterwards it is a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimeAllowed {
+enum TimeAllowed {
+    /// The request sets none: the call inherits the current deadline.
+    Inherited,
     Unlimited,
     For(Duration),
     Until(Instant),
@@ -32,7 +35,7 @@ impl<T> Request<T> {
             message,
             metadata: Metadata::new(),
             extensions: Extensions::new(),
-            time: TimeAllowed::Unlimited,
+            time: TimeAllowed::Inherited,
             waits_for_ready: None,
         }
     }
@@ -40,6 +43,9 @@ impl<T> Request<T> {
     /// Sets the time limit of the call, on the client. The call fails with `DEADLINE_EXCEEDED` once
     /// this much time has passed since it was first polled. The request carries the remaining time
     /// to the server, in microseconds.
+    ///
+    /// A call that a handler makes ends at the deadline of the handler's own call at the latest:
+    /// see [`CurrentDeadline`](crate::CurrentDeadline).
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.time = TimeAllowed::For(timeout);
@@ -47,11 +53,19 @@ impl<T> Request<T> {
     }
 
     /// Sets the deadline of the call, on the client. The call fails with `DEADLINE_EXCEEDED` at
-    /// this time. A handler can pass its own [`deadline`](Self::deadline) on to the calls that it
-    /// makes.
+    /// this time, or at the deadline of the handler that makes the call, if that is earlier: see
+    /// [`CurrentDeadline`](crate::CurrentDeadline).
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.time = TimeAllowed::Until(deadline);
+        self
+    }
+
+    /// Removes the time limit of the call, on the client. Without this, a call that a handler makes
+    /// inherits the handler's deadline: see [`CurrentDeadline`](crate::CurrentDeadline).
+    #[must_use]
+    pub fn without_deadline(mut self) -> Self {
+        self.time = TimeAllowed::Unlimited;
         self
     }
 
@@ -67,13 +81,13 @@ impl<T> Request<T> {
         self
     }
 
-    /// Returns, in a handler, the time at which the client stops waiting, or `None` if the client
-    /// set no limit.
+    /// Returns, in a handler, the time at which the call ends with `DEADLINE_EXCEEDED`, or `None` if
+    /// neither the client nor the server's [`DeadlinePolicy`](crate::DeadlinePolicy) limits it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self.time {
             TimeAllowed::Until(deadline) => Some(deadline),
-            TimeAllowed::For(_) | TimeAllowed::Unlimited => None,
+            TimeAllowed::Inherited | TimeAllowed::Unlimited | TimeAllowed::For(_) => None,
         }
     }
 
@@ -112,8 +126,20 @@ impl<T> Request<T> {
         &mut self.extensions
     }
 
+    /// Replaces the message by `convert(message)`, and keeps everything else.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Request<U> {
+        Request {
+            message: convert(self.message),
+            metadata: self.metadata,
+            extensions: self.extensions,
+            time: self.time,
+            waits_for_ready: self.waits_for_ready,
+        }
+    }
+
+    #[inline]
     pub(crate) fn received(message: T, metadata: Metadata, deadline: Option<Instant>) -> Self {
-        let time = deadline.map_or(TimeAllowed::Unlimited, TimeAllowed::Until);
+        let time = deadline.map_or(TimeAllowed::Inherited, TimeAllowed::Until);
         Self {
             message,
             metadata,
@@ -127,8 +153,18 @@ impl<T> Request<T> {
         self.waits_for_ready
     }
 
-    pub(crate) fn time_allowed(&self) -> TimeAllowed {
-        self.time
+    /// Returns the deadline of a call that starts now. `after` converts a timeout.
+    #[inline]
+    pub(crate) fn deadline_of_call(
+        &self,
+        after: impl FnOnce(Duration) -> Option<Instant>,
+    ) -> Option<Instant> {
+        match self.time {
+            TimeAllowed::Inherited => deadline::current(),
+            TimeAllowed::Unlimited => None,
+            TimeAllowed::For(timeout) => deadline::earlier(after(timeout), deadline::current()),
+            TimeAllowed::Until(moment) => deadline::earlier(Some(moment), deadline::current()),
+        }
     }
 }
 
@@ -151,11 +187,34 @@ impl<T> IntoRequest<T> for Request<T> {
 }
 
 /// A message to a client, with its metadata.
+///
+/// The initial metadata ([`metadata`](Self::metadata)) precedes the message, and the
+/// [trailing metadata](Self::trailing_metadata) follows it. For a unary call both arrive together;
+/// a stream sends the first before its first message, and the second after its last.
 #[derive(Debug)]
 pub struct Response<T> {
     message: T,
     metadata: Metadata,
+    /// Boxed together, so that a response without them contains a null pointer.
+    extras: Option<Box<ResponseExtras>>,
+}
+
+/// The parts that few responses have.
+#[derive(Debug)]
+struct ResponseExtras {
+    trailing_metadata: Metadata,
     extensions: Extensions,
+}
+
+static NO_EXTRAS: ResponseExtras = ResponseExtras::new();
+
+impl ResponseExtras {
+    const fn new() -> Self {
+        Self {
+            trailing_metadata: Metadata::new(),
+            extensions: Extensions::new(),
+        }
+    }
 }
 
 impl<T> Response<T> {
@@ -164,7 +223,7 @@ impl<T> Response<T> {
         Self {
             message,
             metadata: Metadata::new(),
-            extensions: Extensions::new(),
+            extras: None,
         }
     }
 
@@ -184,32 +243,70 @@ impl<T> Response<T> {
         self.message
     }
 
-    /// Returns the metadata that is sent with the message.
+    /// Returns the initial metadata, which is sent with the message or before the first message.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Returns the metadata for modification.
+    /// Returns the initial metadata for modification.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
+    /// Returns the trailing metadata, which is sent after the last message. On a client it is
+    /// complete in the response to a call with one response message; a stream of responses returns
+    /// it from [`Streaming::trailers`](crate::Streaming::trailers).
+    pub fn trailing_metadata(&self) -> &Metadata {
+        &self.extras().trailing_metadata
+    }
+
+    /// Returns the trailing metadata for modification.
+    pub fn trailing_metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.extras_mut().trailing_metadata
+    }
+
     /// Returns the extensions: values that stay in this process.
     pub fn extensions(&self) -> &Extensions {
-        &self.extensions
+        &self.extras().extensions
     }
 
     /// Returns the extensions for modification.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
-        &mut self.extensions
+        &mut self.extras_mut().extensions
     }
 
+    /// Replaces the message by `convert(message)`, and keeps everything else.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Response<U> {
+        Response {
+            message: convert(self.message),
+            metadata: self.metadata,
+            extras: self.extras,
+        }
+    }
+
+    #[inline]
     pub(crate) fn received(message: T, metadata: Metadata) -> Self {
         Self {
             message,
             metadata,
-            extensions: Extensions::new(),
+            extras: None,
         }
+    }
+
+    /// Returns false if there is no trailing metadata; true if there may be some. Only compares a
+    /// pointer.
+    #[inline]
+    pub(crate) fn may_have_trailing_metadata(&self) -> bool {
+        self.extras.is_some()
+    }
+
+    fn extras(&self) -> &ResponseExtras {
+        self.extras.as_deref().unwrap_or(&NO_EXTRAS)
+    }
+
+    fn extras_mut(&mut self) -> &mut ResponseExtras {
+        let new = || Box::new(ResponseExtras::new());
+        self.extras.get_or_insert_with(new)
     }
 }
 
@@ -265,6 +362,43 @@ mod tests {
     #[test]
     fn what_travels_beside_a_message_costs_a_null_pointer_each() {
         assert_eq!(size_of::<Response<u64>>(), 3 * size_of::<u64>());
+    }
+
+    #[test]
+    fn a_response_keeps_both_metadata_and_its_extensions_when_its_message_is_mapped() {
+        let mut response = Response::new(3u8);
+        assert!(response.trailing_metadata().is_empty());
+        assert_eq!(response.extensions().get::<u32>(), None);
+        response.metadata_mut().insert("initial", "1").unwrap();
+        let trailing = response.trailing_metadata_mut();
+        trailing.insert("trailing", "2").unwrap();
+        response.extensions_mut().insert(7u32);
+        let response = response.map(u64::from);
+        assert_eq!(*response.get_ref(), 3u64);
+        assert_eq!(response.metadata().get("initial"), Some("1"));
+        assert_eq!(response.trailing_metadata().get("trailing"), Some("2"));
+        assert_eq!(response.extensions().get::<u32>(), Some(&7));
+    }
+
+    #[test]
+    fn a_request_has_at_most_the_time_of_the_handler_that_makes_the_call() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let (early, late) = (now + second, now + 3 * second);
+        let after = |timeout| Some(now + timeout);
+        let deadline = |request: Request<()>| request.deadline_of_call(after);
+        let new = || Request::new(());
+        let _scope = deadline::enter(Some(now + 2 * second));
+        assert_eq!(deadline(new()), Some(now + 2 * second));
+        assert_eq!(deadline(new().without_deadline()), None);
+        assert_eq!(deadline(new().with_deadline(early)), Some(early));
+        assert_eq!(deadline(new().with_deadline(late)), Some(now + 2 * second));
+        assert_eq!(deadline(new().with_timeout(second)), Some(early));
+        assert_eq!(
+            deadline(new().with_timeout(3 * second)),
+            Some(now + 2 * second)
+        );
+        assert_eq!(deadline(new().with_deadline(late).without_deadline()), None);
     }
 
     #[test]

@@ -42,6 +42,26 @@ impl MethodSpec {
 pub enum MethodKind {
     /// One request, one response.
     Unary,
+    /// A stream of requests, one response.
+    ClientStreaming,
+    /// One request, a stream of responses.
+    ServerStreaming,
+    /// A stream of requests and a stream of responses, independent of each other.
+    Streaming,
+}
+
+impl MethodKind {
+    /// Returns true if the client sends a stream.
+    #[must_use]
+    pub const fn client_streams(self) -> bool {
+        matches!(self, Self::ClientStreaming | Self::Streaming)
+    }
+
+    /// Returns true if the server sends a stream.
+    #[must_use]
+    pub const fn server_streams(self) -> bool {
+        matches!(self, Self::ServerStreaming | Self::Streaming)
+    }
 }
 
 /// The effect of repeating a call (`google.protobuf.MethodOptions.idempotency_level`).

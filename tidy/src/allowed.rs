@@ -4,15 +4,23 @@ pub const CORE: Package = Package {
     layers: &[
         layer(
             "values",
-            &["status", "metadata", "method", "message", "limits", "clock", "codec"],
+            &[
+                "status", "metadata", "method", "message", "limits", "clock", "deadline", "codec",
+            ],
             &[],
         ),
         layer("transport", &["transport"], &["values"]),
         layer("call_error", &["call_error"], &["values", "transport"]),
         layer("protocol", &["protocol"], &["values", "transport"]),
+        layer("outcome", &["outcome"], &["values", "call_error", "protocol"]),
+        layer(
+            "stream",
+            &["stream"],
+            &["values", "call_error", "protocol", "outcome"],
+        ),
         layer("stats", &["stats"], &["values", "transport", "protocol"]),
         layer("metrics", &["metrics"], &["stats"]),
-        layer("service", &["service"], &["values"]),
+        layer("service", &["service"], &["values", "stream"]),
         layer(
             "driver",
             &["driver"],
@@ -28,7 +36,7 @@ pub const CORE: Package = Package {
         layer(
             "client",
             &["client"],
-            &["values", "call_error", "protocol", "stats", "driver"],
+            &["values", "call_error", "protocol", "outcome", "stats", "driver"],
         ),
         layer(
             "poller",

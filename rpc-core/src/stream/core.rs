@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::inbound::{Inbound, StreamEnd, Taken};
-use super::outbound::{Outbound, PushOutcome};
+use super::outbound::{FrameRoom, Outbound, PushOutcome};
+use crate::call_error::CallError;
 
 /// The queue through which a stream tells its driver that it has work.
 pub(crate) trait SignalQueue: fmt::Debug + Send + Sync {
@@ -152,9 +153,9 @@ impl StreamCore {
         }
     }
 
-    /// Waits until [`poll_push`](Self::poll_push) would not have to wait. Returns the most bytes of
-    /// metadata and messages in a frame, or `None` if the call has ended.
-    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Option<usize>> {
+    /// Waits until [`poll_push`](Self::poll_push) would not have to wait. Returns what fits in a
+    /// frame, or `None` if the call has ended.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Option<FrameRoom>> {
         let state = self.lock();
         match state.outbound.room() {
             Some(room) => Poll::Ready(room),
@@ -183,6 +184,18 @@ impl StreamCore {
         let left = state.inbound.discard();
         self.unlock(state, true);
         drop(left);
+    }
+
+    /// Ends the call with an error of this side, which the reader gets after the messages that have
+    /// arrived, and gives it up.
+    pub(crate) fn fail(&self, error: CallError) {
+        let mut state = self.lock();
+        state.is_cancelled = true;
+        let wakers = state.end(StreamEnd::Failed(error));
+        self.unlock(state, true);
+        for waker in wakers.into_iter().flatten() {
+            waker.wake();
+        }
     }
 
     /// Discards what has arrived and what will arrive, because nobody reads it.
