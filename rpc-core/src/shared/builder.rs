@@ -13,6 +13,7 @@ use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
+use super::notices::Notices;
 use super::permits::CallPermits;
 use super::poller::{self, SharedPoller};
 #[cfg(feature = "test-util")]
@@ -261,6 +262,7 @@ impl PollerHandle {
             address: address.to_owned(),
             permits: Arc::new(CallPermits::new(count)),
             submissions,
+            notices: Arc::new(Notices::default()),
             wakeup: Arc::default(),
             is_stopped: Arc::default(),
             health: Arc::default(),
@@ -278,6 +280,7 @@ impl PollerHandle {
             },
             permits: Arc::clone(&handle.permits),
             submissions: receiver,
+            notices: Arc::clone(&handle.notices),
             wakeup: Arc::clone(&handle.wakeup),
             is_stopped: Arc::clone(&handle.is_stopped),
             limits: Arc::clone(&handle.limits),

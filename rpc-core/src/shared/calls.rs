@@ -46,6 +46,8 @@ pub(super) struct Calls<T: Transport> {
     counters: PermitCounters,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
+    /// Permits of calls that were dropped while their requests were in `submissions`.
+    dropped: Vec<u32>,
     pushback: Pushback,
     /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
     /// turn: a woken caller may preempt this thread at once, and then finds all responses that are
@@ -81,6 +83,7 @@ impl<T: Transport> Calls<T> {
             submissions,
             records: (0..count).map(|_| Record::Free).collect(),
             backlog: VecDeque::new(),
+            dropped: Vec::new(),
             pushback: Pushback::new(),
             wakers: Vec::new(),
         }
@@ -108,6 +111,10 @@ impl<T: Transport> Calls<T> {
                 submission.method,
                 submission.began,
             );
+            if !self.dropped.is_empty() && self.was_dropped(submission.permit.number) {
+                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                continue;
+            }
             let unsent = if self.pushback.is_holding() {
                 self.begin_held_back(submission, connection)
             } else if self.backlog.is_empty() {
@@ -161,7 +168,7 @@ impl<T: Transport> Calls<T> {
 
     /// Holds calls back after a refusal.
     #[cold]
-    fn hold_back(&mut self, pushback: Duration) {
+    pub(super) fn hold_back(&mut self, pushback: Duration) {
         let now = self.driver.clock.now();
         if pushback.is_zero() || !self.pushback.refused(now, pushback) {
             return;
@@ -181,6 +188,15 @@ impl<T: Transport> Calls<T> {
     pub(super) fn held_until(&self) -> Option<Instant> {
         let is_held = !self.backlog.is_empty() && !self.pushback.wants_probe();
         self.pushback.until().filter(|_| is_held)
+    }
+
+    /// Returns the time until which streams are held back, if they are.
+    pub(super) fn streams_held_until(&mut self) -> Option<Instant> {
+        if self.pushback.is_holding() && !self.pushback.has_ended(self.driver.clock.now()) {
+            self.pushback.until()
+        } else {
+            None
+        }
     }
 
     /// Sends a request. Returns it if it has to wait.
@@ -405,24 +421,53 @@ impl<T: Transport> Calls<T> {
 
     /// Wakes the callers whose calls have ended.
     pub(super) fn wake_callers(&mut self) {
-        for waker in self.wakers.drain(..) {
-            // This is an executor's code: if it panics, the other callers must still be woken.
-            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::error!("a caller's waker panicked");
+        wake_all(&mut self.wakers);
+    }
+
+    /// Cancels calls whose futures have been dropped, and releases their permits. A call that has
+    /// been sent keeps its credit and its entry in the driver until its response arrives.
+    pub(super) fn abandon(&mut self, dropped: Vec<u32>) {
+        let mut any_backlogged = false;
+        for number in dropped {
+            // A call that was settled in the meantime has released its permit.
+            if !self.permits.is_abandoned(number) {
+                continue;
             }
+            match mem::replace(&mut self.records[number as usize], Record::Free) {
+                // The request is still in the queue.
+                Record::Free => self.dropped.push(number),
+                record @ Record::Backlogged { .. } => {
+                    self.records[number as usize] = record;
+                    any_backlogged = true;
+                }
+                Record::InFlight {
+                    link, call, buf, ..
+                } => {
+                    self.driver.abandon_call(link, call);
+                    self.settle_one(CallPermit { number, buf }, Err(dropped_call()));
+                }
+            }
+        }
+        if any_backlogged {
+            self.drop_from_backlog();
         }
     }
 
-    /// Frees the permits of cancelled calls that are stuck in the backlog.
-    pub(super) fn drop_abandoned(&mut self) {
-        let mut index = 0;
-        while let Some(submission) = self.backlog.get(index) {
-            let is_abandoned = self.permits.is_abandoned(submission.permit.number);
-            match is_abandoned.then(|| self.backlog.remove(index)).flatten() {
-                Some(submission) => self.fail_unsent(submission.permit, Cause::DeadlineExceeded),
-                None => index += 1,
-            }
+    fn drop_from_backlog(&mut self) {
+        let permits = &self.permits;
+        let (dropped, kept): (Vec<_>, _) = mem::take(&mut self.backlog)
+            .into_iter()
+            .partition(|submission| permits.is_abandoned(submission.permit.number));
+        self.backlog = kept;
+        for submission in dropped {
+            self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
         }
+    }
+
+    #[cold]
+    fn was_dropped(&mut self, number: u32) -> bool {
+        let dropped = self.dropped.iter().position(|&dropped| dropped == number);
+        dropped.map(|index| self.dropped.swap_remove(index)).is_some()
     }
 
     /// Describes the calls that have not ended.
@@ -435,5 +480,20 @@ impl<T: Transport> Calls<T> {
             (with_poller.count(), "permits held by the poller"),
             (self.backlog.len(), "requests in the backlog"),
         ]
+    }
+}
+
+/// The outcome of a call whose caller no longer waits for it.
+fn dropped_call() -> CallError {
+    CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun)
+}
+
+/// Wakes callers.
+pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
+    for waker in wakers.drain(..) {
+        // This is an executor's code: if it panics, the other callers must still be woken.
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            tracing::error!("a caller's waker panicked");
+        }
     }
 }

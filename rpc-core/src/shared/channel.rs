@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::call::SharedCall;
 use super::connectivity::{ConnectivityState, Watch};
+use super::stream_call::PollerStreams;
 use super::submissions::Shared;
 use crate::call_error::CallError;
 use crate::client::Caller;
@@ -19,10 +20,11 @@ use crate::transport::ConnectError;
 ///
 /// Calls are futures on any executor, or run through [`block_on`](crate::block_on()). The channel
 /// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch)
-/// report the state of the connection. The connection closes when the last clone is dropped.
+/// report the state of the connection. The connection closes when the last clone and the last
+/// [`Streaming`](crate::Streaming) of its calls are dropped.
 ///
-/// A dropped call counts towards [`max_in_flight`](super::ChannelBuilder::max_in_flight) until its
-/// response arrives or its deadline passes. A leaked one ([`std::mem::forget`]) counts forever.
+/// A dropped call is cancelled. A leaked one ([`std::mem::forget`]) counts towards
+/// [`max_in_flight`](super::ChannelBuilder::max_in_flight) forever. Streams do not count towards it.
 ///
 /// [`ChannelBuilder`](super::ChannelBuilder) has the settings.
 #[derive(Clone)]

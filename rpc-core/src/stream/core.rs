@@ -45,10 +45,21 @@ pub(crate) struct StreamSizes {
     pub(crate) coalesces: bool,
 }
 
+/// How a stream of a [`LocalPoller`](crate::LocalPoller) takes a turn of its poller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalTurn {
+    pub(crate) poller: u64,
+    /// Takes a turn of the poller with this number, if it belongs to this thread and this thread is
+    /// not inside a turn. Returns true if it did.
+    pub(crate) take: fn(u64) -> bool,
+}
+
 /// One stream.
 pub(crate) struct StreamCore {
     state: Mutex<StreamState>,
     signal: OnceLock<Signal>,
+    /// Present on a client without a poller's thread.
+    turn: Option<LocalTurn>,
 }
 
 /// Both directions of a stream.
@@ -67,6 +78,15 @@ impl StreamCore {
     /// Creates a stream that no driver knows yet. Nothing can be sent before
     /// [`attach`](Self::attach).
     pub(crate) fn new() -> Arc<Self> {
+        Self::with_turn(None)
+    }
+
+    /// Like [`new`](Self::new), for a client whose poller has no thread of its own.
+    pub(crate) fn of_local_poller(turn: LocalTurn) -> Arc<Self> {
+        Self::with_turn(Some(turn))
+    }
+
+    fn with_turn(turn: Option<LocalTurn>) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(StreamState {
                 inbound: Inbound::default(),
@@ -75,6 +95,7 @@ impl StreamCore {
                 is_signalled: true,
             }),
             signal: OnceLock::new(),
+            turn,
         })
     }
 
@@ -111,6 +132,27 @@ impl StreamCore {
         drop(state);
         if signals {
             self.signal();
+        }
+    }
+
+    /// Polls a part of the application's end. If it has to wait, and an executor polls it that does
+    /// not run this stream's poller, takes a turn of the poller and polls once more.
+    #[inline]
+    pub(crate) fn poll_with_turn<R>(
+        &self,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let polled = poll(cx);
+        match self.turn {
+            Some(turn) if polled.is_pending() && (turn.take)(turn.poller) => {
+                let polled = poll(cx);
+                if polled.is_pending() {
+                    cx.waker().wake_by_ref();
+                }
+                polled
+            }
+            _ => polled,
         }
     }
 
@@ -196,6 +238,11 @@ impl StreamCore {
         for waker in wakers.into_iter().flatten() {
             waker.wake();
         }
+    }
+
+    /// Returns an end that [`poll_begun`](Self::poll_begun) has taken, for the reader.
+    pub(crate) fn put_back(&self, end: StreamEnd) {
+        self.lock().inbound.put_back(end);
     }
 
     /// Discards what has arrived and what will arrive, because nobody reads it.
