@@ -21,9 +21,12 @@ use super::call_table::{Response, ResponseFrame, ResponseOutcome, TakeOutcome, W
 use super::link::{Link, LinkKey};
 use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, ResponseHead};
+use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
+
+/// The flags after which the link may have a control frame to send.
+const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
 
 /// A request whose header has been validated and accounted, in its receive slot.
 pub(super) type ReceivedRequest<B> = (LinkKey, FrameHeader, B);
@@ -160,8 +163,8 @@ impl<T: Transport> Driver<T> {
                 return None;
             }
         };
-        if header.going_away {
-            state.server_goes_away(key);
+        if header.flags.intersects(RARE_FLAGS) {
+            state.handle_rare_flags(key, header.flags);
         }
         let is_stream = header.flags.contains(Flags::STREAM);
         match header.kind {
@@ -215,14 +218,7 @@ impl<T: Transport> Driver<T> {
                 self.wake_collected();
             }
             FrameKind::Control => {
-                let mut cancelled = Vec::new();
-                let body = &buf.as_ref()[HEADER_LEN..];
-                if let Err(error) = state.receive_control(key, body, &mut cancelled) {
-                    state.close_for_violation(key, buf, error);
-                    return None;
-                }
-                state.release_freed(key);
-                state.transport.release(buf);
+                let cancelled = state.handle_control(key, &header, buf);
                 drop(borrowed);
                 if !cancelled.is_empty() {
                     self.cancel_calls(key, &cancelled);

@@ -60,12 +60,11 @@ impl<T: Transport> State<T> {
         stream.was_used = true;
         // The header was parsed: the metadata is within the frame.
         let (metadata, messages) = body.split_at(header.metadata_len.into());
-        let form = MessageForm::from_selector(header.selector);
-        let form = form.ok_or(ProtocolError::MessageForm {
-            selector: header.selector,
-        })?;
+        // Other selectors were refused.
+        let form = MessageForm::from_selector(header.selector).unwrap_or(MessageForm::None);
         if form == MessageForm::None && !messages.is_empty() {
-            return Err(ProtocolError::MessageForm { selector: 0 });
+            let len = messages.len();
+            return Err(ProtocolError::NoMessages { len });
         }
         let mut state = stream.core.lock();
         let is_server = matches!(stream.phase, Phase::Serving(_));
@@ -119,23 +118,22 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Handles the entries of a control frame. Appends the calls that the client has cancelled to
-    /// `cancelled`.
+    /// Handles the entries of a control frame. Returns the calls that the client has cancelled.
     pub(in super::super) fn receive_control(
         &mut self,
         link: LinkKey,
-        body: &[u8],
-        cancelled: &mut Vec<CallId>,
-    ) -> Result<(), ProtocolError> {
+        entries: ControlEntries<'_>,
+    ) -> Result<Vec<CallId>, ProtocolError> {
+        let mut cancelled = Vec::new();
         let is_server = self.links[link.index()].is_server();
-        for ControlEntry { call, request } in ControlEntries::parse(body)? {
+        for ControlEntry { call, request } in entries {
             match request {
                 ControlRequest::Grant(bytes) => self.receive_grant(link, call, bytes)?,
                 ControlRequest::Cancel if is_server => cancelled.push(call),
                 ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
             }
         }
-        Ok(())
+        Ok(cancelled)
     }
 
     fn receive_grant(
