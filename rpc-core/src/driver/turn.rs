@@ -237,7 +237,6 @@ impl<T: Transport> Driver<T> {
             waker.wake();
         }
     }
-    }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
         let block_on_waker = self.block_on_waker.waker();
