@@ -108,6 +108,7 @@ mod limits;
 mod message;
 mod metadata;
 mod method;
+mod outcome;
 mod poller;
 mod protocol;
 mod server;
@@ -147,6 +148,20 @@ pub use service::dispatch::Service;
 pub use service::executor::{Executor, Spawned};
 #[doc(inline)]
 pub use shared::{Channel, ChannelBuilder, ChannelError, ConnectivityState, Watch};
+#[doc(inline)]
+pub use stream::from_fn::{ResponseSender, stream};
+#[doc(inline)]
+pub use stream::request::IntoStreamingRequest;
+#[doc(inline)]
+pub use stream::responses::Responses;
+#[doc(inline)]
+pub use stream::sender::{Messages, SendError, Sender, sender};
+#[doc(inline)]
+pub use stream::streaming::Streaming;
+
+#[doc(no_inline)]
+pub use futures_core::Stream;
+
 #[doc(inline)]
 pub use stats::{BlockedMethod, BlockedMethods, Stats, StatsReader};
 #[doc(inline)]

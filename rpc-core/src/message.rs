@@ -151,11 +151,34 @@ impl<T> IntoRequest<T> for Request<T> {
 }
 
 /// A message to a client, with its metadata.
+///
+/// The initial metadata ([`metadata`](Self::metadata)) precedes the message, and the
+/// [trailing metadata](Self::trailing_metadata) follows it. For a unary call both arrive together;
+/// a stream sends the first before its first message, and the second after its last.
 #[derive(Debug)]
 pub struct Response<T> {
     message: T,
     metadata: Metadata,
+    /// Boxed together, so that a response without them contains a null pointer.
+    extras: Option<Box<ResponseExtras>>,
+}
+
+/// The parts that few responses have.
+#[derive(Debug)]
+struct ResponseExtras {
+    trailing_metadata: Metadata,
     extensions: Extensions,
+}
+
+static NO_EXTRAS: ResponseExtras = ResponseExtras::new();
+
+impl ResponseExtras {
+    const fn new() -> Self {
+        Self {
+            trailing_metadata: Metadata::new(),
+            extensions: Extensions::new(),
+        }
+    }
 }
 
 impl<T> Response<T> {
@@ -164,7 +187,7 @@ impl<T> Response<T> {
         Self {
             message,
             metadata: Metadata::new(),
-            extensions: Extensions::new(),
+            extras: None,
         }
     }
 
@@ -184,32 +207,70 @@ impl<T> Response<T> {
         self.message
     }
 
-    /// Returns the metadata that is sent with the message.
+    /// Returns the initial metadata, which is sent with the message or before the first message.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Returns the metadata for modification.
+    /// Returns the initial metadata for modification.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
+    /// Returns the trailing metadata, which is sent after the last message. On a client it is
+    /// complete in the response to a call with one response message; a stream of responses returns
+    /// it from [`Streaming::trailers`](crate::Streaming::trailers).
+    pub fn trailing_metadata(&self) -> &Metadata {
+        &self.extras().trailing_metadata
+    }
+
+    /// Returns the trailing metadata for modification.
+    pub fn trailing_metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.extras_mut().trailing_metadata
+    }
+
     /// Returns the extensions: values that stay in this process.
     pub fn extensions(&self) -> &Extensions {
-        &self.extensions
+        &self.extras().extensions
     }
 
     /// Returns the extensions for modification.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
-        &mut self.extensions
+        &mut self.extras_mut().extensions
     }
 
+    /// Replaces the message by `convert(message)`, and keeps everything else.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Response<U> {
+        Response {
+            message: convert(self.message),
+            metadata: self.metadata,
+            extras: self.extras,
+        }
+    }
+
+    #[inline]
     pub(crate) fn received(message: T, metadata: Metadata) -> Self {
         Self {
             message,
             metadata,
-            extensions: Extensions::new(),
+            extras: None,
         }
+    }
+
+    /// Returns false if there is no trailing metadata; true if there may be some. Only compares a
+    /// pointer.
+    #[inline]
+    pub(crate) fn may_have_trailing_metadata(&self) -> bool {
+        self.extras.is_some()
+    }
+
+    fn extras(&self) -> &ResponseExtras {
+        self.extras.as_deref().unwrap_or(&NO_EXTRAS)
+    }
+
+    fn extras_mut(&mut self) -> &mut ResponseExtras {
+        let new = || Box::new(ResponseExtras::new());
+        self.extras.get_or_insert_with(new)
     }
 }
 

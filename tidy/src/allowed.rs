@@ -10,6 +10,12 @@ pub const CORE: Package = Package {
         layer("transport", &["transport"], &["values"]),
         layer("call_error", &["call_error"], &["values", "transport"]),
         layer("protocol", &["protocol"], &["values", "transport"]),
+        layer("outcome", &["outcome"], &["values", "call_error", "protocol"]),
+        layer(
+            "stream",
+            &["stream"],
+            &["values", "call_error", "protocol", "outcome"],
+        ),
         layer("stats", &["stats"], &["values", "transport", "protocol"]),
         layer("metrics", &["metrics"], &["stats"]),
         layer("service", &["service"], &["values"]),

@@ -366,6 +366,7 @@ mod tests {
         pushback_us: 0,
         code: 0,
         metadata_len: 0,
+        has_initial: false,
     };
 
     /// Returns a frame whose body is `byte`.

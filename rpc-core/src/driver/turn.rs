@@ -229,6 +229,7 @@ impl<T: Transport> State<T> {
         let head = ResponseHead {
             code: header.selector,
             metadata_len: header.metadata_len,
+            has_initial: false,
             pushback_us: header.time_us,
         };
         let calls = &mut self.links[key.index()].calls;

@@ -112,6 +112,8 @@ pub(crate) struct ResponseHead {
     pub(crate) code: u16,
     /// Bytes of metadata at the start of the body.
     pub(crate) metadata_len: u16,
+    /// The metadata is the length of the initial metadata, the initial and the trailing metadata.
+    pub(crate) has_initial: bool,
     /// One more than the microseconds for which the server wants no further calls; 0 if the handler
     /// may have started.
     pub(crate) pushback_us: u32,

@@ -358,6 +358,7 @@ mod tests {
                 pushback_us: 0,
                 code: 0,
                 metadata_len: 0,
+                has_initial: false,
             }),
         }
     }

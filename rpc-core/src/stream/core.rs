@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::inbound::{Inbound, StreamEnd, Taken};
-use super::outbound::{Outbound, PushOutcome};
+use super::outbound::{FrameRoom, Outbound, PushOutcome};
 use crate::call_error::CallError;
 
 /// The queue through which a stream tells its driver that it has work.
@@ -45,21 +45,48 @@ pub(crate) struct StreamSizes {
     pub(crate) coalesces: bool,
 }
 
-/// How a stream of a [`LocalPoller`](crate::LocalPoller) takes a turn of its poller.
+/// How a client's stream takes turns of a poller without a thread of its own
+/// ([`LocalPoller`](crate::LocalPoller)).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalTurn {
+pub(crate) struct LocalTurns {
     pub(crate) poller: u64,
     /// Takes a turn of the poller with this number, if it belongs to this thread and this thread is
     /// not inside a turn. Returns true if it did.
     pub(crate) take: fn(u64) -> bool,
 }
 
+/// The turns that a stream takes of its poller, if it takes any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns(Option<LocalTurns>);
+
+impl Turns {
+    /// Polls a part of the application's end. If it has to wait, and an executor polls it that does
+    /// not run this stream's poller, takes a turn of the poller and polls once more.
+    #[inline]
+    pub(crate) fn poll<R>(
+        self,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let polled = poll(cx);
+        match self.0 {
+            Some(turns) if polled.is_pending() && (turns.take)(turns.poller) => {
+                let polled = poll(cx);
+                if polled.is_pending() {
+                    cx.waker().wake_by_ref();
+                }
+                polled
+            }
+            _ => polled,
+        }
+    }
+}
+
 /// One stream.
 pub(crate) struct StreamCore {
     state: Mutex<StreamState>,
     signal: OnceLock<Signal>,
-    /// Present on a client without a poller's thread.
-    turn: Option<LocalTurn>,
+    turns: Turns,
 }
 
 /// Both directions of a stream.
@@ -78,15 +105,15 @@ impl StreamCore {
     /// Creates a stream that no driver knows yet. Nothing can be sent before
     /// [`attach`](Self::attach).
     pub(crate) fn new() -> Arc<Self> {
-        Self::with_turn(None)
+        Self::with_turns(Turns(None))
     }
 
     /// Like [`new`](Self::new), for a client whose poller has no thread of its own.
-    pub(crate) fn of_local_poller(turn: LocalTurn) -> Arc<Self> {
-        Self::with_turn(Some(turn))
+    pub(crate) fn of_local_poller(turns: LocalTurns) -> Arc<Self> {
+        Self::with_turns(Turns(Some(turns)))
     }
 
-    fn with_turn(turn: Option<LocalTurn>) -> Arc<Self> {
+    fn with_turns(turns: Turns) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(StreamState {
                 inbound: Inbound::default(),
@@ -95,13 +122,18 @@ impl StreamCore {
                 is_signalled: true,
             }),
             signal: OnceLock::new(),
-            turn,
+            turns,
         })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, StreamState> {
         // Under this lock only the allocator can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the turns that the application's end takes while it waits.
+    pub(crate) fn turns(&self) -> Turns {
+        self.turns
     }
 
     /// Makes the stream known to a driver, which then looks at it. Returns the waker of a sender
@@ -132,27 +164,6 @@ impl StreamCore {
         drop(state);
         if signals {
             self.signal();
-        }
-    }
-
-    /// Polls a part of the application's end. If it has to wait, and an executor polls it that does
-    /// not run this stream's poller, takes a turn of the poller and polls once more.
-    #[inline]
-    pub(crate) fn poll_with_turn<R>(
-        &self,
-        cx: &mut Context<'_>,
-        mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
-    ) -> Poll<R> {
-        let polled = poll(cx);
-        match self.turn {
-            Some(turn) if polled.is_pending() && (turn.take)(turn.poller) => {
-                let polled = poll(cx);
-                if polled.is_pending() {
-                    cx.waker().wake_by_ref();
-                }
-                polled
-            }
-            _ => polled,
         }
     }
 
@@ -195,9 +206,9 @@ impl StreamCore {
         }
     }
 
-    /// Waits until [`poll_push`](Self::poll_push) would not have to wait. Returns the most bytes of
-    /// metadata and messages in a frame, or `None` if the call has ended.
-    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Option<usize>> {
+    /// Waits until [`poll_push`](Self::poll_push) would not have to wait. Returns what fits in a
+    /// frame, or `None` if the call has ended.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Option<FrameRoom>> {
         let state = self.lock();
         match state.outbound.room() {
             Some(room) => Poll::Ready(room),
@@ -228,22 +239,24 @@ impl StreamCore {
         drop(left);
     }
 
-    /// Gives the call up, and ends it for its reader with this error.
+    /// Ends the call with an error of this side, which the reader gets after the messages that have
+    /// arrived, and gives it up.
     pub(crate) fn fail(&self, error: CallError) {
         let mut state = self.lock();
         state.is_cancelled = true;
-        let (left, reader) = state.inbound.discard();
-        state.inbound.end(StreamEnd::Failed(error));
+        let wakers = state.end(StreamEnd::Failed(error));
         self.unlock(state, true);
-        drop(left);
-        if let Some(reader) = reader {
-            reader.wake();
+        for waker in wakers.into_iter().flatten() {
+            waker.wake();
         }
     }
 
-    /// Returns an end that [`poll_begun`](Self::poll_begun) has taken, for the reader.
-    pub(crate) fn put_back(&self, end: StreamEnd) {
-        self.lock().inbound.put_back(end);
+    /// Ends a call that no driver has, and wakes whoever waits for it.
+    pub(crate) fn end(&self, end: StreamEnd) {
+        let wakers = self.lock().end(end);
+        for waker in wakers.into_iter().flatten() {
+            waker.wake();
+        }
     }
 
     /// Discards what has arrived and what will arrive, because nobody reads it.

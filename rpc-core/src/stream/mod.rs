@@ -5,5 +5,11 @@
 
 pub(crate) mod batch;
 pub(crate) mod core;
+pub(crate) mod from_fn;
 pub(crate) mod inbound;
 pub(crate) mod outbound;
+pub(crate) mod pump;
+pub(crate) mod request;
+pub(crate) mod responses;
+pub(crate) mod sender;
+pub(crate) mod streaming;

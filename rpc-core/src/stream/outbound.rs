@@ -27,6 +27,15 @@ pub(crate) enum PushOutcome {
     Ended,
 }
 
+/// What fits in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameRoom {
+    /// Most bytes of metadata and messages. A message that is alone has no prefix.
+    pub(crate) bytes: usize,
+    /// Whether messages that wait together share a frame.
+    pub(crate) coalesces: bool,
+}
+
 /// A frame that the driver should send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NextFrame {
@@ -75,13 +84,17 @@ impl Outbound {
         self.sender.take()
     }
 
-    /// Returns the most bytes in a frame if there is room for another one, `Some(None)` if the call
-    /// has ended.
-    pub(super) fn room(&self) -> Option<Option<usize>> {
+    /// Returns what fits in a frame if there is room for another one, `Some(None)` if the call has
+    /// ended.
+    pub(super) fn room(&self) -> Option<Option<FrameRoom>> {
         if self.has_ended {
             return Some(None);
         }
-        (self.queued < QUEUED_FRAMES * self.frame_room).then_some(Some(self.frame_room))
+        let has_room = self.queued < QUEUED_FRAMES * self.frame_room;
+        has_room.then_some(Some(FrameRoom {
+            bytes: self.frame_room,
+            coalesces: self.coalesces,
+        }))
     }
 
     /// Queues a batch of `count` messages that fits in a frame, and empties it.

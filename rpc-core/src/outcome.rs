@@ -1,0 +1,87 @@
+//! Decodes the body of a response: the outcome of a call.
+
+use std::time::Duration;
+
+use prost::{DecodeError, Message};
+
+use crate::call_error::{CallError, Cause, Execution};
+use crate::metadata::Metadata;
+use crate::protocol::frame::{ResponseHead, StatusBody};
+use crate::status::{Code, Status};
+
+/// The parts of a successful response.
+#[derive(Debug)]
+pub(crate) struct Outcome<'a> {
+    pub(crate) initial_metadata: Metadata,
+    pub(crate) trailing_metadata: Metadata,
+    /// The encoded message, which is empty at the end of a stream of responses.
+    pub(crate) message: &'a [u8],
+}
+
+/// The metadata that the metadata section of a successful response holds if its header does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Section {
+    /// The call has one response message.
+    Initial,
+    /// The call has a stream of response messages.
+    Trailing,
+}
+
+/// Decodes the body of a response: a metadata section, then a message or the status of a failure.
+///
+/// # Errors
+///
+/// Returns the call's error if the code is not `OK` or the body cannot be decoded.
+pub(crate) fn decode(
+    head: ResponseHead,
+    body: &[u8],
+    section: Section,
+) -> Result<Outcome<'_>, CallError> {
+    // The length was validated when the header was parsed.
+    let (metadata, message) = body.split_at(head.metadata_len.into());
+    let (initial, trailing) = match (head.has_initial, section) {
+        (true, _) => split_initial(metadata)?,
+        (false, Section::Initial) if head.code == Code::Ok.number() => (metadata, &[][..]),
+        (false, _) => (&[][..], metadata),
+    };
+    let trailing_metadata = decode_metadata(trailing)?;
+    if head.code == Code::Ok.number() {
+        return Ok(Outcome {
+            initial_metadata: decode_metadata(initial)?,
+            trailing_metadata,
+            message,
+        });
+    }
+    let body = StatusBody::decode(message).map_err(undecodable)?;
+    let status = Status::new(Code::from_number(head.code), body.message)
+        .with_details(body.details)
+        .with_metadata(trailing_metadata);
+    Err(match head.pushback_us {
+        0 => CallError::remote(status),
+        // 1 stands for a call that did not start, and for no pushback.
+        us => CallError::not_started(status, Duration::from_micros(u64::from(us) - 1)),
+    })
+}
+
+/// Splits a metadata section into initial and trailing metadata.
+fn split_initial(metadata: &[u8]) -> Result<(&[u8], &[u8]), CallError> {
+    let split = metadata
+        .split_first_chunk()
+        .and_then(|(len, rest)| rest.split_at_checked(u16::from_le_bytes(*len).into()));
+    split.ok_or_else(|| {
+        CallError::remote(Status::internal(
+            "the initial metadata of a response extends past its metadata",
+        ))
+    })
+}
+
+/// Decodes metadata that the server sent.
+pub(crate) fn decode_metadata(bytes: &[u8]) -> Result<Metadata, CallError> {
+    Metadata::decode(bytes).map_err(|error| CallError::remote(Status::internal(error.to_string())))
+}
+
+/// Returns the error of a call whose response or message is not an encoded message.
+#[cold]
+pub(crate) fn undecodable(error: DecodeError) -> CallError {
+    CallError::new(Cause::Undecodable(error), Execution::Answered)
+}

@@ -1,0 +1,319 @@
+//! [`Pump`]: sends the messages of a `Stream`.
+//!
+//! A pump polls the application's stream, encodes its messages without the lock until they fill a
+//! frame, and hands the batch to [`StreamCore`]. It hands over what it has when the stream is
+//! pending, so that no message waits for another one.
+
+use std::marker::PhantomData;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+
+use super::batch::{PREFIX_LEN, push_prefix};
+use super::core::StreamCore;
+use super::outbound::{FrameRoom, PushOutcome};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::{Codec, LengthChanged};
+use crate::status::Status;
+
+/// Most messages that a pump sends before it lets other tasks of its thread run.
+const MESSAGES_PER_POLL: usize = 512;
+
+/// The reason that a pump stopped before the end of its stream.
+#[derive(Debug)]
+pub(crate) enum PumpError {
+    /// A message does not fit in a frame.
+    TooLong { message_len: usize, limit: usize },
+    /// The initial metadata does not fit in a frame.
+    MetadataTooLong { len: usize, limit: usize },
+    /// The encoded length of a message changed between two calls of `encoded_len`.
+    LengthChanged,
+    /// The call has ended.
+    Ended,
+    /// The stream's item was an error.
+    Item(Status),
+}
+
+impl PumpError {
+    /// Returns the error of a client's call whose request stream cannot be sent, or `None` if the
+    /// call has ended by itself.
+    pub(super) fn into_call_error(self) -> Option<CallError> {
+        let cause = match self {
+            Self::TooLong { message_len, limit } => Cause::RequestTooLong { message_len, limit },
+            Self::Ended => return None,
+            error => Cause::Remote(error.into_status("request")),
+        };
+        Some(CallError::new(cause, Execution::MayHaveRun))
+    }
+
+    /// Returns the status of a handler whose stream cannot be sent.
+    pub(super) fn into_status(self, what: &str) -> Status {
+        match self {
+            Self::TooLong { message_len, limit } => Status::resource_exhausted(format!(
+                "a message of the {what} stream of {message_len} bytes exceeds the limit of \
+                 {limit} bytes, the smaller of both sides' limits: raise `max_message_len` on the \
+                 client and on the server"
+            )),
+            Self::MetadataTooLong { len, limit } => Status::resource_exhausted(format!(
+                "the {what}'s metadata of {len} bytes exceeds the limit of {limit} bytes"
+            )),
+            Self::LengthChanged => Status::internal(format!(
+                "the encoded length of a message of the {what} stream changed between two calls of \
+                 `encoded_len`"
+            )),
+            Self::Ended => Status::cancelled("the call has ended"),
+            Self::Item(status) => status,
+        }
+    }
+}
+
+/// Encodes messages into a batch that fits in a frame.
+#[derive(Debug, Default)]
+pub(super) struct Batcher {
+    batch: Vec<u8>,
+    count: u32,
+    /// Known once a driver has attached the stream.
+    room: Option<FrameRoom>,
+}
+
+/// The result of adding a message to a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Added {
+    /// The batch has the message.
+    Yes,
+    /// The batch has the message, and should be handed over.
+    Last,
+    /// The batch must be handed over before the message fits.
+    No,
+}
+
+impl Batcher {
+    /// Waits until the stream is attached and has room. Returns what fits in a frame.
+    fn poll_room(&mut self, core: &StreamCore, cx: &mut Context<'_>) -> Poll<Option<FrameRoom>> {
+        if self.room.is_none() {
+            self.room = ready!(core.poll_room(cx));
+        }
+        Poll::Ready(self.room)
+    }
+
+    /// Encodes a message into the batch if it fits.
+    #[inline]
+    pub(super) fn add<Q: Codec<M>, M>(
+        &mut self,
+        room: FrameRoom,
+        message: &M,
+    ) -> Result<Added, PumpError> {
+        let len = Q::encoded_len(message);
+        let start = self.batch.len();
+        let end = start + PREFIX_LEN + len;
+        if end > room.bytes {
+            if self.count > 0 {
+                return Ok(Added::No);
+            }
+            // A message that is alone has no prefix in its frame.
+            if len > room.bytes {
+                return Err(PumpError::TooLong {
+                    message_len: len,
+                    limit: room.bytes,
+                });
+            }
+        }
+        push_prefix(&mut self.batch, len);
+        self.batch.resize(end, 0);
+        let unfinished = Unfinished {
+            batch: &mut self.batch,
+            start,
+        };
+        Q::encode(message, &mut unfinished.batch[start + PREFIX_LEN..])
+            .map_err(|LengthChanged| PumpError::LengthChanged)?;
+        mem::forget(unfinished);
+        self.count += 1;
+        Ok(match room.coalesces {
+            true => Added::Yes,
+            false => Added::Last,
+        })
+    }
+
+    /// Hands the batch to the stream.
+    pub(super) fn poll_flush(
+        &mut self,
+        core: &StreamCore,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), PumpError>> {
+        if self.count == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        match ready!(core.poll_push(&mut self.batch, self.count, cx)) {
+            PushOutcome::Queued => {
+                self.count = 0;
+                Poll::Ready(Ok(()))
+            }
+            PushOutcome::Full | PushOutcome::Ended => Poll::Ready(Err(PumpError::Ended)),
+        }
+    }
+}
+
+/// Removes a message from a batch if its encoder fails or panics.
+struct Unfinished<'a> {
+    batch: &'a mut Vec<u8>,
+    start: usize,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.batch.truncate(self.start);
+    }
+}
+
+/// The progress of a stream that is being sent.
+#[derive(Debug)]
+pub(super) struct Engine<M> {
+    batcher: Batcher,
+    /// A message that did not fit beside those of the batch.
+    held: Option<M>,
+    /// Initial metadata that has not been sent, encoded.
+    initial: Option<Vec<u8>>,
+    /// The stream has ended, with this result.
+    outcome: Option<Result<(), PumpError>>,
+}
+
+impl<M> Engine<M> {
+    /// Creates an engine. A server's initial metadata, encoded, precedes the first message.
+    pub(super) fn new(initial: Option<Vec<u8>>) -> Self {
+        Self {
+            batcher: Batcher::default(),
+            held: None,
+            initial,
+            outcome: None,
+        }
+    }
+
+    /// Sends messages until the stream is pending or has ended.
+    pub(super) fn poll<Q: Codec<M>, St: Stream>(
+        &mut self,
+        core: &StreamCore,
+        mut stream: Pin<&mut St>,
+        message_of: impl Fn(St::Item) -> Result<M, Status>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), PumpError>> {
+        let Some(room) = ready!(self.batcher.poll_room(core, cx)) else {
+            return Poll::Ready(Err(PumpError::Ended));
+        };
+        self.check_metadata(room)?;
+        // What did not fit in the queue when this was polled before.
+        ready!(self.poll_flush(core, cx))?;
+        for _ in 0..MESSAGES_PER_POLL {
+            if self.outcome.is_some() {
+                ready!(self.poll_flush(core, cx))?;
+                if self
+                    .initial
+                    .as_ref()
+                    .is_some_and(|initial| !initial.is_empty())
+                {
+                    self.begin(core);
+                }
+                return Poll::Ready(self.outcome.take().unwrap_or(Ok(())));
+            }
+            let message = match self.held.take() {
+                Some(message) => message,
+                None => match stream.as_mut().poll_next(cx) {
+                    Poll::Pending => {
+                        ready!(self.poll_flush(core, cx))?;
+                        self.begin(core);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(None) => {
+                        self.outcome = Some(Ok(()));
+                        continue;
+                    }
+                    Poll::Ready(Some(item)) => match message_of(item) {
+                        Ok(message) => message,
+                        Err(status) => {
+                            self.outcome = Some(Err(PumpError::Item(status)));
+                            continue;
+                        }
+                    },
+                },
+            };
+            match self.batcher.add::<Q, M>(room, &message) {
+                Ok(Added::Yes) => {}
+                Ok(Added::Last) => ready!(self.poll_flush(core, cx))?,
+                Ok(Added::No) => {
+                    self.held = Some(message);
+                    ready!(self.poll_flush(core, cx))?;
+                }
+                Err(error) => self.outcome = Some(Err(error)),
+            }
+        }
+        ready!(self.poll_flush(core, cx))?;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_flush(
+        &mut self,
+        core: &StreamCore,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), PumpError>> {
+        if self.batcher.count > 0 {
+            self.begin(core);
+        }
+        self.batcher.poll_flush(core, cx)
+    }
+
+    /// Sends the initial metadata, unless it has been sent.
+    fn begin(&mut self, core: &StreamCore) {
+        if let Some(initial) = self.initial.take() {
+            core.begin(initial);
+        }
+    }
+
+    fn check_metadata(&self, room: FrameRoom) -> Result<(), PumpError> {
+        let len = self.initial.as_ref().map_or(0, Vec::len);
+        let limit = room.bytes.min(u16::MAX.into());
+        if len > limit {
+            return Err(PumpError::MetadataTooLong { len, limit });
+        }
+        Ok(())
+    }
+}
+
+pin_project! {
+    /// Sends the messages of a client's request stream, then half-closes. `Q` encodes them.
+    pub(crate) struct Pump<Q, St: Stream> {
+        core: Arc<StreamCore>,
+        engine: Engine<St::Item>,
+        #[pin]
+        stream: St,
+        codec: PhantomData<fn(Q)>,
+    }
+}
+
+impl<Q, St: Stream> Pump<Q, St> {
+    /// Creates a pump, which does nothing until it is polled.
+    pub(crate) fn new(core: Arc<StreamCore>, stream: St) -> Self {
+        Self {
+            core,
+            engine: Engine::new(None),
+            stream,
+            codec: PhantomData,
+        }
+    }
+}
+
+impl<Q: Codec<St::Item>, St: Stream> Future for Pump<Q, St> {
+    type Output = Result<(), PumpError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let outcome = ready!(this.engine.poll::<Q, St>(this.core, this.stream, Ok, cx));
+        if outcome.is_ok() {
+            this.core.close();
+        }
+        Poll::Ready(outcome)
+    }
+}

@@ -1,0 +1,62 @@
+//! [`IntoStreamingRequest`]: the argument of stubs whose client sends a stream, and the future that
+//! sends it.
+
+use std::sync::Arc;
+
+use futures_core::Stream;
+
+use super::core::StreamCore;
+use super::pump::{Pump, PumpError};
+use super::streaming::PumpFuture;
+use crate::codec::Codec;
+use crate::message::Request;
+
+/// The argument of a client stub that sends a stream: any `Stream`, or a [`Request`] of one.
+///
+/// The stream is sent while the response is awaited or read. A stream that the application feeds
+/// while it does something else is a [`sender`](crate::sender)'s.
+pub trait IntoStreamingRequest {
+    /// The stream of messages.
+    type Stream: Stream<Item = Self::Message> + Send + 'static;
+
+    /// The type of its messages.
+    type Message;
+
+    /// Converts `self` into a request.
+    fn into_streaming_request(self) -> Request<Self::Stream>;
+}
+
+impl<S: Stream + Send + 'static> IntoStreamingRequest for S {
+    type Stream = S;
+    type Message = S::Item;
+
+    fn into_streaming_request(self) -> Request<S> {
+        Request::new(self)
+    }
+}
+
+impl<S: Stream + Send + 'static> IntoStreamingRequest for Request<S> {
+    type Stream = S;
+    type Message = S::Item;
+
+    fn into_streaming_request(self) -> Self {
+        self
+    }
+}
+
+/// Returns the future that sends a request stream and half-closes, for
+/// [`Streaming::attach_pump`](super::streaming::Streaming::attach_pump). If the stream cannot be
+/// sent, the future fails the call.
+pub(crate) fn request_pump<Q, Req, St>(core: Arc<StreamCore>, stream: St) -> PumpFuture
+where
+    Q: Codec<Req> + 'static,
+    Req: Send + 'static,
+    St: Stream<Item = Req> + Send + 'static,
+{
+    Box::pin(async move {
+        let sent = Pump::<Q, St>::new(Arc::clone(&core), stream).await;
+        if let Some(error) = sent.err().and_then(PumpError::into_call_error) {
+            core.fail(error);
+        }
+    })
+}

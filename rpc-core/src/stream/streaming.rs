@@ -1,0 +1,296 @@
+//! [`Streaming`]: the messages that a stream receives.
+
+use std::any::Any;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+
+use super::batch::{Decode, next_message};
+use super::core::StreamCore;
+use super::inbound::{StreamEnd, Taken};
+use crate::call_error::CallError;
+use crate::message::Response;
+use crate::metadata::Metadata;
+use crate::outcome::{self, Outcome, Section, decode_metadata, undecodable};
+use crate::status::Status;
+
+/// What a client's stream keeps alive besides itself.
+pub(crate) type KeepAlive = Arc<dyn Any + Send + Sync>;
+
+/// The future that sends a client's request stream.
+pub(crate) type PumpFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The messages that a stream receives: a client's responses, or a handler's requests.
+///
+/// Messages that have arrived in between are taken at once, and decoded one at a time.
+///
+/// - On a client, dropping it before its end cancels the call. The request stream is sent while it
+///   is polled.
+/// - In a handler, dropping it discards the rest of the client's messages.
+pub struct Streaming<T> {
+    /// Messages that have been taken, of which those before `at` have been returned.
+    batch: Vec<u8>,
+    at: usize,
+    decode: Decode<T>,
+    core: Arc<StreamCore>,
+    side: Side,
+    /// Sends the request stream. The mutex is never locked: it makes `Streaming` be `Sync`.
+    pump: Option<Mutex<PumpFuture>>,
+    /// Metadata or error with which the stream has ended.
+    end: Option<Result<Metadata, CallError>>,
+    /// Dropped after the call has been cancelled.
+    _kept: Option<KeepAlive>,
+}
+
+/// The side of the call that reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// Reads the server's messages.
+    Client,
+    /// Reads the client's messages.
+    Server,
+}
+
+impl<T> Streaming<T> {
+    /// Creates the client's end of a stream of responses.
+    pub(crate) fn of_server(core: Arc<StreamCore>, decode: Decode<T>) -> Self {
+        Self::new(core, decode, Side::Client)
+    }
+
+    /// Creates the handler's end of a stream of requests.
+    pub(crate) fn of_client(core: Arc<StreamCore>, decode: Decode<T>) -> Self {
+        Self::new(core, decode, Side::Server)
+    }
+
+    fn new(core: Arc<StreamCore>, decode: Decode<T>, side: Side) -> Self {
+        Self {
+            batch: Vec::new(),
+            at: 0,
+            decode,
+            core,
+            side,
+            pump: None,
+            end: None,
+            _kept: None,
+        }
+    }
+
+    /// Keeps the channel of a call alive until this is dropped.
+    pub(crate) fn keep_alive(&mut self, kept: KeepAlive) {
+        self._kept = Some(kept);
+    }
+
+    /// Adds the future that sends the request stream. It is polled with the stream.
+    pub(crate) fn attach_pump(&mut self, pump: PumpFuture) {
+        self.pump = Some(Mutex::new(pump));
+    }
+
+    /// Waits, on a client, until the server has begun to respond. Returns its initial metadata. The
+    /// call may have ended already, without a message.
+    pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<Metadata, CallError>> {
+        self.poll_pump(cx);
+        let begun = match ready!(self.core.poll_begun(cx)) {
+            Ok(metadata) => decode_metadata(&metadata),
+            Err(StreamEnd::Response { head, body }) => {
+                outcome::decode(head, &body, Section::Trailing).map(|outcome| {
+                    self.finish(Ok(outcome.trailing_metadata));
+                    outcome.initial_metadata
+                })
+            }
+            Err(StreamEnd::Failed(error)) => Err(error),
+            Err(StreamEnd::HalfClosed) => Err(unexpected("a half-close")),
+        };
+        if let Err(error) = &begun {
+            self.finish(Err(error.clone()));
+        }
+        Poll::Ready(begun)
+    }
+
+    /// Waits, on a client, for the only response to a stream of requests.
+    pub(crate) fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<T>, CallError>> {
+        self.poll_pump(cx);
+        let response = match ready!(self.core.poll_take(&mut self.batch, cx)) {
+            Taken::End(StreamEnd::Response { head, body }) => {
+                outcome::decode(head, &body, Section::Initial).and_then(|outcome| {
+                    let message = (self.decode)(outcome.message).map_err(undecodable)?;
+                    let mut response = Response::received(message, outcome.initial_metadata);
+                    if !outcome.trailing_metadata.is_empty() {
+                        *response.trailing_metadata_mut() = outcome.trailing_metadata;
+                    }
+                    Ok(response)
+                })
+            }
+            Taken::End(StreamEnd::Failed(error)) => Err(error),
+            Taken::End(StreamEnd::HalfClosed) => Err(unexpected("a half-close")),
+            Taken::Batch | Taken::Nothing => {
+                self.core.cancel();
+                Err(unexpected("a stream"))
+            }
+        };
+        self.finish(Ok(Metadata::new()));
+        Poll::Ready(response)
+    }
+
+    /// Waits for the next message. Returns `None` at the end, and ever after.
+    ///
+    /// Dropping the future loses no message.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the call: the server's status, a failure on this side, or a message that
+    /// cannot be decoded, which cancels the call. Later calls return `None`. In a handler, an error
+    /// means that the client has cancelled the call or is gone.
+    pub async fn message(&mut self) -> Result<Option<T>, CallError> {
+        poll_fn(|cx| self.poll_message(cx)).await.transpose()
+    }
+
+    /// Discards the remaining messages, and returns the trailing metadata with which the server has
+    /// ended the call. In a handler it is empty.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the call. The metadata of a call that the server failed is in its
+    /// [`status`](CallError::status).
+    pub async fn trailers(&mut self) -> Result<Metadata, CallError> {
+        poll_fn(|cx| self.poll_end(cx)).await;
+        self.end.clone().unwrap_or_else(|| Ok(Metadata::new()))
+    }
+
+    #[inline]
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, CallError>>> {
+        loop {
+            match next_message(&self.batch, &mut self.at) {
+                Ok(Some(message)) => {
+                    return match (self.decode)(message) {
+                        Ok(message) => Poll::Ready(Some(Ok(message))),
+                        Err(error) => Poll::Ready(Some(Err(self.give_up(undecodable(error))))),
+                    };
+                }
+                Ok(None) => match ready!(self.poll_batch(cx)) {
+                    Ok(true) => {}
+                    Ok(false) => return Poll::Ready(None),
+                    Err(error) => return Poll::Ready(Some(Err(error))),
+                },
+                Err(error) => {
+                    let error = CallError::remote(Status::internal(error.to_string()));
+                    return Poll::Ready(Some(Err(self.give_up(error))));
+                }
+            }
+        }
+    }
+
+    /// Takes the next batch, which is not empty. Returns false at the end.
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
+        let turns = self.core.turns();
+        turns.poll(cx, |cx| self.take_batch(cx))
+    }
+
+    fn take_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
+        if self.end.is_some() {
+            return Poll::Ready(Ok(false));
+        }
+        self.poll_pump(cx);
+        self.at = 0;
+        let end = match ready!(self.core.poll_take(&mut self.batch, cx)) {
+            Taken::Batch => return Poll::Ready(Ok(true)),
+            Taken::Nothing | Taken::End(StreamEnd::HalfClosed) => Ok(Metadata::new()),
+            Taken::End(StreamEnd::Failed(error)) => Err(error),
+            Taken::End(StreamEnd::Response { head, body }) => {
+                let outcome = outcome::decode(head, &body, Section::Trailing);
+                outcome.map(
+                    |Outcome {
+                         trailing_metadata, ..
+                     }| trailing_metadata,
+                )
+            }
+        };
+        let error = end.as_ref().err().cloned();
+        self.finish(end);
+        Poll::Ready(error.map_or(Ok(false), Err))
+    }
+
+    /// Discards messages until the stream has ended.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // The error stays in `end`.
+        if let Ok(true) | Err(_) = ready!(self.poll_batch(cx)) {
+            // Other tasks of the thread run before the next batch.
+            self.batch.clear();
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    #[inline]
+    fn poll_pump(&mut self, cx: &mut Context<'_>) {
+        if let Some(pump) = &mut self.pump {
+            let pump = pump.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if pump.as_mut().poll(cx).is_ready() {
+                self.pump = None;
+            }
+        }
+    }
+
+    /// Ends the call because of an error in what the peer sent.
+    #[cold]
+    fn give_up(&mut self, error: CallError) -> CallError {
+        self.abandon();
+        self.finish(Err(error.clone()));
+        error
+    }
+
+    /// Tells the driver that nobody reads any more.
+    fn abandon(&self) {
+        match self.side {
+            Side::Client => self.core.cancel(),
+            Side::Server => self.core.discard(),
+        }
+    }
+
+    /// Notes the end, and drops the request stream, which is of no use any more.
+    fn finish(&mut self, end: Result<Metadata, CallError>) {
+        self.end = Some(end);
+        self.batch = Vec::new();
+        self.at = 0;
+        self.pump = None;
+    }
+}
+
+#[cold]
+fn unexpected(what: &str) -> CallError {
+    CallError::remote(Status::internal(format!(
+        "the server sent {what} where a response was expected"
+    )))
+}
+
+impl<T> Stream for Streaming<T> {
+    type Item = Result<T, CallError>;
+
+    #[inline]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_message(cx)
+    }
+}
+
+impl<T> Drop for Streaming<T> {
+    fn drop(&mut self) {
+        if self.end.is_none() {
+            self.abandon();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Streaming<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streaming")
+            .field("has_ended", &self.end.is_some())
+            .finish_non_exhaustive()
+    }
+}
