@@ -36,7 +36,6 @@ impl RequestHead {
 }
 
 /// A request that opens a stream.
-#[derive(Debug)]
 pub(crate) struct StreamRequest {
     /// The method's number on this connection.
     pub(crate) method: u16,

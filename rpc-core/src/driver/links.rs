@@ -63,9 +63,10 @@ impl<T: Transport> Driver<T> {
     /// the next connection instead.
     pub(crate) fn may_open_stream(&self, key: LinkKey) -> bool {
         let state = self.state.borrow();
-        state.links.get(key.index()).is_some_and(|link| {
-            !link.takes_no_calls() && link.connection.requests_allowed() > 0
-        })
+        state
+            .links
+            .get(key.index())
+            .is_some_and(|link| !link.takes_no_calls() && link.connection.requests_allowed() > 0)
     }
 
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.

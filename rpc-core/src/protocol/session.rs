@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use prost::Message;
 
 use super::frame::CallId;
-use crate::method::MethodSpec;
+use crate::method::{MethodKind, MethodSpec};
 use crate::transport::{Refusal, VersionRange};
 
 /// The versions of the frame layout ([`crate::frame`]) and of the credit rules that this build
@@ -163,11 +163,11 @@ impl ServerSession {
     /// Returns the method numbers by path. A number that does not fit in a frame header is left
     /// out, so this side cannot call its method.
     #[must_use]
-    pub fn numbers(&self) -> HashMap<String, u16> {
+    pub fn numbers(&self) -> HashMap<String, (u16, MethodKind)> {
         let number = |method: &NumberedMethod| u16::try_from(method.number).ok();
         self.methods
             .iter()
-            .filter_map(|method| Some((method.path.clone(), number(method)?)))
+            .filter_map(|method| Some((method.path.clone(), (number(method)?, MethodKind::Unary))))
             .collect()
     }
 }

@@ -150,7 +150,9 @@ impl<T: Transport> Streams<T> {
                     self.waiting
                         .insert(number, WaitingStream { submission, timer });
                 }
-                None => timer.into_iter().for_each(|timer| self.deadlines.cancel(timer)),
+                None => timer
+                    .into_iter()
+                    .for_each(|timer| self.deadlines.cancel(timer)),
             }
         }
     }
