@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver::handle::Poller;
-use crate::stream::core::LocalTurn;
+use crate::stream::core::LocalTurns;
 
 /// The number of the next poller. A number is never used again.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -27,7 +27,7 @@ struct Entry {
 }
 
 /// Returns the turns of a poller of this thread.
-pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurn {
+pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurns {
     let number = POLLERS.with_borrow_mut(|pollers| {
         // An entry keeps the poller's memory, so that no other poller gets the same address.
         let is_same = |entry: &&Entry| std::ptr::addr_eq(entry.poller.as_ptr(), Rc::as_ptr(poller));
@@ -42,7 +42,7 @@ pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurn {
         });
         number
     });
-    LocalTurn {
+    LocalTurns {
         poller: number,
         take,
     }

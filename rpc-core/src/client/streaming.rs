@@ -12,30 +12,26 @@
 //! and later by the one that polls its [`Streaming`]. A call that is dropped in any of these states
 //! is cancelled.
 
-use std::any::Any;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::Caller;
+use futures_core::Stream;
+
 use super::channel::ChannelCore;
-use super::encode::{RequestLengths, decode, write_request};
+use super::encode::{RequestLengths, write_request};
 use super::local_turn;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Codec;
 use crate::driver::handle::StreamRequest;
 use crate::message::{Request, Response, TimeAllowed};
-use crate::metadata::Metadata;
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
-use crate::status::{Code, Status};
-use crate::stream::core::StreamCore;
-use crate::stream::inbound::{StreamEnd, Taken};
-
-/// What a stream keeps alive besides itself.
-pub(crate) type KeepAlive = Arc<dyn Any + Send + Sync>;
+use crate::stream::core::{StreamCore, Turns};
+use crate::stream::inbound::StreamEnd;
+use crate::stream::request::request_pump;
+use crate::stream::streaming::{KeepAlive, Streaming};
 
 /// A stream to open: its request, encoded.
 pub(crate) struct NewStream {
@@ -51,8 +47,8 @@ pub(crate) struct NewStream {
 
 /// A channel, for one streaming call.
 pub(crate) trait OpenStream {
-    /// Returns the deadline of a call that begins now.
-    fn deadline(&self, time: TimeAllowed) -> Option<Instant>;
+    /// Returns the time at which this timeout has passed.
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
     /// Creates the state of the stream.
     fn new_core(&self) -> Arc<StreamCore>;
     /// Passes the stream to its poller, which ends it if it cannot be opened. Returns its number
@@ -68,8 +64,8 @@ pub(crate) trait OpenStream {
 }
 
 impl OpenStream for ChannelCore {
-    fn deadline(&self, time: TimeAllowed) -> Option<Instant> {
-        self.deadline_of(time)
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant> {
+        self.poller.deadline_after(timeout)
     }
 
     fn new_core(&self) -> Arc<StreamCore> {
@@ -111,226 +107,142 @@ impl OpenStream for ChannelCore {
     }
 }
 
-/// A call that has been opened. Cancels it when dropped, unless it has been completed.
-struct OpenCall<'a, C: OpenStream> {
+/// A call that has been opened. Its [`Streaming`] cancels it when dropped.
+pub(crate) struct OpenCall<'a, C: OpenStream, Res> {
+    // Dropped before `waiting`, which removes cancelled streams.
+    messages: Streaming<Res>,
+    waiting: Waiting<'a, C>,
+    turns: Turns,
+}
+
+/// A stream that may wait for its poller. When dropped, removes it.
+struct Waiting<'a, C: OpenStream> {
     channel: &'a C,
-    core: Arc<StreamCore>,
     number: u64,
-    is_complete: bool,
+    is_over: bool,
 }
 
-impl<'a, C: OpenStream> OpenCall<'a, C> {
-    /// Opens a call whose request has metadata and message of these lengths, which `write` encodes.
-    fn new<R>(
-        channel: &'a C,
-        method: &'static MethodSpec,
-        request: &Request<R>,
-        lengths: RequestLengths,
-        sends_messages: bool,
-        write: impl FnOnce(&mut [u8]),
-    ) -> Self {
-        let deadline = channel.deadline(request.time_allowed());
-        // The driver checks the lengths.
-        let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
-        write(&mut frame[HEADER_LEN..]);
-        let core = channel.new_core();
-        let stream = NewStream {
-            method,
-            deadline,
-            waits_for_ready: request.waits_for_ready(),
-            sends_messages,
-            metadata_len: lengths.metadata,
-            frame,
-        };
-        let number = channel.open(&core, stream);
-        Self {
-            channel,
-            core,
-            number,
-            is_complete: false,
-        }
-    }
-
-    /// Opens a call whose request is followed by messages.
-    fn sending<R>(channel: &'a C, method: &'static MethodSpec, request: &Request<R>) -> Self {
-        let lengths = RequestLengths {
-            metadata: request.metadata().encoded_len(),
-            message: 0,
-        };
-        let write = |out: &mut [u8]| request.metadata().encode(out);
-        Self::new(channel, method, request, lengths, true, write)
-    }
-
-    /// Passes on that the server has refused the call.
-    fn note_pushback(&self, end: &StreamEnd) {
-        if let StreamEnd::Response { head, .. } = end
-            && head.pushback_us > 1
-        {
-            let pushback = Duration::from_micros(u64::from(head.pushback_us) - 1);
-            self.channel.push_back(pushback);
-        }
-    }
-}
-
-impl<C: OpenStream> Drop for OpenCall<'_, C> {
+impl<C: OpenStream> Drop for Waiting<'_, C> {
     fn drop(&mut self) {
-        if !self.is_complete {
-            self.core.cancel();
+        if !self.is_over {
             self.channel.give_up(self.number);
         }
     }
 }
 
-/// A future that sends the messages of a request stream.
-type BoxedPump = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Encodes the request of a stream, whose metadata and message have these lengths.
+fn new_stream<C: OpenStream, R>(
+    channel: &C,
+    method: &'static MethodSpec,
+    request: &Request<R>,
+    lengths: RequestLengths,
+    write: impl FnOnce(&mut [u8]),
+) -> NewStream {
+    let deadline = match request.time_allowed() {
+        TimeAllowed::Unlimited => None,
+        TimeAllowed::For(timeout) => channel.deadline_after(timeout),
+        TimeAllowed::Until(deadline) => Some(deadline),
+    };
+    // The driver checks the lengths.
+    let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
+    write(&mut frame[HEADER_LEN..]);
+    NewStream {
+        method,
+        deadline,
+        waits_for_ready: request.waits_for_ready(),
+        sends_messages: false,
+        metadata_len: lengths.metadata,
+        frame,
+    }
+}
 
-/// Sends the messages of a request stream. If they cannot be sent, the call ends with the reason.
-async fn send_all<Q, St>(core: Arc<StreamCore>, messages: St)
-where
-    Q: Codec<St::Item>,
-    St: Stream,
-{
-    // The application's stream may panic.
-    let mut guard = CancelOnDrop(Some(core));
-    let Some(core) = &guard.0 else { return };
-    let sent = Pump::<Q, St>::new(Arc::clone(core), messages).await;
-    if let Some(core) = guard.0.take()
-        && let Err(error) = sent
-        && let Some(error) = error.into_call_error()
+impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
+    /// Opens a call with one request message.
+    pub(crate) fn open<Q, S, Req>(
+        channel: &'a C,
+        method: &'static MethodSpec,
+        request: &Request<Req>,
+    ) -> Self
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
     {
-        core.fail(error);
+        let lengths = RequestLengths::new::<Q, Req>(request);
+        let write = |out: &mut [u8]| write_request::<Q, Req>(request, lengths, method, out);
+        let stream = new_stream(channel, method, request, lengths, write);
+        Self::new::<S>(channel, stream).0
     }
-}
 
-/// Cancels a call when dropped.
-struct CancelOnDrop(Option<Arc<StreamCore>>);
+    /// Opens a call with a stream of request messages.
+    pub(crate) fn open_sending<Q, S, Req, St>(
+        channel: &'a C,
+        method: &'static MethodSpec,
+        request: Request<St>,
+    ) -> Self
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        St: Stream<Item = Req> + Send + 'static,
+    {
+        let lengths = RequestLengths {
+            metadata: request.metadata().encoded_len(),
+            message: 0,
+        };
+        let write = |out: &mut [u8]| request.metadata().encode(out);
+        let mut stream = new_stream(channel, method, &request, lengths, write);
+        stream.sends_messages = true;
+        let (mut call, core) = Self::new::<S>(channel, stream);
+        let pump = request_pump::<Q, Req, St>(core, request.into_inner());
+        call.messages.attach_pump(pump);
+        call
+    }
 
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        if let Some(core) = &self.0 {
-            core.cancel();
+    fn new<S: Codec<Res>>(channel: &'a C, stream: NewStream) -> (Self, Arc<StreamCore>) {
+        let core = channel.new_core();
+        let call = Self {
+            messages: Streaming::of_server(Arc::clone(&core), S::decode),
+            waiting: Waiting {
+                channel,
+                number: channel.open(&core, stream),
+                is_over: false,
+            },
+            turns: core.turns(),
+        };
+        (call, core)
+    }
+
+    /// Waits for the only response message.
+    pub(crate) async fn response(mut self) -> Result<Response<Res>, CallError> {
+        self.wait(Streaming::poll_response).await
+    }
+
+    /// Waits until the server has begun to respond.
+    pub(crate) async fn begun(mut self) -> Result<Response<Streaming<Res>>, CallError> {
+        let metadata = self.wait(Streaming::poll_begun).await?;
+        let Self {
+            mut messages,
+            waiting,
+            ..
+        } = self;
+        if let Some(kept) = waiting.channel.keep_alive() {
+            messages.keep_alive(kept);
         }
+        Ok(Response::received(messages, metadata))
     }
-}
 
-/// Makes a call with any number of request messages and one response message.
-pub(crate) async fn client_streaming<C, Q, S, St, Res>(
-    channel: &C,
-    method: &'static MethodSpec,
-    request: Request<St>,
-) -> Result<Response<Res>, CallError>
-where
-    C: OpenStream,
-    Q: Codec<St::Item>,
-    S: Codec<Res>,
-    St: Stream,
-{
-    let mut call = OpenCall::sending(channel, method, &request);
-    let core = &*call.core;
-    let mut pump = pin!(send_all::<Q, St>(
-        Arc::clone(&call.core),
-        request.into_inner()
-    ));
-    let mut is_sending = true;
-    let mut batch = Vec::new();
-    let taken = poll_fn(|cx| {
-        core.poll_with_turn(cx, |cx| {
-            if is_sending {
-                is_sending = pump.as_mut().poll(cx).is_pending();
-            }
-            core.poll_take(&mut batch, cx)
-        })
-    })
-    .await;
-    let end = match taken {
-        Taken::End(end) => end,
-        Taken::Batch | Taken::Nothing => return Err(unexpected_message()),
-    };
-    call.note_pushback(&end);
-    call.is_complete = true;
-    match end {
-        StreamEnd::Response { head, body } => decode::<S, Res>(head, &body),
-        StreamEnd::Failed(error) => Err(error),
-        StreamEnd::HalfClosed => Err(unexpected_message()),
-    }
-}
-
-/// Makes a call with one request message and any number of response messages.
-pub(crate) async fn server_streaming<C, Q, S, Req, Res>(
-    channel: &C,
-    method: &'static MethodSpec,
-    request: Request<Req>,
-) -> Result<Response<Streaming<Res>>, CallError>
-where
-    C: OpenStream,
-    Q: Codec<Req>,
-    S: Codec<Res>,
-{
-    let call = {
-        let lengths = RequestLengths::new::<Q, Req>(&request);
-        let write = |out: &mut [u8]| write_request::<Q, Req>(&request, lengths, method, out);
-        OpenCall::new(channel, method, &request, lengths, false, write)
-    };
-    drop(request);
-    begun::<C, S, Res>(call, None).await
-}
-
-/// Makes a call with any number of messages in both directions.
-pub(crate) async fn streaming<C, Q, S, St, Res>(
-    channel: &C,
-    method: &'static MethodSpec,
-    request: Request<St>,
-) -> Result<Response<Streaming<Res>>, CallError>
-where
-    C: OpenStream,
-    Q: Codec<St::Item>,
-    S: Codec<Res>,
-    St: Stream + Send + 'static,
-    St::Item: Send,
-{
-    let call = OpenCall::sending(channel, method, &request);
-    let pump = send_all::<Q, St>(Arc::clone(&call.core), request.into_inner());
-    begun::<C, S, Res>(call, Some(Box::pin(pump))).await
-}
-
-/// Waits until the server has begun to answer, and meanwhile sends messages.
-async fn begun<C, S, Res>(
-    mut call: OpenCall<'_, C>,
-    mut pump: Option<BoxedPump>,
-) -> Result<Response<Streaming<Res>>, CallError>
-where
-    C: OpenStream,
-    S: Codec<Res>,
-{
-    let begun = poll_fn(|cx| {
-        let core = &*call.core;
-        core.poll_with_turn(cx, |cx| {
-            if let Some(sending) = &mut pump
-                && sending.as_mut().poll(cx).is_ready()
-            {
-                pump = None;
-            }
-            core.poll_begun(cx)
-        })
-    })
-    .await;
-    let metadata = match begun {
-        Ok(metadata) => decode_initial(&metadata)?,
-        Err(end) => {
-            call.note_pushback(&end);
-            let metadata = initial_metadata(&end)?;
-            call.core.put_back(end);
-            metadata
+    async fn wait<R>(
+        &mut self,
+        poll: fn(&mut Streaming<Res>, &mut Context<'_>) -> Poll<Result<R, CallError>>,
+    ) -> Result<R, CallError> {
+        let (messages, turns) = (&mut self.messages, self.turns);
+        let outcome = poll_fn(|cx| turns.poll(cx, |cx| poll(messages, cx))).await;
+        self.waiting.is_over = true;
+        if let Err(error) = &outcome
+            && let Some(pushback) = error.pushback()
+        {
+            self.waiting.channel.push_back(pushback);
         }
-    };
-    let mut messages = Streaming::of_server(Arc::clone(&call.core), S::decode);
-    // From now on, dropping `messages` cancels the call.
-    call.is_complete = true;
-    if let Some(pump) = pump {
-        messages.attach_pump(pump);
+        outcome
     }
-    if let Some(kept) = call.channel.keep_alive() {
-        messages.keep_alive(kept);
-    }
-    Ok(Response::received(messages, metadata))
 }

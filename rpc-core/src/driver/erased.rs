@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use super::block_on_waker::BlockOnWaker;
 use super::call_origin::CallingFuture;
-use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead};
+use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use super::link::LinkKey;
 use super::streams::StreamRequest;
 use super::waiters::WaiterKey;

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::block_on_waker::BlockOnWaker;
 use super::link::LinkKey;
-use super::streams::StreamRequest;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
-use crate::stats::PollerCounters;
+use crate::stats::{MethodCounters, PollerCounters};
 use crate::stream::core::StreamCore;
 use crate::transport::{ConnectError, Counters};
 
@@ -34,6 +33,19 @@ impl RequestHead {
     pub(crate) fn frame_len(&self) -> usize {
         HEADER_LEN + self.metadata_len + self.message_len
     }
+}
+
+/// A request that opens a stream.
+pub(crate) struct StreamRequest {
+    /// The method's number on this connection.
+    pub(crate) method: u16,
+    pub(crate) counters: Arc<MethodCounters>,
+    pub(crate) deadline: Option<Instant>,
+    /// The client sends messages after the request, which has none itself.
+    pub(crate) sends_messages: bool,
+    pub(crate) metadata_len: usize,
+    /// The frame: room for the header, metadata, message.
+    pub(crate) frame: Vec<u8>,
 }
 
 /// The outcome of an attempt to send a call.

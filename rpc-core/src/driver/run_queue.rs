@@ -27,6 +27,7 @@ use super::request_queue::{Lateness, Look, QueuedRequest, ServiceTime, Taken};
 use super::responses::Started;
 use super::{Driver, State};
 use crate::clock::Clock;
+use crate::protocol::frame::CallId;
 use crate::status::Status;
 use crate::transport::{Event, Transport};
 

@@ -7,6 +7,8 @@
 //!             └── deadline, no connection ──────┘
 //! ```
 
+mod dropped;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -190,13 +192,17 @@ impl<T: Transport> Calls<T> {
         self.pushback.until().filter(|_| is_held)
     }
 
+    /// Returns the time until which the server wants no calls, which may have passed.
+    pub(super) fn pushed_back_until(&self) -> Option<Instant> {
+        self.pushback.until()
+    }
+
     /// Returns the time until which streams are held back, if they are.
     pub(super) fn streams_held_until(&mut self) -> Option<Instant> {
-        if self.pushback.is_holding() && !self.pushback.has_ended(self.driver.clock.now()) {
-            self.pushback.until()
-        } else {
-            None
+        if self.pushback.is_holding() {
+            self.pushback.has_ended(self.driver.clock.now());
         }
+        self.pushback.until()
     }
 
     /// Sends a request. Returns it if it has to wait.
@@ -424,52 +430,6 @@ impl<T: Transport> Calls<T> {
         wake_all(&mut self.wakers);
     }
 
-    /// Cancels calls whose futures have been dropped, and releases their permits. A call that has
-    /// been sent keeps its credit and its entry in the driver until its response arrives.
-    pub(super) fn abandon(&mut self, dropped: Vec<u32>) {
-        let mut any_backlogged = false;
-        for number in dropped {
-            // A call that was settled in the meantime has released its permit.
-            if !self.permits.is_abandoned(number) {
-                continue;
-            }
-            match mem::replace(&mut self.records[number as usize], Record::Free) {
-                // The request is still in the queue.
-                Record::Free => self.dropped.push(number),
-                record @ Record::Backlogged { .. } => {
-                    self.records[number as usize] = record;
-                    any_backlogged = true;
-                }
-                Record::InFlight {
-                    link, call, buf, ..
-                } => {
-                    self.driver.abandon_call(link, call);
-                    self.settle_one(CallPermit { number, buf }, Err(dropped_call()));
-                }
-            }
-        }
-        if any_backlogged {
-            self.drop_from_backlog();
-        }
-    }
-
-    fn drop_from_backlog(&mut self) {
-        let permits = &self.permits;
-        let (dropped, kept): (Vec<_>, _) = mem::take(&mut self.backlog)
-            .into_iter()
-            .partition(|submission| permits.is_abandoned(submission.permit.number));
-        self.backlog = kept;
-        for submission in dropped {
-            self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
-        }
-    }
-
-    #[cold]
-    fn was_dropped(&mut self, number: u32) -> bool {
-        let dropped = self.dropped.iter().position(|&dropped| dropped == number);
-        dropped.map(|index| self.dropped.swap_remove(index)).is_some()
-    }
-
     /// Describes the calls that have not ended.
     #[cfg(feature = "test-util")]
     pub(super) fn leftovers(&self) -> [(usize, &'static str); 3] {
@@ -481,11 +441,6 @@ impl<T: Transport> Calls<T> {
             (self.backlog.len(), "requests in the backlog"),
         ]
     }
-}
-
-/// The outcome of a call whose caller no longer waits for it.
-fn dropped_call() -> CallError {
-    CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun)
 }
 
 /// Wakes callers.

@@ -205,21 +205,24 @@ impl<T: Transport> SharedPoller<T> {
         let now = self.driver.clock.now();
         let until = |moment: Instant| moment.saturating_duration_since(now);
         let queue = self.permits.maintain_queue(now);
-        let held_until = match self.streams.any_waiting() {
-            true => self.calls.streams_held_until(),
-            false => self.calls.held_until(),
-        };
+        let held = self.calls.held_until();
+        let any_streams = self.streams.any_waiting();
+        let streams_held = any_streams
+            .then(|| self.calls.pushed_back_until())
+            .flatten();
         let times = [
             queue.next_deadline,
             self.streams.next_deadline(),
             self.connection.next_attempt(),
-            held_until,
+            held,
+            streams_held,
         ];
         let longest = times.into_iter().flatten().map(until).min();
         let longest = longest.unwrap_or(Duration::MAX);
         // A freed send slot causes no event.
-        let any_waiting = self.calls.any_waiting() || self.streams.any_waiting();
-        let awaits_slot = self.connection.is_connected() && any_waiting && held_until.is_none();
+        let any_to_send =
+            (self.calls.any_waiting() && held.is_none()) || (any_streams && streams_held.is_none());
+        let awaits_slot = self.connection.is_connected() && any_to_send;
         Some(if queue.is_waiting || awaits_slot {
             longest.min(SHORT_SLEEP)
         } else {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::notices::{Closed, StreamSubmission};
 use super::submissions::{PollerHandle, Shared};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::streaming::{KeepAlive, NewStream, OpenStream};
+use crate::client::streaming::{NewStream, OpenStream};
 use crate::clock::deadline_after;
-use crate::message::TimeAllowed;
 use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
+use crate::stream::streaming::KeepAlive;
 
 /// One poller of a channel, for one stream.
 pub(super) struct PollerStreams<'a> {
@@ -27,12 +27,8 @@ impl<'a> PollerStreams<'a> {
 }
 
 impl OpenStream for PollerStreams<'_> {
-    fn deadline(&self, time: TimeAllowed) -> Option<Instant> {
-        match time {
-            TimeAllowed::Unlimited => None,
-            TimeAllowed::For(timeout) => deadline_after(self.shared.clock.now(), timeout),
-            TimeAllowed::Until(deadline) => Some(deadline),
-        }
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant> {
+        deadline_after(self.shared.clock.now(), timeout)
     }
 
     fn new_core(&self) -> Arc<StreamCore> {

@@ -16,7 +16,7 @@ use super::notices::StreamSubmission;
 use super::reconnect::Reconnect;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
-use crate::driver::streams::StreamRequest;
+use crate::driver::handle::StreamRequest;
 use crate::driver::timers::{TimerKey, Timers};
 use crate::method::MethodSpec;
 use crate::stats::MethodCounters;
@@ -150,7 +150,9 @@ impl<T: Transport> Streams<T> {
                     self.waiting
                         .insert(number, WaitingStream { submission, timer });
                 }
-                None => timer.into_iter().for_each(|timer| self.deadlines.cancel(timer)),
+                None => timer
+                    .into_iter()
+                    .for_each(|timer| self.deadlines.cancel(timer)),
             }
         }
     }

@@ -45,21 +45,48 @@ pub(crate) struct StreamSizes {
     pub(crate) coalesces: bool,
 }
 
-/// How a stream of a [`LocalPoller`](crate::LocalPoller) takes a turn of its poller.
+/// How a client's stream takes turns of a poller without a thread of its own
+/// ([`LocalPoller`](crate::LocalPoller)).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalTurn {
+pub(crate) struct LocalTurns {
     pub(crate) poller: u64,
     /// Takes a turn of the poller with this number, if it belongs to this thread and this thread is
     /// not inside a turn. Returns true if it did.
     pub(crate) take: fn(u64) -> bool,
 }
 
+/// The turns that a stream takes of its poller, if it takes any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns(Option<LocalTurns>);
+
+impl Turns {
+    /// Polls a part of the application's end. If it has to wait, and an executor polls it that does
+    /// not run this stream's poller, takes a turn of the poller and polls once more.
+    #[inline]
+    pub(crate) fn poll<R>(
+        self,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let polled = poll(cx);
+        match self.0 {
+            Some(turns) if polled.is_pending() && (turns.take)(turns.poller) => {
+                let polled = poll(cx);
+                if polled.is_pending() {
+                    cx.waker().wake_by_ref();
+                }
+                polled
+            }
+            _ => polled,
+        }
+    }
+}
+
 /// One stream.
 pub(crate) struct StreamCore {
     state: Mutex<StreamState>,
     signal: OnceLock<Signal>,
-    /// Present on a client without a poller's thread.
-    turn: Option<LocalTurn>,
+    turns: Turns,
 }
 
 /// Both directions of a stream.
@@ -78,15 +105,15 @@ impl StreamCore {
     /// Creates a stream that no driver knows yet. Nothing can be sent before
     /// [`attach`](Self::attach).
     pub(crate) fn new() -> Arc<Self> {
-        Self::with_turn(None)
+        Self::with_turns(Turns(None))
     }
 
     /// Like [`new`](Self::new), for a client whose poller has no thread of its own.
-    pub(crate) fn of_local_poller(turn: LocalTurn) -> Arc<Self> {
-        Self::with_turn(Some(turn))
+    pub(crate) fn of_local_poller(turns: LocalTurns) -> Arc<Self> {
+        Self::with_turns(Turns(Some(turns)))
     }
 
-    fn with_turn(turn: Option<LocalTurn>) -> Arc<Self> {
+    fn with_turns(turns: Turns) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(StreamState {
                 inbound: Inbound::default(),
@@ -95,13 +122,18 @@ impl StreamCore {
                 is_signalled: true,
             }),
             signal: OnceLock::new(),
-            turn,
+            turns,
         })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, StreamState> {
         // Under this lock only the allocator can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the turns that the application's end takes while it waits.
+    pub(crate) fn turns(&self) -> Turns {
+        self.turns
     }
 
     /// Makes the stream known to a driver, which then looks at it. Returns the waker of a sender
@@ -132,27 +164,6 @@ impl StreamCore {
         drop(state);
         if signals {
             self.signal();
-        }
-    }
-
-    /// Polls a part of the application's end. If it has to wait, and an executor polls it that does
-    /// not run this stream's poller, takes a turn of the poller and polls once more.
-    #[inline]
-    pub(crate) fn poll_with_turn<R>(
-        &self,
-        cx: &mut Context<'_>,
-        mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
-    ) -> Poll<R> {
-        let polled = poll(cx);
-        match self.turn {
-            Some(turn) if polled.is_pending() && (turn.take)(turn.poller) => {
-                let polled = poll(cx);
-                if polled.is_pending() {
-                    cx.waker().wake_by_ref();
-                }
-                polled
-            }
-            _ => polled,
         }
     }
 
@@ -243,6 +254,14 @@ impl StreamCore {
     /// Returns an end that [`poll_begun`](Self::poll_begun) has taken, for the reader.
     pub(crate) fn put_back(&self, end: StreamEnd) {
         self.lock().inbound.put_back(end);
+    }
+
+    /// Ends a call that no driver has, and wakes whoever waits for it.
+    pub(crate) fn end(&self, end: StreamEnd) {
+        let wakers = self.lock().end(end);
+        for waker in wakers.into_iter().flatten() {
+            waker.wake();
+        }
     }
 
     /// Discards what has arrived and what will arrive, because nobody reads it.

@@ -154,10 +154,6 @@ impl Inbound {
         self.end.take().map(Err)
     }
 
-    pub(super) fn put_back(&mut self, end: StreamEnd) {
-        self.end = Some(end);
-    }
-
     pub(super) fn discard(&mut self) -> (Vec<u8>, Option<Waker>) {
         let arrived = mem::take(&mut self.arrived);
         self.is_discarded = true;

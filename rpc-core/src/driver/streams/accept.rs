@@ -7,7 +7,7 @@ use super::super::link::LinkKey;
 use super::super::responses::{BlockedResponse, Started};
 use super::super::tasks::{IncomingCall, Task};
 use super::super::{Driver, State, TimerTarget};
-use super::{Phase, Serving, Stream, StreamKey};
+use super::{Phase, Serving, Stream};
 use crate::method::MethodKind;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};

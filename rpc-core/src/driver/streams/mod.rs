@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-pub(crate) use self::open::StreamRequest;
+pub(crate) use super::handle::StreamRequest;
 use super::link::LinkKey;
 use super::responses::BlockedResponse;
 use super::tasks::TaskKey;

@@ -1,16 +1,15 @@
 //! Opening a stream, on the client.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::super::call_table::WakeTarget;
+use super::super::handle::StreamRequest;
 use super::super::link::LinkKey;
-use super::super::request_permit::deadline_on_peers_clock;
+use super::super::request_permit::on_peers_clock;
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
-use crate::stats::MethodCounters;
 use crate::stream::core::{StreamCore, StreamSizes};
 use crate::stream::inbound::StreamEnd;
 use crate::transport::{CloseReason, ReserveError, Transport};
@@ -18,20 +17,6 @@ use crate::transport::{CloseReason, ReserveError, Transport};
 /// Receives that a client promises to a server with its first stream. The window grows as it is
 /// used up.
 const FIRST_WINDOW: u32 = 16;
-
-/// A request that opens a stream.
-#[derive(Debug)]
-pub(crate) struct StreamRequest {
-    /// The method's number on this connection.
-    pub(crate) method: u16,
-    pub(crate) counters: Arc<MethodCounters>,
-    pub(crate) deadline: Option<Instant>,
-    /// The client sends messages after the request, which has none itself.
-    pub(crate) sends_messages: bool,
-    pub(crate) metadata_len: usize,
-    /// The frame: room for the header, metadata, message.
-    pub(crate) frame: Vec<u8>,
-}
 
 impl<T: Transport> Driver<T> {
     /// Opens a stream as soon as its connection has a credit and room for it. If it cannot be
@@ -164,7 +149,7 @@ impl<T: Transport> State<T> {
         if let Some(deadline) = request.deadline {
             let now = self.clock.now();
             let peer = self.transport.peer_clock(link.id);
-            header.time_us = deadline_on_peers_clock(&self.clock, peer, deadline, now);
+            header.time_us = on_peers_clock(&self.clock, peer, deadline, now);
         }
         header.encode(frame);
         // If the connection has ended, the next event reports it and ends this stream.
