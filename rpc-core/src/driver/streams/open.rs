@@ -168,7 +168,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Makes sure that the server holds receives for messages and responses of streams.
-    pub(super) fn has_window_for_streams(&mut self, link: LinkKey) -> bool {
+    pub(in super::super) fn has_window_for_streams(&mut self, link: LinkKey) -> bool {
         if self.links[link.index()].connection.window_len() > 0 {
             return true;
         }
