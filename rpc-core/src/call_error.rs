@@ -177,7 +177,11 @@ impl fmt::Display for CallError {
                 )
             }
             Cause::Cancelled => {
-                write!(f, "{}: this side gave the call up; the call {verb}", self.code())
+                write!(
+                    f,
+                    "{}: this side gave the call up; the call {verb}",
+                    self.code()
+                )
             }
             Cause::Disconnected(reason) => {
                 write!(f, "{}: {reason}; the call {verb}", self.code())

@@ -155,4 +155,3 @@ impl<T: Transport> Driver<T> {
         self.inline_frame.put_back(frame);
     }
 }
-
