@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 
 use futures_core::Stream;
 
-use super::core::StreamCore;
+use super::core::{StreamCore, Turns};
 use super::pump::{Added, Batcher, PumpError};
 use crate::codec::Codec;
 
@@ -223,12 +223,38 @@ impl<T> Sender<T> {
         message: &mut Option<T>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
+        let polled = self.try_send(message, cx);
+        if polled.is_pending()
+            && let Some(turns) = self.turns()
+        {
+            return turns.poll(cx, |cx| self.try_send(message, cx));
+        }
+        polled
+    }
+
+    /// Returns the turns that a linked sender takes while it waits.
+    #[cold]
+    fn turns(&self) -> Option<Turns> {
+        let state = self.shared.lock();
+        state.link.as_ref().map(|link| link.core.turns())
+    }
+
+    fn try_send(
+        &mut self,
+        message: &mut Option<T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
         let mut state = self.shared.lock();
         if let Some(end) = state.end {
             return Poll::Ready(Err(end));
         }
         match state.push(message.as_ref()) {
-            Some(Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
+            Some(Poll::Ready(Ok(()))) => {
+                drop(state);
+                // Not under the lock: this may run the application's code.
+                *message = None;
+                return Poll::Ready(Ok(()));
+            }
             Some(Poll::Ready(Err(error))) => {
                 return Poll::Ready(Err(self.shared.fail(state, error)));
             }
