@@ -34,6 +34,21 @@ const QUEUED_MESSAGES: usize = 32;
 ///
 /// The sender waits while messages that it has sent fill the stream's windows. Dropping it ends the
 /// stream: the half-close.
+///
+/// ```
+/// use rpc_core::{block_on, sender};
+///
+/// let (mut sender, messages) = sender();
+/// block_on(async {
+///     // Up to 32 messages wait for the call.
+///     sender.send("one").await?;
+///     sender.send("two").await
+/// })?;
+/// drop(sender);
+/// // let summary = client.record(messages).await?;
+/// # drop(messages);
+/// # Ok::<(), rpc_core::SendError>(())
+/// ```
 #[must_use]
 pub fn sender<T>() -> (Sender<T>, Messages<T>) {
     let shared = Arc::new(Shared(Mutex::new(State {
