@@ -43,6 +43,8 @@ pub(crate) struct Link<B> {
     pub(super) closed: bool,
     /// True if the link is in `State::owing`.
     pub(crate) owes: bool,
+    /// True if a turn has ended since the peer's latest control frame, and no frame acknowledged it.
+    pub(super) ack_is_due: bool,
     pub(super) quota: Option<ConnectionQuota>,
 }
 
@@ -66,7 +68,7 @@ impl<B> Link<B> {
         if self.closed {
             0
         } else {
-            self.connection.window_len() + 1
+            self.connection.window_len() + self.connection.uncredited_receives()
         }
     }
 }

@@ -190,7 +190,7 @@ impl<T: Transport> State<T> {
     #[inline]
     pub(super) fn owe_credit(&mut self, link: LinkKey) {
         if let Some(entry) = self.links.get_mut(link.index()) {
-            entry.connection.release_request();
+            entry.connection.release_receive();
             if entry.connection.has_used_all_credits() {
                 self.grow_window(link);
             }
@@ -359,7 +359,7 @@ impl<T: Transport> State<T> {
         if !std::mem::replace(&mut call.served.has_waited, true) {
             self.counters.stalls.responses.add(1);
         }
-        // The response will carry the credit of its request. A credit frame is of no use here,
+        // The response will carry the credit of its request. A control frame is of no use here,
         // because it would find no slot either.
         self.blocked.push_back(Blocked { call, response });
     }

@@ -19,9 +19,12 @@ use super::call_table::{ResponseOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
 use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{FrameHeader, FrameKind, ResponseHead};
+use crate::protocol::frame::{Flags, FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
+
+/// The flags after which the link may have a control frame to send.
+const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
 
 /// A request whose header has been validated and accounted, in its receive slot.
 pub(super) type ReceivedRequest<B> = (LinkKey, FrameHeader, B);
@@ -155,8 +158,8 @@ impl<T: Transport> Driver<T> {
                 return None;
             }
         };
-        if header.going_away {
-            state.server_goes_away(key);
+        if header.flags.intersects(RARE_FLAGS) {
+            state.handle_rare_flags(key, header.flags);
         }
         match header.kind {
             FrameKind::Request => return Some((key, header, buf)),
@@ -172,10 +175,9 @@ impl<T: Transport> Driver<T> {
                     }
                 }
             }
-            FrameKind::Credit => {
-                state.release_freed(key);
-                state.transport.release(buf);
-            }
+            FrameKind::Control => state.handle_control(key, &header, buf),
+            FrameKind::Message => state.handle_message(key, buf),
+            FrameKind::Acknowledgement => state.transport.release(buf),
         }
         None
     }

@@ -192,7 +192,7 @@ fn limits_of(intents: &Intents) -> Limits {
         slot_len: intents.max_message_len + FRAME_OVERHEAD,
         // Short enough that the messages of tests are sent both ways.
         max_inline_len: 64,
-        receives_posted: 256,
+        receives_posted: 320,
         receives_reserved: 64,
         receives_held: 64,
         send_slots: 128,
