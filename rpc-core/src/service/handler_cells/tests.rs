@@ -356,14 +356,17 @@ impl Drop for Buggy {
 fn a_panic_of_a_stream_ends_its_own_call_and_its_memory_is_used_again() {
     for (in_poll, in_drop) in [(true, false), (false, true), (true, true)] {
         let fixture = Fixture::new(|methods| {
-            methods.server_streaming(&SERVER, move |request: Request<u64>, responses| async move {
-                let is_buggy = request.into_inner() == 0;
-                let buggy = Buggy {
-                    panics_when_polled: in_poll && is_buggy,
-                    panics_when_dropped: in_drop && is_buggy,
-                };
-                responses.send_all(Ok(Response::new(buggy))).await
-            });
+            methods.server_streaming(
+                &SERVER,
+                move |request: Request<u64>, responses| async move {
+                    let is_buggy = request.into_inner() == 0;
+                    let buggy = Buggy {
+                        panics_when_polled: in_poll && is_buggy,
+                        panics_when_dropped: in_drop && is_buggy,
+                    };
+                    responses.send_all(Ok(Response::new(buggy))).await
+                },
+            );
         });
         let status = failed(fixture.serve(&0u64.encode_to_vec(), &mut []));
         assert_eq!(status.code(), Code::Internal);
