@@ -196,7 +196,7 @@ mod tests {
         };
         assert_eq!(captured.instant(), Some(now));
         let mut seen = Vec::new();
-        let mut future = pin!(captured.scope(poll_fn(|_| {
+        let mut future = Box::pin(captured.scope(poll_fn(|_| {
             seen.push(current());
             if seen.len() == 1 {
                 Poll::Pending
@@ -208,6 +208,7 @@ mod tests {
         assert!(future.as_mut().poll(&mut cx).is_pending());
         assert_eq!(current(), None);
         assert!(future.as_mut().poll(&mut cx).is_ready());
+        drop(future);
         assert_eq!(seen, [Some(now), Some(now)]);
     }
 
