@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::driver::handle::{ConnectedLink, Poller};
 use crate::driver::link::LinkKey;
-use crate::method::MethodSpec;
+use crate::method::{MethodKind, MethodSpec};
 use crate::protocol::inline_frame::SpareFrame;
 use crate::protocol::session::ServerSession;
 use crate::stats::MethodCounters;
@@ -39,7 +39,7 @@ pub(crate) struct CalledMethod {
 /// A server's method numbers on one connection.
 #[derive(Debug)]
 pub(crate) struct MethodNumbers {
-    numbers: HashMap<String, u16>,
+    numbers: HashMap<String, (u16, MethodKind)>,
     /// Numbers keyed by the address of the method's constant, so that a call compares a few
     /// pointers instead of hashing a path. Filled as methods are first called.
     resolved: Vec<(*const MethodSpec, Option<u16>)>,
@@ -95,9 +95,11 @@ impl MethodNumbers {
         }
     }
 
-    /// Returns the server's number for a method, or `None` if the server has no such method.
+    /// Returns the server's number for a method, or `None` if the server has no such method, or one
+    /// of another kind.
     fn find(&self, method: &MethodSpec) -> Option<u16> {
-        self.numbers.get(method.path).copied()
+        let (number, kind) = *self.numbers.get(method.path)?;
+        (kind == method.kind).then_some(number)
     }
 
     /// Like [`find`](Self::find), and remembers the number for the next call of the method.

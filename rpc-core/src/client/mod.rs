@@ -3,6 +3,8 @@
 
 pub(crate) mod channel;
 pub(crate) mod encode;
+mod local_turn;
+pub(crate) mod streaming;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,10 +13,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use futures_core::Stream;
 use prost::Message;
 
 use self::channel::{CalledMethod, ChannelCore};
 use self::encode::{RequestLengths, decode, write_request};
+use self::streaming::OpenCall;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::{Codec, ProstCodec};
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
@@ -23,6 +27,7 @@ use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN};
 use crate::status::Code;
+use crate::stream::streaming::Streaming;
 
 /// The interface through which a generated client makes calls. Channels implement it. To mock a
 /// client, implement its service trait and serve it in process.
@@ -59,6 +64,113 @@ pub trait Caller {
     {
         self.unary_with(method, request, ProstCodec, ProstCodec)
     }
+
+    /// Makes one call of a method with a stream of requests and one response. The stream is sent
+    /// while the future is polled. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call returned no response.
+    fn client_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static;
+
+    /// Makes one call of a method with one request and a stream of responses. The future completes
+    /// when the server has begun to respond; dropping it before cancels the call.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call failed before the server began to respond.
+    fn server_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>;
+
+    /// Makes one call of a method with a stream of requests and a stream of responses. The future
+    /// completes when the server has begun to respond; dropping it before cancels the call. The
+    /// requests are sent while the future is polled, and then while the responses are.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call failed before the server began to respond.
+    fn streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static;
+
+    /// Like [`client_streaming_with`](Self::client_streaming_with), with messages that prost encodes
+    /// and decodes.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call returned no response.
+    fn client_streaming<Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
+    where
+        Req: Message + Default + 'static,
+        Res: Message + Default,
+    {
+        self.client_streaming_with(method, request, ProstCodec, ProstCodec)
+    }
+
+    /// Like [`server_streaming_with`](Self::server_streaming_with), with messages that prost encodes
+    /// and decodes.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call failed before the server began to respond.
+    fn server_streaming<Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
+    where
+        Req: Message + Default,
+        Res: Message + Default,
+    {
+        self.server_streaming_with(method, request, ProstCodec, ProstCodec)
+    }
+
+    /// Like [`streaming_with`](Self::streaming_with), with messages that prost encodes and decodes.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call failed before the server began to respond.
+    fn streaming<Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
+    where
+        Req: Message + Default + 'static,
+        Res: Message + Default,
+    {
+        self.streaming_with(method, request, ProstCodec, ProstCodec)
+    }
 }
 
 /// A connection to a server, used only from its poller's thread. Cheap to clone. The connection
@@ -88,6 +200,56 @@ impl Caller for LocalChannel {
             began: None,
             codecs: PhantomData,
         }
+    }
+
+    async fn client_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Res>, CallError>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+    {
+        let channel = &*self.0;
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        call.response().await
+    }
+
+    async fn server_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Streaming<Res>>, CallError>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+    {
+        let channel = &*self.0;
+        let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
+        call.begun().await
+    }
+
+    async fn streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Streaming<Res>>, CallError>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+    {
+        let channel = &*self.0;
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        call.begun().await
     }
 }
 

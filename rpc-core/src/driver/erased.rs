@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use super::block_on_waker::BlockOnWaker;
 use super::call_origin::CallingFuture;
-use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead};
+use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use super::link::LinkKey;
 use super::waiters::WaiterKey;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::PollerCounters;
+use crate::stream::core::StreamCore;
 use crate::transport::{ConnectError, Counters, Transport};
 
 impl<T: Transport> Poller for Driver<T> {
@@ -77,6 +78,10 @@ impl<T: Transport> Poller for Driver<T> {
         )
     }
 
+    fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest) {
+        Self::open_stream(self, link, core, request);
+    }
+
     fn abandon(&self, link: LinkKey, call: CallId) {
         self.abandon_call(link, call);
     }
@@ -101,7 +106,7 @@ impl<T: Transport> Poller for Driver<T> {
         let last = entry.handles == 0;
         drop(state);
         if last {
-            self.close_link(link);
+            self.close_unused_link(link);
         }
     }
 

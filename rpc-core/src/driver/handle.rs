@@ -13,7 +13,8 @@ use crate::call_error::CallError;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
-use crate::stats::PollerCounters;
+use crate::stats::{MethodCounters, PollerCounters};
+use crate::stream::core::StreamCore;
 use crate::transport::{ConnectError, Counters};
 
 /// A request to send, apart from its bytes.
@@ -32,6 +33,19 @@ impl RequestHead {
     pub(crate) fn frame_len(&self) -> usize {
         HEADER_LEN + self.metadata_len + self.message_len
     }
+}
+
+/// A request that opens a stream.
+pub(crate) struct StreamRequest {
+    /// The method's number on this connection.
+    pub(crate) method: u16,
+    pub(crate) counters: Arc<MethodCounters>,
+    pub(crate) deadline: Option<Instant>,
+    /// The client sends messages after the request, which has none itself.
+    pub(crate) sends_messages: bool,
+    pub(crate) metadata_len: usize,
+    /// The frame: room for the header, metadata, message.
+    pub(crate) frame: Vec<u8>,
 }
 
 /// The outcome of an attempt to send a call.
@@ -111,6 +125,8 @@ pub(crate) trait Poller {
         waker: &Waker,
         receive: &mut dyn FnMut(ResponseHead, &[u8]),
     ) -> PollOutcome;
+    /// Opens a stream: see [`Driver::open_stream`](super::Driver::open_stream).
+    fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest);
     /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
     /// Removes a waiting call whose future is dropped.

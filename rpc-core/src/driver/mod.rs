@@ -23,6 +23,7 @@ mod responses;
 mod run_queue;
 pub(crate) mod running_handler;
 mod sleep;
+pub(crate) mod streams;
 pub(crate) mod tasks;
 pub(crate) mod timers;
 pub(crate) mod turn;
@@ -43,6 +44,7 @@ use self::link::{Link, LinkKey};
 use self::responses::Blocked;
 use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
+use self::streams::{StreamKey, Streams};
 use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::timers::Timers;
 use self::waiters::WaiterKey;
@@ -76,6 +78,8 @@ pub(crate) struct Driver<T: Transport> {
     inline_frame: SpareFrame,
     /// Length of the longest frame that is sent inline.
     longest_inline: usize,
+    /// True if the server has rules for deadlines, so that every request needs the time.
+    has_deadline_policy: Cell<bool>,
     /// The task whose waker the next handler is polled with for the first time.
     lent_task: Cell<Option<LentTask>>,
     turning: Cell<bool>,
@@ -104,6 +108,10 @@ pub(crate) struct State<T: Transport> {
     promisable: u32,
     clock: Clock,
     pub(crate) timers: Timers<TimerTarget>,
+    pub(super) streams: Streams,
+    /// The queue through which streams tell this poller that they have work.
+    signals: Arc<ReadyQueue>,
+    longest_inline: usize,
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
     /// Responses that found no free send slot, oldest first.
@@ -132,6 +140,7 @@ pub(crate) enum TimerTarget {
     Call(LinkKey, CallId),
     Waiter(LinkKey, WaiterKey),
     Task(TaskKey),
+    Stream(StreamKey),
     /// A call of a shared channel that has not been sent yet.
     Permit(u32),
 }
@@ -161,7 +170,6 @@ impl<T: Transport> Driver<T> {
             wakeup,
             running_handler: Arc::default(),
             counters: Arc::clone(&counters),
-            tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,
                 unflushed: false,
@@ -173,6 +181,9 @@ impl<T: Transport> Driver<T> {
                 promisable: 0,
                 clock: clock.clone(),
                 timers: Timers::default(),
+                streams: Streams::default(),
+                signals: tasks.ready(),
+                longest_inline,
                 run_queue: RunQueue::default(),
                 blocked: VecDeque::new(),
                 owing: Vec::new(),
@@ -184,6 +195,8 @@ impl<T: Transport> Driver<T> {
                 wakers: Vec::new(),
                 settled: Vec::new(),
             }),
+            tasks: RefCell::new(tasks),
+            has_deadline_policy: Cell::new(!methods.deadline_policy().is_empty()),
             methods: RefCell::new(methods),
             clock,
             inline_frame: SpareFrame::default(),
@@ -199,6 +212,9 @@ impl<T: Transport> Driver<T> {
     /// Returns true if a client is still owed a response.
     pub(crate) fn is_serving(&self) -> bool {
         let state = self.state.borrow();
-        self.tasks.borrow().parked() > 0 || !state.blocked.is_empty() || !state.run_queue.is_empty()
+        self.tasks.borrow().parked() > 0
+            || !state.blocked.is_empty()
+            || !state.run_queue.is_empty()
+            || state.streams.serves_any()
     }
 }

@@ -13,7 +13,8 @@ use super::link::LinkKey;
 use super::tasks::IncomingCall;
 use super::{Driver, State};
 use crate::metadata::Metadata;
-use crate::protocol::frame::{FrameKind, HEADER_LEN, StatusBody};
+use crate::protocol::connection::Connection;
+use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody};
 use crate::service::catch_panic::catch_panic;
 use crate::service::handler::{Handler, HandlerKey, ResponseLengths, Served};
 use crate::status::{Code, Status};
@@ -100,20 +101,25 @@ impl<T: Transport> Driver<T> {
             else {
                 break;
             };
-            match response {
-                BlockedResponse::Encoded { mut frame, len } => {
-                    let state = &mut *self.state.borrow_mut();
-                    state.respond_later(&call, len, &mut frame);
+            self.respond_blocked(call, response);
+        }
+    }
+
+    /// Sends a response, or blocks it again.
+    pub(super) fn respond_blocked(&self, call: IncomingCall, response: BlockedResponse) {
+        match response {
+            BlockedResponse::Encoded { mut frame, len } => {
+                let state = &mut *self.state.borrow_mut();
+                state.respond_later(&call, len, &mut frame);
+            }
+            BlockedResponse::Kept { handler_key, len } => {
+                let handler = self.methods.borrow().handler(call.served.method).cloned();
+                if let Some(handler) = handler {
+                    self.respond_long(&call, &*handler, handler_key, len);
                 }
-                BlockedResponse::Kept { handler_key, len } => {
-                    let handler = self.methods.borrow().handler(call.served.method).cloned();
-                    if let Some(handler) = handler {
-                        self.respond_long(&call, &*handler, handler_key, len);
-                    }
-                }
-                BlockedResponse::Failed(status, started) => {
-                    self.respond_failure(&call, status, started);
-                }
+            }
+            BlockedResponse::Failed(status, started) => {
+                self.respond_failure(&call, status, started);
             }
         }
     }
@@ -138,7 +144,7 @@ impl<T: Transport> Driver<T> {
                 match encoded {
                     Ok(()) => {
                         let code = Code::Ok.number();
-                        state.send_response(call, code, Started::Maybe, len.metadata, buf);
+                        state.send_response(call, code, Started::Maybe, len, buf);
                     }
                     Err(status) => {
                         state.transport.cancel(buf);
@@ -190,7 +196,7 @@ impl<T: Transport> State<T> {
     #[inline]
     pub(super) fn owe_credit(&mut self, link: LinkKey) {
         if let Some(entry) = self.links.get_mut(link.index()) {
-            entry.connection.release_request();
+            entry.connection.release_receive();
             if entry.connection.has_used_all_credits() {
                 self.grow_window(link);
             }
@@ -214,7 +220,7 @@ impl<T: Transport> State<T> {
     pub(super) fn respond_inline(
         &mut self,
         call: &IncomingCall,
-        len: ResponseLengths,
+        mut len: ResponseLengths,
         frame: &mut [u8],
     ) {
         let code = Code::Ok.number();
@@ -229,7 +235,11 @@ impl<T: Transport> State<T> {
             return self.cannot_respond(call, len, frame, error);
         }
         let connection = &mut link.connection;
-        let mut header = connection.next_header(FrameKind::Response, call.call, code);
+        let flags = match len.has_initial | call.stream.is_some() {
+            false => Flags::NONE,
+            true => rare_flags(connection, call, &mut len, &mut frame[HEADER_LEN..]),
+        };
+        let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
         // Longer metadata was rejected when its length was computed.
         header.metadata_len = len.metadata as u16;
         header.encode(frame);
@@ -279,7 +289,7 @@ impl<T: Transport> State<T> {
         call: &IncomingCall,
         code: u16,
         started: Started,
-        metadata_len: usize,
+        mut len: ResponseLengths,
         mut buf: T::SendBuf,
     ) {
         // The handler may have run for long, but it took no turn of the driver, so the link still
@@ -290,9 +300,10 @@ impl<T: Transport> State<T> {
         };
         self.counters.responded(call.served, code);
         let connection = &mut link.connection;
-        let mut header = connection.next_header(FrameKind::Response, call.call, code);
+        let flags = rare_flags(connection, call, &mut len, &mut buf.as_mut()[HEADER_LEN..]);
+        let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
         // Longer metadata was rejected when its length was computed.
-        header.metadata_len = metadata_len as u16;
+        header.metadata_len = len.metadata as u16;
         header.time_us = started.time_us();
         header.encode(buf.as_mut());
         // If the connection has ended, the next event reports it.
@@ -350,7 +361,12 @@ impl<T: Transport> State<T> {
             Code::Ok => Code::Unknown,
             code => code,
         };
-        self.send_response(call, code.number(), started, metadata_len, buf);
+        let len = ResponseLengths {
+            metadata: metadata_len,
+            message: body_len,
+            has_initial: false,
+        };
+        self.send_response(call, code.number(), started, len, buf);
         Ok(())
     }
 
@@ -359,10 +375,31 @@ impl<T: Transport> State<T> {
         if !std::mem::replace(&mut call.served.has_waited, true) {
             self.counters.stalls.responses.add(1);
         }
-        // The response will carry the credit of its request. A credit frame is of no use here,
+        // The response will carry the credit of its request. A control frame is of no use here,
         // because it would find no slot either.
         self.blocked.push_back(Blocked { call, response });
     }
+}
+
+/// Returns the flags of a response that answers a stream, or that has both kinds of metadata. A client
+/// of a version with one kind gets them as one.
+#[cold]
+fn rare_flags(
+    connection: &Connection,
+    call: &IncomingCall,
+    len: &mut ResponseLengths,
+    body: &mut [u8],
+) -> Flags {
+    let mut flags = Flags::NONE;
+    if call.stream.is_some() {
+        flags |= Flags::STREAM;
+    }
+    if len.has_initial && connection.speaks_streams() {
+        flags |= Flags::INITIAL;
+    } else {
+        len.merge_metadata(&mut body[..len.metadata]);
+    }
+    flags
 }
 
 fn too_long(len: ResponseLengths, limit: usize) -> Status {

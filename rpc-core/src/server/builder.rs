@@ -43,6 +43,14 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
+    /// Sets how many streams one connection may have open: see
+    /// [`Intents::max_streams`](crate::Intents::max_streams). Default: 256.
+    #[must_use]
+    pub fn max_streams(mut self, streams: u32) -> Self {
+        self.intents.max_streams = streams;
+        self
+    }
+
     /// Sets the number of connections that each poller supports: see [`Intents::connections`].
     #[must_use]
     pub fn connections(mut self, connections: u32) -> Self {

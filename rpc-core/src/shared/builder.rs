@@ -13,6 +13,7 @@ use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
+use super::notices::Notices;
 use super::permits::CallPermits;
 use super::poller::{self, SharedPoller};
 #[cfg(feature = "test-util")]
@@ -103,6 +104,14 @@ impl<F: Fabric> ChannelBuilder<F> {
     /// [`Intents::max_in_flight`]. Further calls wait.
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.intents.max_in_flight = calls;
+        self
+    }
+
+    /// Sets how many streams one connection may have open: see
+    /// [`Intents::max_streams`](crate::Intents::max_streams). Default: 256.
+    #[must_use]
+    pub fn max_streams(mut self, streams: u32) -> Self {
+        self.intents.max_streams = streams;
         self
     }
 
@@ -253,6 +262,7 @@ impl PollerHandle {
             address: address.to_owned(),
             permits: Arc::new(CallPermits::new(count)),
             submissions,
+            notices: Arc::new(Notices::default()),
             wakeup: Arc::default(),
             is_stopped: Arc::default(),
             health: Arc::default(),
@@ -270,6 +280,7 @@ impl PollerHandle {
             },
             permits: Arc::clone(&handle.permits),
             submissions: receiver,
+            notices: Arc::clone(&handle.notices),
             wakeup: Arc::clone(&handle.wakeup),
             is_stopped: Arc::clone(&handle.is_stopped),
             limits: Arc::clone(&handle.limits),

@@ -195,9 +195,10 @@ impl<Q, S, Req, Res> Drop for SharedCall<'_, Q, S, Req, Res> {
             State::New | State::Done => {}
             State::Waiting(handle, waiter) => handle.permits.leave_queue(waiter),
             State::Submitted(handle, number) => {
-                handle.permits.abandon(number);
-                // The request may be in the backlog of a sleeping poller.
-                handle.notify();
+                if handle.permits.abandon(number) {
+                    handle.notices.abandon(number);
+                    handle.notify();
+                }
             }
         }
     }

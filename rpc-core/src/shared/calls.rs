@@ -7,6 +7,8 @@
 //!             └── deadline, no connection ──────┘
 //! ```
 
+mod dropped;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,6 +48,8 @@ pub(super) struct Calls<T: Transport> {
     counters: PermitCounters,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
+    /// Permits of calls that were dropped while their requests were in `submissions`.
+    dropped: Vec<u32>,
     pushback: Pushback,
     /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
     /// turn: a woken caller may preempt this thread at once, and then finds all responses that are
@@ -81,6 +85,7 @@ impl<T: Transport> Calls<T> {
             submissions,
             records: (0..count).map(|_| Record::Free).collect(),
             backlog: VecDeque::new(),
+            dropped: Vec::new(),
             pushback: Pushback::new(),
             wakers: Vec::new(),
         }
@@ -108,6 +113,10 @@ impl<T: Transport> Calls<T> {
                 submission.method,
                 submission.began,
             );
+            if !self.dropped.is_empty() && self.was_dropped(submission.permit.number) {
+                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                continue;
+            }
             let unsent = if self.pushback.is_holding() {
                 self.begin_held_back(submission, connection)
             } else if self.backlog.is_empty() {
@@ -161,7 +170,7 @@ impl<T: Transport> Calls<T> {
 
     /// Holds calls back after a refusal.
     #[cold]
-    fn hold_back(&mut self, pushback: Duration) {
+    pub(super) fn hold_back(&mut self, pushback: Duration) {
         let now = self.driver.clock.now();
         if pushback.is_zero() || !self.pushback.refused(now, pushback) {
             return;
@@ -181,6 +190,19 @@ impl<T: Transport> Calls<T> {
     pub(super) fn held_until(&self) -> Option<Instant> {
         let is_held = !self.backlog.is_empty() && !self.pushback.wants_probe();
         self.pushback.until().filter(|_| is_held)
+    }
+
+    /// Returns the time until which the server wants no calls, which may have passed.
+    pub(super) fn pushed_back_until(&self) -> Option<Instant> {
+        self.pushback.until()
+    }
+
+    /// Returns the time until which streams are held back, if they are.
+    pub(super) fn streams_held_until(&mut self) -> Option<Instant> {
+        if self.pushback.is_holding() {
+            self.pushback.has_ended(self.driver.clock.now());
+        }
+        self.pushback.until()
     }
 
     /// Sends a request. Returns it if it has to wait.
@@ -405,24 +427,7 @@ impl<T: Transport> Calls<T> {
 
     /// Wakes the callers whose calls have ended.
     pub(super) fn wake_callers(&mut self) {
-        for waker in self.wakers.drain(..) {
-            // This is an executor's code: if it panics, the other callers must still be woken.
-            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::error!("a caller's waker panicked");
-            }
-        }
-    }
-
-    /// Frees the permits of cancelled calls that are stuck in the backlog.
-    pub(super) fn drop_abandoned(&mut self) {
-        let mut index = 0;
-        while let Some(submission) = self.backlog.get(index) {
-            let is_abandoned = self.permits.is_abandoned(submission.permit.number);
-            match is_abandoned.then(|| self.backlog.remove(index)).flatten() {
-                Some(submission) => self.fail_unsent(submission.permit, Cause::DeadlineExceeded),
-                None => index += 1,
-            }
-        }
+        wake_all(&mut self.wakers);
     }
 
     /// Describes the calls that have not ended.
@@ -435,5 +440,15 @@ impl<T: Transport> Calls<T> {
             (with_poller.count(), "permits held by the poller"),
             (self.backlog.len(), "requests in the backlog"),
         ]
+    }
+}
+
+/// Wakes callers.
+pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
+    for waker in wakers.drain(..) {
+        // This is an executor's code: if it panics, the other callers must still be woken.
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            tracing::error!("a caller's waker panicked");
+        }
     }
 }

@@ -3,26 +3,32 @@
 use std::fmt;
 use std::sync::Arc;
 
+use futures_core::Stream;
+
 use super::call::SharedCall;
 use super::connectivity::{ConnectivityState, Watch};
+use super::stream_call::PollerStreams;
 use super::submissions::Shared;
 use crate::call_error::CallError;
 use crate::client::Caller;
+use crate::client::streaming::OpenCall;
 use crate::codec::Codec;
 use crate::limits::Limits;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::stats::Stats;
+use crate::stream::streaming::Streaming;
 use crate::transport::ConnectError;
 
 /// A client connection for any thread and any executor. Cheap to clone.
 ///
 /// Calls are futures on any executor, or run through [`block_on`](crate::block_on()). The channel
 /// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch)
-/// report the state of the connection. The connection closes when the last clone is dropped.
+/// report the state of the connection. The connection closes when the last clone and the last
+/// [`Streaming`](crate::Streaming) of its calls are dropped.
 ///
-/// A dropped call counts towards [`max_in_flight`](super::ChannelBuilder::max_in_flight) until its
-/// response arrives or its deadline passes. A leaked one ([`std::mem::forget`]) counts forever.
+/// A dropped call is cancelled. A leaked one ([`std::mem::forget`]) counts towards
+/// [`max_in_flight`](super::ChannelBuilder::max_in_flight) forever. Streams do not count towards it.
 ///
 /// [`ChannelBuilder`](super::ChannelBuilder) has the settings.
 #[derive(Clone)]
@@ -95,6 +101,56 @@ impl Caller for Channel {
         S: Codec<Res>,
     {
         SharedCall::<Q, S, Req, Res>::new(&self.0, method, request).await
+    }
+
+    async fn client_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Res>, CallError>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+    {
+        let channel = &PollerStreams::choose(&self.0);
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        call.response().await
+    }
+
+    async fn server_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Streaming<Res>>, CallError>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+    {
+        let channel = &PollerStreams::choose(&self.0);
+        let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
+        call.begun().await
+    }
+
+    async fn streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Streaming<Res>>, CallError>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+    {
+        let channel = &PollerStreams::choose(&self.0);
+        let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
+        call.begun().await
     }
 }
 

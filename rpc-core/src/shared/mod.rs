@@ -20,6 +20,10 @@
 //! never full (`permits.rs`). A sleeping poller is woken with one system call; a spinning poller
 //! needs none (`driver/wakeup.rs`).
 //!
+//! Streams take no permit, and are encoded into memory of their own. They and the calls whose futures
+//! are dropped reach the poller through `notices.rs`; an open stream is between its caller and the
+//! poller's driver alone.
+//!
 //! The poller maintains the connection (`poller.rs`). When the connection ends, the calls in flight
 //! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).
 //! [`ConnectivityState`] is the state of the channel's connections.
@@ -31,11 +35,14 @@ mod calls;
 mod channel;
 mod connectivity;
 mod error;
+mod notices;
 mod permits;
 mod poller;
 mod pushback;
 mod reconnect;
 mod start;
+mod stream_call;
+mod streams;
 mod submissions;
 
 pub use self::builder::ChannelBuilder;

@@ -235,20 +235,23 @@ impl CallPermits {
         }
     }
 
-    /// Abandons a call. Its permit is released when the poller is done with it.
-    pub(crate) fn abandon(&self, number: u32) {
+    /// Abandons a call. Its permit is released when the poller is done with it. Returns true if the
+    /// poller is not, so that it has to be notified.
+    pub(crate) fn abandon(&self, number: u32) -> bool {
         let mut state = self.state(number);
         match mem::replace(&mut *state, PermitState::Abandoned) {
             PermitState::Settled(Settled { buf, .. }) => {
                 *state = PermitState::Idle;
                 drop(state);
                 self.release(CallPermit { number, buf });
+                false
             }
             PermitState::Waiting(waker) => {
                 drop(state);
                 drop(waker);
+                true
             }
-            PermitState::Idle | PermitState::Abandoned => {}
+            PermitState::Idle | PermitState::Abandoned => false,
         }
     }
 
@@ -393,7 +396,7 @@ mod tests {
         assert!(permits.take(a, waker).is_none());
         let _ = permits.settle(a, settled());
         assert_eq!(permits.take(a, waker).unwrap().buf, [7]);
-        permits.abandon(b);
+        assert!(permits.abandon(b));
         assert!(permits.is_abandoned(b));
         assert_eq!(permits.in_use(), 2);
         let _ = permits.settle(b, settled());
@@ -401,7 +404,7 @@ mod tests {
         permits.submit(a, waker);
         let _ = permits.settle(a, settled());
         let _ = permits.settle(a, settled());
-        permits.abandon(a);
+        assert!(!permits.abandon(a), "the poller is done with it");
         assert_eq!(permits.in_use(), 0);
     }
 

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::calls::Calls;
+use super::calls::{Calls, wake_all};
+use super::notices::{Closed, Notices};
 use super::permits::{CallPermit, CallPermits, Settled};
 use super::reconnect::{Attempt, Reconnect, Spawner, Target};
 use super::start::Report;
+use super::streams::Streams;
 use super::submissions::Submission;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
@@ -19,6 +21,7 @@ use crate::driver::wakeup::Wakeup;
 use crate::limits::{Limits, Waiting};
 use crate::poller::idle::{BusyPoller, Idle};
 use crate::stats::PollerCounters;
+use crate::stream::inbound::StreamEnd;
 use crate::transport::{ConnectError, FabricError, Transport};
 
 /// Turns between two checks of the permit queue.
@@ -37,6 +40,7 @@ pub(super) struct Settings {
     pub(super) target: Target,
     pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Receiver<Submission>,
+    pub(super) notices: Arc<Notices>,
     pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
     pub(super) is_stopped: Arc<AtomicBool>,
     pub(super) limits: Arc<OnceLock<Limits>>,
@@ -50,6 +54,8 @@ pub(super) struct Settings {
 pub(crate) struct SharedPoller<T: Transport> {
     driver: Rc<Driver<T>>,
     calls: Calls<T>,
+    streams: Streams<T>,
+    notices: Arc<Notices>,
     connection: Reconnect<T>,
     permits: Arc<CallPermits>,
     is_stopped: Arc<AtomicBool>,
@@ -70,6 +76,8 @@ impl<T: Transport> SharedPoller<T> {
         let permits = settings.permits;
         let mut poller = Self {
             calls: Calls::new(&driver, Arc::clone(&permits), settings.submissions),
+            streams: Streams::new(&driver),
+            notices: settings.notices,
             connection: Reconnect::new(&driver, settings.target, spawner, report),
             driver,
             permits,
@@ -90,7 +98,6 @@ impl<T: Transport> SharedPoller<T> {
         let mut idle = Idle::new(self.waiting);
         while !self.is_stopped() {
             if idle.after_turn(self.turn()) {
-                self.calls.drop_abandoned();
                 self.driver.sleep(&|| self.max_sleep());
             }
         }
@@ -103,13 +110,20 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Takes one turn. Returns true if it found anything to do.
     pub(crate) fn turn(&mut self) -> bool {
+        if self.notices.any() {
+            self.take_notices();
+        }
         let any_submitted = self.calls.take_submissions(&mut self.connection);
-        if self.connection.is_idle() && self.calls.any_waiting() {
+        let any_waiting = self.calls.any_waiting() || self.streams.any_waiting();
+        if any_waiting && self.connection.is_idle() {
             let attempt = self.connection.dial();
             self.after_attempt(attempt);
         }
         let found_any = self.driver.turn() | any_submitted;
         let any_settled = self.calls.settle();
+        if self.streams.any_waiting() {
+            self.open_streams();
+        }
         if self.calls.any_waiting() {
             self.calls.send_backlog(&mut self.connection);
         }
@@ -117,11 +131,43 @@ impl<T: Transport> SharedPoller<T> {
         self.after_attempt(attempt);
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_QUEUE_CHECK) {
-            self.calls.drop_abandoned();
             self.permits.maintain_queue(self.driver.clock.now());
         }
-        self.calls.wake_callers();
+        self.wake_callers();
         found_any | any_settled
+    }
+
+    /// Takes the streams that callers have submitted, and cancels the calls that they have dropped.
+    #[cold]
+    #[inline(never)]
+    fn take_notices(&mut self) {
+        let notices = self.notices.take();
+        self.calls.abandon(notices.abandoned);
+        self.calls.hold_back(notices.pushback);
+        if !notices.streams.is_empty() {
+            let held_until = self.calls.streams_held_until();
+            let connection = &self.connection;
+            self.streams.submit(notices.streams, connection, held_until);
+            self.open_streams();
+        }
+        if notices.any_given_up {
+            self.streams.drop_given_up();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_streams(&mut self) {
+        let held_until = self.calls.streams_held_until();
+        let calls_wait = self.calls.any_waiting();
+        let connection = &mut self.connection;
+        self.streams
+            .open_waiting(connection, held_until, calls_wait);
+    }
+
+    fn wake_callers(&mut self) {
+        self.calls.wake_callers();
+        wake_all(&mut self.streams.wakers);
     }
 
     /// Sends or fails the waiting calls after an attempt to connect has ended.
@@ -131,7 +177,10 @@ impl<T: Transport> SharedPoller<T> {
                 self.calls.connected();
                 self.calls.send_backlog(&mut self.connection);
             }
-            Some(Attempt::Failed) => self.calls.fail_unready(&self.connection),
+            Some(Attempt::Failed) => {
+                self.calls.fail_unready(&self.connection);
+                self.streams.fail_unready(&self.connection);
+            }
             None => {}
         }
     }
@@ -141,7 +190,10 @@ impl<T: Transport> SharedPoller<T> {
     }
 
     fn has_more(&self) -> bool {
-        self.calls.any_submitted() || self.connection.has_dialed() || self.is_stopped()
+        self.calls.any_submitted()
+            || self.notices.any()
+            || self.connection.has_dialed()
+            || self.is_stopped()
     }
 
     /// Returns how long the poller may sleep if no event occurs, or `None` if there is something to
@@ -153,16 +205,24 @@ impl<T: Transport> SharedPoller<T> {
         let now = self.driver.clock.now();
         let until = |moment: Instant| moment.saturating_duration_since(now);
         let queue = self.permits.maintain_queue(now);
+        let held = self.calls.held_until();
+        let any_streams = self.streams.any_waiting();
+        let streams_held = any_streams
+            .then(|| self.calls.pushed_back_until())
+            .flatten();
         let times = [
             queue.next_deadline,
+            self.streams.next_deadline(),
             self.connection.next_attempt(),
-            self.calls.held_until(),
+            held,
+            streams_held,
         ];
         let longest = times.into_iter().flatten().map(until).min();
         let longest = longest.unwrap_or(Duration::MAX);
         // A freed send slot causes no event.
-        let is_held = self.calls.held_until().is_some();
-        let awaits_slot = self.connection.is_connected() && self.calls.any_waiting() && !is_held;
+        let any_to_send =
+            (self.calls.any_waiting() && held.is_none()) || (any_streams && streams_held.is_none());
+        let awaits_slot = self.connection.is_connected() && any_to_send;
         Some(if queue.is_waiting || awaits_slot {
             longest.min(SHORT_SLEEP)
         } else {
@@ -181,14 +241,18 @@ impl<T: Transport> SharedPoller<T> {
         self.driver.on_idle(now);
         self.permits.maintain_queue(now);
         self.calls.settle();
-        self.calls.wake_callers();
+        self.streams.expire();
+        self.wake_callers();
     }
 
     /// Describes everything that is in flight: empty when all calls have ended.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = self.driver.leftovers();
-        let retiring = [(self.connection.retiring(), "retiring links")];
-        for (count, what) in self.calls.leftovers().into_iter().chain(retiring) {
+        let others = [
+            (self.connection.retiring(), "retiring links"),
+            (self.streams.waiting(), "streams that wait"),
+        ];
+        for (count, what) in self.calls.leftovers().into_iter().chain(others) {
             if count > 0 {
                 left.push(format!("{count} {what}"));
             }
@@ -209,7 +273,9 @@ impl<T: Transport> Drop for SharedPoller<T> {
         fence(Ordering::SeqCst);
         self.connection.shut_down();
         self.calls.end_all(&self.connection);
-        self.calls.wake_callers();
+        let notices = self.notices.close(Closed { latest: None });
+        self.streams.end_all(notices.streams, &self.connection);
+        self.wake_callers();
     }
 }
 
@@ -221,13 +287,20 @@ pub(super) fn fail_all(settings: &Settings, error: FabricError) {
         source: error.into(),
     });
     target.connectivity.fail(target.index, Arc::clone(&error));
+    let closed = Closed {
+        latest: Some(Arc::clone(&error)),
+    };
+    let not_connected = || Cause::NotConnected {
+        address: target.address.clone(),
+        latest: Some(Arc::clone(&error)),
+    };
+    for submission in settings.notices.close(closed).streams.into_values() {
+        let error = CallError::new(not_connected(), Execution::NeverSent);
+        submission.core.end(StreamEnd::Failed(error));
+    }
     for submission in &settings.submissions {
         let CallPermit { number, buf } = submission.permit;
-        let cause = Cause::NotConnected {
-            address: target.address.clone(),
-            latest: Some(Arc::clone(&error)),
-        };
-        let outcome = Err(CallError::new(cause, Execution::NeverSent));
+        let outcome = Err(CallError::new(not_connected(), Execution::NeverSent));
         if let Some(waker) = settings.permits.settle(number, Settled { buf, outcome }) {
             waker.wake();
         }

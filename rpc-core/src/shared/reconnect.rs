@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A link that has ended or whose server goes away is retired: it accepts no more calls, and is
-//! released when the calls in flight on it have been settled.
+//! released when the calls in flight on it have been settled and its streams have ended.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -208,7 +208,7 @@ impl<T: Transport> Reconnect<T> {
         }
         let driver = &self.driver;
         self.retiring.retain(|&link| {
-            let is_in_use = driver.calls_in_flight(link) > 0;
+            let is_in_use = driver.calls_in_flight(link) + driver.client_streams(link) > 0;
             if !is_in_use {
                 driver.release_ref(link);
             }

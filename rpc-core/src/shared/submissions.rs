@@ -7,6 +7,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use super::connectivity::Connectivity;
+use super::notices::Notices;
 use super::permits::{CallPermit, CallPermits, Settled};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::RequestLengths;
@@ -32,6 +33,7 @@ pub(super) struct PollerHandle {
     pub(super) address: String,
     pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Sender<Submission>,
+    pub(super) notices: Arc<Notices>,
     pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
     /// Set when the channel is dropped, so that the poller ends, and when the poller has ended.
     pub(super) is_stopped: Arc<AtomicBool>,

@@ -12,6 +12,8 @@
 //! ```
 
 use std::fmt;
+#[cfg(feature = "test-util")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -45,10 +47,64 @@ pub(crate) struct StreamSizes {
     pub(crate) coalesces: bool,
 }
 
+/// Returns whether messages that wait together share a frame: always, but in a measurement.
+#[cfg(not(feature = "test-util"))]
+pub(crate) fn coalesces() -> bool {
+    true
+}
+
+/// Returns whether messages that wait together share a frame.
+#[cfg(feature = "test-util")]
+pub(crate) fn coalesces() -> bool {
+    COALESCES.load(Ordering::Relaxed)
+}
+
+/// Cleared by a measurement of what shared frames are worth.
+#[cfg(feature = "test-util")]
+pub(crate) static COALESCES: AtomicBool = AtomicBool::new(true);
+
+/// How a client's stream takes turns of a poller without a thread of its own
+/// ([`LocalPoller`](crate::LocalPoller)).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalTurns {
+    pub(crate) poller: u64,
+    /// Takes a turn of the poller with this number, if it belongs to this thread and this thread is
+    /// not inside a turn. Returns true if it did.
+    pub(crate) take: fn(u64) -> bool,
+}
+
+/// The turns that a stream takes of its poller, if it takes any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns(Option<LocalTurns>);
+
+impl Turns {
+    /// Polls a part of the application's end. If it has to wait, and an executor polls it that does
+    /// not run this stream's poller, takes a turn of the poller and polls once more.
+    #[inline]
+    pub(crate) fn poll<R>(
+        self,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let polled = poll(cx);
+        match self.0 {
+            Some(turns) if polled.is_pending() && (turns.take)(turns.poller) => {
+                let polled = poll(cx);
+                if polled.is_pending() {
+                    cx.waker().wake_by_ref();
+                }
+                polled
+            }
+            _ => polled,
+        }
+    }
+}
+
 /// One stream.
 pub(crate) struct StreamCore {
     state: Mutex<StreamState>,
     signal: OnceLock<Signal>,
+    turns: Turns,
 }
 
 /// Both directions of a stream.
@@ -67,6 +123,15 @@ impl StreamCore {
     /// Creates a stream that no driver knows yet. Nothing can be sent before
     /// [`attach`](Self::attach).
     pub(crate) fn new() -> Arc<Self> {
+        Self::with_turns(Turns(None))
+    }
+
+    /// Like [`new`](Self::new), for a client whose poller has no thread of its own.
+    pub(crate) fn of_local_poller(turns: LocalTurns) -> Arc<Self> {
+        Self::with_turns(Turns(Some(turns)))
+    }
+
+    fn with_turns(turns: Turns) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(StreamState {
                 inbound: Inbound::default(),
@@ -75,12 +140,18 @@ impl StreamCore {
                 is_signalled: true,
             }),
             signal: OnceLock::new(),
+            turns,
         })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, StreamState> {
         // Under this lock only the allocator can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the turns that the application's end takes while it waits.
+    pub(crate) fn turns(&self) -> Turns {
+        self.turns
     }
 
     /// Makes the stream known to a driver, which then looks at it. Returns the waker of a sender
@@ -198,6 +269,14 @@ impl StreamCore {
         }
     }
 
+    /// Ends a call that no driver has, and wakes whoever waits for it.
+    pub(crate) fn end(&self, end: StreamEnd) {
+        let wakers = self.lock().end(end);
+        for waker in wakers.into_iter().flatten() {
+            waker.wake();
+        }
+    }
+
     /// Discards what has arrived and what will arrive, because nobody reads it.
     pub(crate) fn discard(&self) {
         let mut state = self.lock();
@@ -235,6 +314,19 @@ impl StreamState {
     /// Returns true if the application has given the call up.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled
+    }
+
+    /// Discards what waits to be sent, because the call has been answered. Returns the waker of the
+    /// sender.
+    #[must_use]
+    pub(crate) fn stop_sending(&mut self) -> Option<Waker> {
+        self.outbound.end()
+    }
+
+    /// Frees the memory of a stream that has been idle.
+    pub(crate) fn trim(&mut self) {
+        self.inbound.trim();
+        self.outbound.trim();
     }
 
     /// Ends the stream. Returns the wakers of its reader and its sender.

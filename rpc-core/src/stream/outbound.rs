@@ -120,7 +120,9 @@ impl Outbound {
     }
 
     pub(super) fn begin(&mut self, metadata: Vec<u8>) {
-        self.metadata = Some(metadata);
+        if !self.has_ended {
+            self.metadata = Some(metadata);
+        }
     }
 
     pub(super) fn close(&mut self) -> bool {
@@ -216,12 +218,6 @@ impl Outbound {
     /// Returns true if nothing waits to be sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.metadata.is_none()
-    }
-
-    /// Returns true if messages wait for the peer's window.
-    pub(crate) fn awaits_window(&self) -> bool {
-        let front = self.chunks.front();
-        front.is_some_and(|chunk| chunk.bytes.len() > self.window as usize)
     }
 
     /// Frees the memory of a stream that has been idle.

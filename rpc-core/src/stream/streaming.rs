@@ -1,5 +1,6 @@
 //! [`Streaming`]: the messages that a stream receives.
 
+use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,6 +17,9 @@ use crate::message::Response;
 use crate::metadata::Metadata;
 use crate::outcome::{self, Outcome, Section, decode_metadata, undecodable};
 use crate::status::Status;
+
+/// What a client's stream keeps alive besides itself.
+pub(crate) type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 /// The future that sends a client's request stream.
 pub(crate) type PumpFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -38,6 +42,8 @@ pub struct Streaming<T> {
     pump: Option<Mutex<PumpFuture>>,
     /// Metadata or error with which the stream has ended.
     end: Option<Result<Metadata, CallError>>,
+    /// Dropped after the call has been cancelled.
+    _kept: Option<KeepAlive>,
 }
 
 /// The side of the call that reads.
@@ -69,7 +75,13 @@ impl<T> Streaming<T> {
             side,
             pump: None,
             end: None,
+            _kept: None,
         }
+    }
+
+    /// Keeps the channel of a call alive until this is dropped.
+    pub(crate) fn keep_alive(&mut self, kept: KeepAlive) {
+        self._kept = Some(kept);
     }
 
     /// Adds the future that sends the request stream. It is polled with the stream.
@@ -176,6 +188,11 @@ impl<T> Streaming<T> {
 
     /// Takes the next batch, which is not empty. Returns false at the end.
     fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
+        let turns = self.core.turns();
+        turns.poll(cx, |cx| self.take_batch(cx))
+    }
+
+    fn take_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         if self.end.is_some() {
             return Poll::Ready(Ok(false));
         }

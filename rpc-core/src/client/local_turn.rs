@@ -1,0 +1,69 @@
+//! Turns of a [`LocalPoller`](crate::LocalPoller) for streams that an executor polls.
+//!
+//! A stream is [`Send`], so it cannot hold its poller. It holds the poller's number instead, and each
+//! thread lists its pollers. A stream that would have to wait, on the thread of its poller and
+//! outside its turns, takes a turn: nothing else on this thread would. On another thread, and inside
+//! a turn, it waits.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::handle::Poller;
+use crate::stream::core::LocalTurns;
+
+/// The number of the next poller. A number is never used again.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The pollers of this thread that have opened streams.
+    static POLLERS: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Entry {
+    number: u64,
+    /// Does not keep the poller alive.
+    poller: Weak<dyn Poller>,
+}
+
+/// Returns the turns of a poller of this thread.
+pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurns {
+    let number = POLLERS.with_borrow_mut(|pollers| {
+        // An entry keeps the poller's memory, so that no other poller gets the same address.
+        let is_same = |entry: &&Entry| std::ptr::addr_eq(entry.poller.as_ptr(), Rc::as_ptr(poller));
+        if let Some(known) = pollers.iter().find(is_same) {
+            return known.number;
+        }
+        pollers.retain(|entry| entry.poller.strong_count() > 0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        pollers.push(Entry {
+            number,
+            poller: Rc::downgrade(poller),
+        });
+        number
+    });
+    LocalTurns {
+        poller: number,
+        take,
+    }
+}
+
+/// Takes a turn of a poller of this thread, unless this thread is inside one. Returns true if it
+/// did.
+#[cold]
+fn take(number: u64) -> bool {
+    let find = |pollers: &RefCell<Vec<Entry>>| {
+        let pollers = pollers.borrow();
+        let entry = pollers.iter().find(|entry| entry.number == number)?;
+        entry.poller.upgrade()
+    };
+    // A stream may be polled while the thread's variables are destroyed.
+    let Ok(Some(poller)) = POLLERS.try_with(find) else {
+        return false;
+    };
+    if poller.turning().get() {
+        return false;
+    }
+    poller.turn();
+    true
+}

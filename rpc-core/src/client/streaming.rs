@@ -1,0 +1,244 @@
+//! Streaming calls of a client, through either kind of channel ([`OpenStream`]).
+//!
+//! ```text
+//!  encode metadata, and the message if there is one
+//!  open ──▶ the stream waits for its connection, a credit and a send slot, or ends
+//!  server streaming, bidirectional:        client streaming:
+//!    wait until the server has begun         wait until the server has responded
+//!    return a `Streaming`                    return the message
+//! ```
+//!
+//! The messages of a request stream are encoded by the task that polls the call (`stream/pump.rs`),
+//! and later by the one that polls its [`Streaming`]. A call that is dropped in any of these states
+//! is cancelled.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+
+use super::channel::ChannelCore;
+use super::encode::{RequestLengths, write_request};
+use super::local_turn;
+use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::Codec;
+use crate::driver::handle::StreamRequest;
+use crate::message::{Request, Response};
+use crate::method::MethodSpec;
+use crate::protocol::frame::HEADER_LEN;
+use crate::stream::core::{StreamCore, Turns};
+use crate::stream::inbound::StreamEnd;
+use crate::stream::request::request_pump;
+use crate::stream::streaming::{KeepAlive, Streaming};
+
+/// A stream to open: its request, encoded.
+pub(crate) struct NewStream {
+    pub(crate) method: &'static MethodSpec,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) waits_for_ready: Option<bool>,
+    /// The client sends messages after the request, which has none itself.
+    pub(crate) sends_messages: bool,
+    pub(crate) metadata_len: usize,
+    /// Room for the header, metadata, message.
+    pub(crate) frame: Vec<u8>,
+}
+
+/// A channel, for one streaming call.
+pub(crate) trait OpenStream {
+    /// Returns the time at which this timeout has passed.
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
+    /// Creates the state of the stream.
+    fn new_core(&self) -> Arc<StreamCore>;
+    /// Passes the stream to its poller, which ends it if it cannot be opened. Returns its number
+    /// there.
+    fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64;
+    /// Removes a stream that has been cancelled, if it still waits for its poller.
+    fn give_up(&self, number: u64);
+    /// Handles the answer of a server that refused the stream, and wants no further calls for this
+    /// long.
+    fn push_back(&self, pushback: Duration);
+    /// Returns what has to live for as long as the stream.
+    fn keep_alive(&self) -> Option<KeepAlive>;
+}
+
+impl OpenStream for ChannelCore {
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant> {
+        self.poller.deadline_after(timeout)
+    }
+
+    fn new_core(&self) -> Arc<StreamCore> {
+        StreamCore::of_local_poller(local_turn::of(&self.poller))
+    }
+
+    fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {
+        let method = self.resolve(stream.method);
+        let counters = Arc::clone(&method.counters);
+        if let Some(number) = method.number {
+            let request = StreamRequest {
+                method: number,
+                counters,
+                deadline: stream.deadline,
+                sends_messages: stream.sends_messages,
+                metadata_len: stream.metadata_len,
+                frame: stream.frame,
+            };
+            self.poller
+                .open_stream(self.link, Arc::clone(core), request);
+        } else {
+            let path = stream.method.path;
+            let error = CallError::new(Cause::Unimplemented { path }, Execution::NeverSent);
+            counters.begin();
+            counters.end(error.code().number());
+            core.end(StreamEnd::Failed(error));
+        }
+        0
+    }
+
+    // The driver has the stream.
+    fn give_up(&self, _: u64) {}
+
+    fn push_back(&self, _: Duration) {}
+
+    // The driver keeps a connection open while it has streams.
+    fn keep_alive(&self) -> Option<KeepAlive> {
+        None
+    }
+}
+
+/// A call that has been opened. Its [`Streaming`] cancels it when dropped.
+pub(crate) struct OpenCall<'a, C: OpenStream, Res> {
+    // Dropped before `waiting`, which removes cancelled streams.
+    messages: Streaming<Res>,
+    waiting: Waiting<'a, C>,
+    turns: Turns,
+}
+
+/// A stream that may wait for its poller. When dropped, removes it.
+struct Waiting<'a, C: OpenStream> {
+    channel: &'a C,
+    number: u64,
+    is_over: bool,
+}
+
+impl<C: OpenStream> Drop for Waiting<'_, C> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.channel.give_up(self.number);
+        }
+    }
+}
+
+/// Encodes the request of a stream, whose metadata and message have these lengths.
+fn new_stream<C: OpenStream, R>(
+    channel: &C,
+    method: &'static MethodSpec,
+    request: &Request<R>,
+    lengths: RequestLengths,
+    write: impl FnOnce(&mut [u8]),
+) -> NewStream {
+    let deadline = request.deadline_of_call(|timeout| channel.deadline_after(timeout));
+    // The driver checks the lengths.
+    let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
+    write(&mut frame[HEADER_LEN..]);
+    NewStream {
+        method,
+        deadline,
+        waits_for_ready: request.waits_for_ready(),
+        sends_messages: false,
+        metadata_len: lengths.metadata,
+        frame,
+    }
+}
+
+impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
+    /// Opens a call with one request message.
+    pub(crate) fn open<Q, S, Req>(
+        channel: &'a C,
+        method: &'static MethodSpec,
+        request: &Request<Req>,
+    ) -> Self
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+    {
+        let lengths = RequestLengths::new::<Q, Req>(request);
+        let write = |out: &mut [u8]| write_request::<Q, Req>(request, lengths, method, out);
+        let stream = new_stream(channel, method, request, lengths, write);
+        Self::new::<S>(channel, stream).0
+    }
+
+    /// Opens a call with a stream of request messages.
+    pub(crate) fn open_sending<Q, S, Req, St>(
+        channel: &'a C,
+        method: &'static MethodSpec,
+        request: Request<St>,
+    ) -> Self
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        St: Stream<Item = Req> + Send + 'static,
+    {
+        let lengths = RequestLengths {
+            metadata: request.metadata().encoded_len(),
+            message: 0,
+        };
+        let write = |out: &mut [u8]| request.metadata().encode(out);
+        let mut stream = new_stream(channel, method, &request, lengths, write);
+        stream.sends_messages = true;
+        let (mut call, core) = Self::new::<S>(channel, stream);
+        let pump = request_pump::<Q, Req, St>(core, request.into_inner());
+        call.messages.attach_pump(pump);
+        call
+    }
+
+    fn new<S: Codec<Res>>(channel: &'a C, stream: NewStream) -> (Self, Arc<StreamCore>) {
+        let core = channel.new_core();
+        let call = Self {
+            messages: Streaming::of_server(Arc::clone(&core), S::decode),
+            waiting: Waiting {
+                channel,
+                number: channel.open(&core, stream),
+                is_over: false,
+            },
+            turns: core.turns(),
+        };
+        (call, core)
+    }
+
+    /// Waits for the only response message.
+    pub(crate) async fn response(mut self) -> Result<Response<Res>, CallError> {
+        self.wait(Streaming::poll_response).await
+    }
+
+    /// Waits until the server has begun to respond.
+    pub(crate) async fn begun(mut self) -> Result<Response<Streaming<Res>>, CallError> {
+        let metadata = self.wait(Streaming::poll_begun).await?;
+        let Self {
+            mut messages,
+            waiting,
+            ..
+        } = self;
+        if let Some(kept) = waiting.channel.keep_alive() {
+            messages.keep_alive(kept);
+        }
+        Ok(Response::received(messages, metadata))
+    }
+
+    async fn wait<R>(
+        &mut self,
+        poll: fn(&mut Streaming<Res>, &mut Context<'_>) -> Poll<Result<R, CallError>>,
+    ) -> Result<R, CallError> {
+        let (messages, turns) = (&mut self.messages, self.turns);
+        let outcome = poll_fn(|cx| turns.poll(cx, |cx| poll(messages, cx))).await;
+        self.waiting.is_over = true;
+        if let Err(error) = &outcome
+            && let Some(pushback) = error.pushback()
+        {
+            self.waiting.channel.push_back(pushback);
+        }
+        outcome
+    }
+}

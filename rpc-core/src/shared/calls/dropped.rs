@@ -1,0 +1,66 @@
+//! Calls whose futures have been dropped. Their callers have noted them in
+//! [`Notices`](super::super::notices::Notices).
+
+use std::collections::VecDeque;
+use std::mem;
+
+use super::{Calls, Record};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::shared::permits::CallPermit;
+use crate::transport::Transport;
+
+impl<T: Transport> Calls<T> {
+    /// Cancels calls whose futures have been dropped, and releases their permits. A call that has
+    /// been sent keeps its credit and its entry in the driver until its response arrives.
+    pub(in super::super) fn abandon(&mut self, dropped: Vec<u32>) {
+        let mut any_backlogged = false;
+        for number in dropped {
+            // A call that was settled in the meantime has released its permit.
+            if !self.permits.is_abandoned(number) {
+                continue;
+            }
+            match mem::replace(&mut self.records[number as usize], Record::Free) {
+                // The request is still in the queue.
+                Record::Free => self.dropped.push(number),
+                record @ Record::Backlogged { .. } => {
+                    self.records[number as usize] = record;
+                    any_backlogged = true;
+                }
+                Record::InFlight {
+                    link, call, buf, ..
+                } => {
+                    self.driver.abandon_call(link, call);
+                    self.settle_one(CallPermit { number, buf }, Err(dropped_call()));
+                }
+            }
+        }
+        if any_backlogged {
+            self.drop_from_backlog();
+        }
+    }
+
+    fn drop_from_backlog(&mut self) {
+        let permits = &self.permits;
+        let (dropped, kept): (VecDeque<_>, _) = mem::take(&mut self.backlog)
+            .into_iter()
+            .partition(|submission| permits.is_abandoned(submission.permit.number));
+        self.backlog = kept;
+        for submission in dropped {
+            self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+        }
+    }
+
+    /// Returns true if the call with this permit was dropped while its request was in the queue.
+    #[cold]
+    pub(super) fn was_dropped(&mut self, number: u32) -> bool {
+        let dropped = self.dropped.iter().position(|&dropped| dropped == number);
+        dropped
+            .map(|index| self.dropped.swap_remove(index))
+            .is_some()
+    }
+}
+
+/// The outcome of a call whose caller no longer waits for it.
+fn dropped_call() -> CallError {
+    CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun)
+}

@@ -1,0 +1,137 @@
+//! [`Notices`]: what callers pass to a poller besides the requests of unary calls: streams to open,
+//! and calls whose futures have been dropped.
+//!
+//! A stream takes no call permit, so its request cannot go through the queue that has one entry per
+//! permit. Each entry here belongs to a future that still exists: a future that is dropped removes
+//! its own.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::method::MethodSpec;
+use crate::stream::core::StreamCore;
+use crate::transport::ConnectError;
+
+/// A stream to open.
+#[derive(Debug)]
+pub(super) struct StreamSubmission {
+    pub(super) core: Arc<StreamCore>,
+    pub(super) method: &'static MethodSpec,
+    pub(super) deadline: Option<Instant>,
+    pub(super) waits_for_ready: bool,
+    /// The client sends messages after the request, which has none itself.
+    pub(super) sends_messages: bool,
+    pub(super) metadata_len: usize,
+    /// The frame, complete but for its header.
+    pub(super) frame: Vec<u8>,
+}
+
+/// The notices of one poller.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// True if there are any. Written under the lock.
+    any: AtomicBool,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// The number of the next stream.
+    next: u64,
+    pending: Pending,
+    /// Set when the poller has ended.
+    closed: Option<Closed>,
+}
+
+/// What the poller has not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// Streams to open, by number: the oldest first.
+    pub(super) streams: BTreeMap<u64, StreamSubmission>,
+    /// True if a stream was given up that the poller had taken.
+    pub(super) any_given_up: bool,
+    /// Permits of unary calls whose futures have been dropped.
+    pub(super) abandoned: Vec<u32>,
+    /// How long the server wants no further calls, according to its answer to a stream.
+    pub(super) pushback: Duration,
+}
+
+/// The poller has ended, or could not be started.
+#[derive(Clone, Debug)]
+pub(super) struct Closed {
+    /// The error for which it could not be started.
+    pub(super) latest: Option<Arc<ConnectError>>,
+}
+
+impl Notices {
+    /// Submits a stream. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Closed`] if there is no poller.
+    pub(super) fn submit(&self, submission: StreamSubmission) -> Result<u64, Closed> {
+        let mut queue = self.queue();
+        if let Some(closed) = &queue.closed {
+            return Err(closed.clone());
+        }
+        let number = queue.next;
+        queue.next += 1;
+        queue.pending.streams.insert(number, submission);
+        self.any.store(true, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// Removes a stream whose future has been dropped. Returns true if the poller has to be woken,
+    /// because it has taken the stream.
+    pub(super) fn give_up(&self, number: u64) -> bool {
+        let mut queue = self.queue();
+        let removed = queue.pending.streams.remove(&number);
+        if removed.is_none() {
+            queue.pending.any_given_up = true;
+            self.any.store(true, Ordering::Relaxed);
+        }
+        drop(queue);
+        removed.is_none()
+    }
+
+    /// Passes on that the future of the unary call with this permit has been dropped.
+    pub(super) fn abandon(&self, permit: u32) {
+        let mut queue = self.queue();
+        queue.pending.abandoned.push(permit);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes on how long the server wants no further calls.
+    pub(super) fn push_back(&self, pushback: Duration) {
+        let pending = &mut self.queue().pending;
+        pending.pushback = pending.pushback.max(pushback);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if there are notices.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Takes all notices.
+    pub(super) fn take(&self) -> Pending {
+        let mut queue = self.queue();
+        self.any.store(false, Ordering::Relaxed);
+        mem::take(&mut queue.pending)
+    }
+
+    /// Takes all notices, and refuses further streams.
+    pub(super) fn close(&self, closed: Closed) -> Pending {
+        self.queue().closed.get_or_insert(closed);
+        self.take()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Under this lock only the allocator can panic.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,261 @@
+//! [`Streams`]: the streams that wait to be opened by the poller of a shared channel.
+//!
+//! Streams take no call permits. A stream is opened at once if the channel is connected, the server
+//! takes calls, and the connection has a credit; otherwise it waits here, as calls wait in the
+//! backlog. When it is open, the driver has it (`driver/streams/`).
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::ptr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::notices::StreamSubmission;
+use super::reconnect::Reconnect;
+use crate::call_error::{CallError, Cause, Execution};
+use crate::driver::Driver;
+use crate::driver::handle::StreamRequest;
+use crate::driver::timers::{TimerKey, Timers};
+use crate::method::MethodSpec;
+use crate::stats::MethodCounters;
+use crate::stream::inbound::StreamEnd;
+use crate::transport::Transport;
+
+/// Maximum number of streams that are opened in one turn.
+const BATCH: usize = 64;
+
+/// The streams that wait for a poller's connection.
+pub(super) struct Streams<T: Transport> {
+    driver: Rc<Driver<T>>,
+    /// By number: the oldest first.
+    waiting: BTreeMap<u64, WaitingStream>,
+    deadlines: Timers<u64>,
+    /// The time until which the server wanted no calls when the waiting streams were last compared
+    /// with it.
+    held_until: Option<Instant>,
+    /// Keyed by the address of the method's constant.
+    called: Vec<(*const MethodSpec, Arc<MethodCounters>)>,
+    /// Wakers of the callers whose streams have ended in this turn.
+    pub(super) wakers: Vec<Waker>,
+}
+
+struct WaitingStream {
+    submission: StreamSubmission,
+    timer: Option<TimerKey>,
+}
+
+impl<T: Transport> Streams<T> {
+    pub(super) fn new(driver: &Rc<Driver<T>>) -> Self {
+        Self {
+            driver: Rc::clone(driver),
+            waiting: BTreeMap::new(),
+            deadlines: Timers::default(),
+            held_until: None,
+            called: Vec::new(),
+            wakers: Vec::new(),
+        }
+    }
+
+    /// Returns true if streams wait to be opened.
+    #[inline]
+    pub(super) fn any_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Returns the next deadline of a stream that waits.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.next_deadline()
+    }
+
+    /// Adds streams that callers have submitted. Those that don't wait for ready fail if the latest
+    /// attempt to connect failed.
+    pub(super) fn submit(
+        &mut self,
+        streams: BTreeMap<u64, StreamSubmission>,
+        connection: &Reconnect<T>,
+        held_until: Option<Instant>,
+    ) {
+        for (number, submission) in streams {
+            if !submission.waits_for_ready
+                && let Some(cause) = connection.failure()
+            {
+                self.fail(submission, cause);
+            } else if let Some(submission) = self.fail_if_too_late(submission, held_until) {
+                let insert = |deadline| self.deadlines.insert(deadline, number);
+                let timer = submission.deadline.map(insert);
+                self.waiting
+                    .insert(number, WaitingStream { submission, timer });
+            }
+        }
+    }
+
+    /// Opens streams as far as they can be opened now, and ends those whose time has passed.
+    /// `held_until` is the time before which the server wants no calls. Opens only one stream if calls
+    /// wait too, because both need credits.
+    pub(super) fn open_waiting(
+        &mut self,
+        connection: &mut Reconnect<T>,
+        held_until: Option<Instant>,
+        calls_wait: bool,
+    ) {
+        self.expire();
+        if held_until.is_some() {
+            return self.hold_back(held_until);
+        }
+        let Some((link, methods)) = connection.connected() else {
+            return;
+        };
+        let most = if calls_wait { 1 } else { BATCH };
+        for _ in 0..most {
+            if self.waiting.is_empty() || !self.driver.may_open_stream(link) {
+                return;
+            }
+            let Some((_, stream)) = self.waiting.pop_first() else {
+                return;
+            };
+            let submission = self.cancel_timer(stream);
+            if submission.core.lock().is_cancelled() {
+                continue;
+            }
+            let counters = self.counters_of(submission.method);
+            let Some(method) = methods.number_of(submission.method) else {
+                let path = submission.method.path;
+                self.fail(submission, Cause::Unimplemented { path });
+                continue;
+            };
+            let request = StreamRequest {
+                method,
+                counters,
+                deadline: submission.deadline,
+                sends_messages: submission.sends_messages,
+                metadata_len: submission.metadata_len,
+                frame: submission.frame,
+            };
+            self.driver.open_stream(link, submission.core, request);
+        }
+    }
+
+    /// Fails the streams whose deadline comes before the server wants calls again.
+    fn hold_back(&mut self, held_until: Option<Instant>) {
+        if self.held_until == held_until {
+            return;
+        }
+        self.held_until = held_until;
+        for (number, stream) in mem::take(&mut self.waiting) {
+            let WaitingStream { submission, timer } = stream;
+            match self.fail_if_too_late(submission, held_until) {
+                Some(submission) => {
+                    self.waiting
+                        .insert(number, WaitingStream { submission, timer });
+                }
+                None => timer
+                    .into_iter()
+                    .for_each(|timer| self.deadlines.cancel(timer)),
+            }
+        }
+    }
+
+    fn fail_if_too_late(
+        &mut self,
+        submission: StreamSubmission,
+        held_until: Option<Instant>,
+    ) -> Option<StreamSubmission> {
+        let (Some(until), Some(deadline)) = (held_until, submission.deadline) else {
+            return Some(submission);
+        };
+        if deadline >= until {
+            return Some(submission);
+        }
+        let wait = until.saturating_duration_since(self.driver.clock.now());
+        self.fail(submission, Cause::PushedBack { wait });
+        None
+    }
+
+    /// Ends the waiting streams whose deadline has passed.
+    pub(super) fn expire(&mut self) {
+        if self.deadlines.is_empty() {
+            return;
+        }
+        let now = self.driver.clock.now();
+        while let Some(number) = self.deadlines.pop_expired(now) {
+            if let Some(stream) = self.waiting.remove(&number) {
+                self.fail(stream.submission, Cause::DeadlineExceeded);
+            }
+        }
+    }
+
+    /// Removes the waiting streams that their callers have given up.
+    pub(super) fn drop_given_up(&mut self) {
+        let deadlines = &mut self.deadlines;
+        self.waiting.retain(|_, stream| {
+            let is_given_up = stream.submission.core.lock().is_cancelled();
+            if is_given_up && let Some(timer) = stream.timer {
+                deadlines.cancel(timer);
+            }
+            !is_given_up
+        });
+    }
+
+    /// Fails the streams that wait for a connection, other than those that wait for ready, after an
+    /// attempt to connect has failed.
+    pub(super) fn fail_unready(&mut self, connection: &Reconnect<T>) {
+        for (number, stream) in mem::take(&mut self.waiting) {
+            if stream.submission.waits_for_ready {
+                self.waiting.insert(number, stream);
+                continue;
+            }
+            let cause = connection.failure();
+            let cause = cause.unwrap_or_else(|| connection.not_connected(None));
+            let submission = self.cancel_timer(stream);
+            self.fail(submission, cause);
+        }
+    }
+
+    /// Ends all waiting streams and those in `submitted`, because the poller ends.
+    pub(super) fn end_all(
+        &mut self,
+        submitted: BTreeMap<u64, StreamSubmission>,
+        connection: &Reconnect<T>,
+    ) {
+        let waiting = mem::take(&mut self.waiting).into_values();
+        let waiting = waiting.map(|stream| stream.submission);
+        for submission in waiting.chain(submitted.into_values()) {
+            self.fail(submission, connection.not_connected(None));
+        }
+    }
+
+    /// Ends a stream that was never sent.
+    fn fail(&mut self, submission: StreamSubmission, cause: Cause) {
+        let error = CallError::new(cause, Execution::NeverSent);
+        let counters = self.counters_of(submission.method);
+        counters.begin();
+        counters.end(error.code().number());
+        let wakers = submission.core.lock().end(StreamEnd::Failed(error));
+        self.wakers.extend(wakers.into_iter().flatten());
+    }
+
+    fn cancel_timer(&mut self, stream: WaitingStream) -> StreamSubmission {
+        if let Some(timer) = stream.timer {
+            self.deadlines.cancel(timer);
+        }
+        stream.submission
+    }
+
+    fn counters_of(&mut self, method: &'static MethodSpec) -> Arc<MethodCounters> {
+        let mut called = self.called.iter();
+        if let Some((_, counters)) = called.find(|(spec, _)| ptr::eq(*spec, method)) {
+            return Arc::clone(counters);
+        }
+        let counters = self.driver.counters.called(method);
+        self.called.push((method, Arc::clone(&counters)));
+        counters
+    }
+
+    /// Returns the number of streams that wait to be opened.
+    #[cfg(feature = "test-util")]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
