@@ -91,7 +91,9 @@ fn message(index: usize, len: usize) -> Vec<u8> {
 }
 
 /// A stream of the scenario's messages, with its pauses.
-fn messages(scenario: &Scenario) -> impl futures_core::Stream<Item = Result<Vec<u8>, Status>> + use<> {
+fn messages(
+    scenario: &Scenario,
+) -> impl futures_core::Stream<Item = Result<Vec<u8>, Status>> + use<> {
     let Scenario { lens, pauses, .. } = scenario.clone();
     stream(async move |mut out| {
         for (index, len) in lens.into_iter().enumerate() {
@@ -144,17 +146,16 @@ fn run(scenario: &Scenario) -> Result<(), TestCaseError> {
         Source::Pump => {
             let stream = Plain(Box::pin(messages(scenario)));
             tasks.push(Task::new(async move {
-                Pump::<Bytes, _>::new(sends, stream).await.expect("all is sent");
+                Pump::<Bytes, _>::new(sends, stream)
+                    .await
+                    .expect("all is sent");
             }));
         }
         Source::Sender | Source::UnlinkedSender => {
             let (mut sender, stream) = sender();
             let pump = match scenario.source {
                 Source::Sender => request_pump::<Bytes, _, _>(sends, stream),
-                _ => request_pump::<Bytes, _, _>(
-                    sends,
-                    Plain(Box::pin(Wrapped(stream))),
-                ),
+                _ => request_pump::<Bytes, _, _>(sends, Plain(Box::pin(Wrapped(stream)))),
             };
             tasks.push(Task::new(pump));
             let Scenario { lens, pauses, .. } = scenario.clone();
@@ -213,7 +214,12 @@ fn run(scenario: &Scenario) -> Result<(), TestCaseError> {
             idle = 0;
         }
     }
-    let sent: Vec<_> = scenario.lens.iter().enumerate().map(|(index, len)| message(index, *len)).collect();
+    let sent: Vec<_> = scenario
+        .lens
+        .iter()
+        .enumerate()
+        .map(|(index, len)| message(index, *len))
+        .collect();
     prop_assert_eq!(&*received.borrow(), &sent);
     if from == 0 {
         prop_assert_eq!(wire.closes, 1);
@@ -223,7 +229,11 @@ fn run(scenario: &Scenario) -> Result<(), TestCaseError> {
     let own = (1..=takes.get())
         .filter(|count| scenario.reader_pauses[count % scenario.reader_pauses.len()])
         .count();
-    prop_assert!(wakes <= own + wire.frames[from], "{wakes} wakes, {} frames", wire.frames[from]);
+    prop_assert!(
+        wakes <= own + wire.frames[from],
+        "{wakes} wakes, {} frames",
+        wire.frames[from]
+    );
     Ok(())
 }
 
@@ -237,7 +247,9 @@ impl futures_core::Stream for Wrapped {
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
-        std::pin::Pin::new(&mut self.0).poll_next(cx).map(|item| item.map(Ok))
+        std::pin::Pin::new(&mut self.0)
+            .poll_next(cx)
+            .map(|item| item.map(Ok))
     }
 }
 
@@ -273,9 +285,8 @@ fn send_at_once(source: Source, count: usize, coalesces: bool) -> [usize; 3] {
         Source::Sender => request_pump::<Bytes, _, _>(client, stream),
         _ => request_pump::<Bytes, _, _>(client, Plain(Box::pin(messages(&scenario)))),
     };
-    let reader = Task::new(async move {
-        while reads.message().await.expect("no error").is_some() {}
-    });
+    let reader =
+        Task::new(async move { while reads.message().await.expect("no error").is_some() {} });
     let flag = Arc::clone(&reader.flag);
     let mut tasks = vec![Task::new(pump), reader];
     if source == Source::Sender {

@@ -102,7 +102,11 @@ impl<'a> Task<'a> {
             return false;
         }
         let waker = Waker::from(Arc::clone(&self.flag));
-        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+        if future
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready()
+        {
             self.future = None;
         }
         true
@@ -206,13 +210,19 @@ impl Wire {
             self.has_work[to] = true;
         }
         if let Some(next) = frame {
-            assert!(body.len() <= self.sizes.frame_room, "a frame that is too long");
+            assert!(
+                body.len() <= self.sizes.frame_room,
+                "a frame that is too long"
+            );
             self.frames[from] += 1;
             let (metadata, messages) = body.split_at(next.metadata_len);
             if next.metadata_len > 0 || !state.inbound.has_begun() {
                 state.inbound.begin(metadata);
             }
-            state.inbound.receive(next.form, messages).expect("the window suffices");
+            state
+                .inbound
+                .receive(next.form, messages)
+                .expect("the window suffices");
             if next.is_last {
                 self.closes += usize::from(from == 0);
                 state.inbound.end(StreamEnd::HalfClosed);
@@ -240,7 +250,10 @@ impl Wire {
     /// Lets a peer that breaks the rules send a frame to an end.
     pub(super) fn inject(&self, to: usize, form: MessageForm, body: &[u8]) {
         let mut state = self.ends[to].lock();
-        state.inbound.receive(form, body).expect("the window suffices");
+        state
+            .inbound
+            .receive(form, body)
+            .expect("the window suffices");
         let reader = state.inbound.wake_reader();
         drop(state);
         reader.into_iter().for_each(Waker::wake);
