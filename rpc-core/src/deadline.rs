@@ -52,15 +52,13 @@ impl CurrentDeadline {
 
     /// Wraps a future, so that calls made while it is polled inherit this deadline. The deadline
     /// ends these calls, and not the future itself.
-    pub fn scope<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
-        async move {
-            let mut future = pin!(future);
-            poll_fn(|cx| {
-                let _scope = enter(self.0);
-                future.as_mut().poll(cx)
-            })
-            .await
-        }
+    pub async fn scope<F: Future>(self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let _scope = enter(self.0);
+            future.as_mut().poll(cx)
+        })
+        .await
     }
 }
 
@@ -196,7 +194,7 @@ mod tests {
         };
         assert_eq!(captured.instant(), Some(now));
         let mut seen = Vec::new();
-        let mut future = pin!(captured.scope(poll_fn(|_| {
+        let mut future = Box::pin(captured.scope(poll_fn(|_| {
             seen.push(current());
             if seen.len() == 1 {
                 Poll::Pending
@@ -208,6 +206,7 @@ mod tests {
         assert!(future.as_mut().poll(&mut cx).is_pending());
         assert_eq!(current(), None);
         assert!(future.as_mut().poll(&mut cx).is_ready());
+        drop(future);
         assert_eq!(seen, [Some(now), Some(now)]);
     }
 
