@@ -108,7 +108,6 @@ fn assert_neither_stops(plan: &Plan) {
         panic!("{unsent} left unsent after {:?}", reached.way_to(state));
     }
     assert!(reached.steps_end());
-    eprintln!("{} states", reached.states.len());
 }
 
 const STREAMS: Plan = Plan {
