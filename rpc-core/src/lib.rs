@@ -77,7 +77,7 @@
 //! - A future may be dropped at any time. The request is not sent if it still waited. Otherwise
 //!   the handler runs to its end, and the response is discarded when it arrives.
 //! - [`Request::with_timeout`] sets a deadline. It travels with the request: the server drops the
-//!   handler when it passes.
+//!   handler when it passes. The calls that the handler makes inherit it ([`CurrentDeadline`]).
 //! - A call fails with a [`CallError`]. [`CallError::execution`] tells whether the handler may have
 //!   run, which decides whether a retry is safe.
 //! - [`ServerHandle::shutdown`] lets calls in flight finish first.
@@ -103,6 +103,7 @@ mod call_error;
 mod client;
 mod clock;
 mod codec;
+mod deadline;
 mod driver;
 mod limits;
 mod message;
@@ -130,6 +131,8 @@ pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel};
 #[doc(inline)]
 pub use codec::{Codec, LengthChanged, ProstCodec};
+#[doc(inline)]
+pub use deadline::{CurrentDeadline, DeadlinePolicy};
 #[doc(inline)]
 pub use limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits, OtherDevice, Waiting};
 #[doc(inline)]

@@ -15,6 +15,10 @@ pub struct Intents {
     pub max_message_len: usize,
     /// Calls that one connection may have in flight at a time. Default: 128.
     pub max_in_flight: u32,
+    /// Streams that one connection may have open at a time, apart from `max_in_flight`. Default: 256.
+    /// Further ones wait at the client. An idle stream needs no receive; each may hold as many bytes
+    /// of unread messages as its window has ([`Limits::stream_window`]).
+    pub max_streams: u32,
     /// Connections that one poller supports. Default: 64. The handshake rejects further ones.
     pub connections: u32,
     /// Bytes that one poller may register for its slots, on all of its devices together. If they
@@ -58,6 +62,7 @@ impl Default for Intents {
         Self {
             max_message_len: 4096,
             max_in_flight: 128,
+            max_streams: 256,
             connections: 64,
             max_memory: None,
             waiting: Waiting::default(),
@@ -65,6 +70,9 @@ impl Default for Intents {
         }
     }
 }
+
+/// The initial window of a stream, unless two frames are longer.
+const STREAM_WINDOW: u32 = 32 * 1024;
 
 /// Bytes of a slot that are set aside for the frame's header and the call's metadata.
 ///
@@ -102,6 +110,8 @@ pub struct Limits {
     pub max_connections: u32,
     /// Calls in flight at a time on one connection.
     pub max_in_flight: u32,
+    /// Streams open at a time on one connection.
+    pub max_streams: u32,
     /// Whether silent peers are probed.
     pub keepalive: Option<Keepalive>,
     /// The sizes that the device or [`Intents::max_memory`] reduced below the wanted value: one
@@ -131,6 +141,17 @@ impl Limits {
         self.receives_posted + self.receives_reserved + self.receives_held + self.send_slots
     }
 
+    /// Returns the bytes of messages that a stream's peer may send before this side's reader has taken
+    /// any: the initial window of the stream. It doubles while the peer uses all of it and the reader
+    /// keeps up.
+    #[must_use]
+    pub fn stream_window(&self) -> u32 {
+        // A sender that waits for the window may have one frame in hand, and a grant comes when half
+        // of the window is owed.
+        let two_frames = u32::try_from(self.slot_len.saturating_mul(2)).unwrap_or(u32::MAX);
+        two_frames.clamp(STREAM_WINDOW, i32::MAX as u32)
+    }
+
     /// Returns the bytes registered for the poller on a device.
     #[must_use]
     pub fn registered_len(&self) -> usize {
@@ -155,11 +176,12 @@ impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "device {}, each poller: messages up to {} bytes, {} connections, {} calls in flight on each",
+            "device {}, each poller: messages up to {} bytes, {} connections, {} calls in flight and {} streams on each",
             self.device,
             self.max_message_len(),
             self.max_connections,
-            self.max_in_flight
+            self.max_in_flight,
+            self.max_streams
         )?;
         if !self.address.is_empty() {
             writeln!(f, "  address    {}", self.address)?;

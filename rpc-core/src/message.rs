@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::deadline;
 use crate::metadata::Metadata;
 
 /// A message to a server, with metadata and an optional deadline.
@@ -19,7 +20,9 @@ pub struct Request<T> {
 
 /// The time limit of a call. Before the call starts it is a duration; afterwards it is a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimeAllowed {
+enum TimeAllowed {
+    /// The request sets none: the call inherits the current deadline.
+    Inherited,
     Unlimited,
     For(Duration),
     Until(Instant),
@@ -32,7 +35,7 @@ impl<T> Request<T> {
             message,
             metadata: Metadata::new(),
             extensions: Extensions::new(),
-            time: TimeAllowed::Unlimited,
+            time: TimeAllowed::Inherited,
             waits_for_ready: None,
         }
     }
@@ -40,6 +43,9 @@ impl<T> Request<T> {
     /// Sets the time limit of the call, on the client. The call fails with `DEADLINE_EXCEEDED` once
     /// this much time has passed since it was first polled. The request carries the remaining time
     /// to the server, in microseconds.
+    ///
+    /// A call that a handler makes ends at the deadline of the handler's own call at the latest:
+    /// see [`CurrentDeadline`](crate::CurrentDeadline).
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.time = TimeAllowed::For(timeout);
@@ -47,11 +53,19 @@ impl<T> Request<T> {
     }
 
     /// Sets the deadline of the call, on the client. The call fails with `DEADLINE_EXCEEDED` at
-    /// this time. A handler can pass its own [`deadline`](Self::deadline) on to the calls that it
-    /// makes.
+    /// this time, or at the deadline of the handler that makes the call, if that is earlier: see
+    /// [`CurrentDeadline`](crate::CurrentDeadline).
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.time = TimeAllowed::Until(deadline);
+        self
+    }
+
+    /// Removes the time limit of the call, on the client. Without this, a call that a handler makes
+    /// inherits the handler's deadline: see [`CurrentDeadline`](crate::CurrentDeadline).
+    #[must_use]
+    pub fn without_deadline(mut self) -> Self {
+        self.time = TimeAllowed::Unlimited;
         self
     }
 
@@ -67,13 +81,13 @@ impl<T> Request<T> {
         self
     }
 
-    /// Returns, in a handler, the time at which the client stops waiting, or `None` if the client
-    /// set no limit.
+    /// Returns, in a handler, the time at which the call ends with `DEADLINE_EXCEEDED`, or `None` if
+    /// neither the client nor the server's [`DeadlinePolicy`](crate::DeadlinePolicy) limits it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self.time {
             TimeAllowed::Until(deadline) => Some(deadline),
-            TimeAllowed::For(_) | TimeAllowed::Unlimited => None,
+            TimeAllowed::Inherited | TimeAllowed::Unlimited | TimeAllowed::For(_) => None,
         }
     }
 
@@ -112,8 +126,20 @@ impl<T> Request<T> {
         &mut self.extensions
     }
 
+    /// Replaces the message by `convert(message)`, and keeps everything else.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Request<U> {
+        Request {
+            message: convert(self.message),
+            metadata: self.metadata,
+            extensions: self.extensions,
+            time: self.time,
+            waits_for_ready: self.waits_for_ready,
+        }
+    }
+
+    #[inline]
     pub(crate) fn received(message: T, metadata: Metadata, deadline: Option<Instant>) -> Self {
-        let time = deadline.map_or(TimeAllowed::Unlimited, TimeAllowed::Until);
+        let time = deadline.map_or(TimeAllowed::Inherited, TimeAllowed::Until);
         Self {
             message,
             metadata,
@@ -127,8 +153,18 @@ impl<T> Request<T> {
         self.waits_for_ready
     }
 
-    pub(crate) fn time_allowed(&self) -> TimeAllowed {
-        self.time
+    /// Returns the deadline of a call that starts now. `after` converts a timeout.
+    #[inline]
+    pub(crate) fn deadline_of_call(
+        &self,
+        after: impl FnOnce(Duration) -> Option<Instant>,
+    ) -> Option<Instant> {
+        match self.time {
+            TimeAllowed::Inherited => deadline::current(),
+            TimeAllowed::Unlimited => None,
+            TimeAllowed::For(timeout) => deadline::earlier(after(timeout), deadline::current()),
+            TimeAllowed::Until(moment) => deadline::earlier(Some(moment), deadline::current()),
+        }
     }
 }
 
@@ -326,6 +362,43 @@ mod tests {
     #[test]
     fn what_travels_beside_a_message_costs_a_null_pointer_each() {
         assert_eq!(size_of::<Response<u64>>(), 3 * size_of::<u64>());
+    }
+
+    #[test]
+    fn a_response_keeps_both_metadata_and_its_extensions_when_its_message_is_mapped() {
+        let mut response = Response::new(3u8);
+        assert!(response.trailing_metadata().is_empty());
+        assert_eq!(response.extensions().get::<u32>(), None);
+        response.metadata_mut().insert("initial", "1").unwrap();
+        let trailing = response.trailing_metadata_mut();
+        trailing.insert("trailing", "2").unwrap();
+        response.extensions_mut().insert(7u32);
+        let response = response.map(u64::from);
+        assert_eq!(*response.get_ref(), 3u64);
+        assert_eq!(response.metadata().get("initial"), Some("1"));
+        assert_eq!(response.trailing_metadata().get("trailing"), Some("2"));
+        assert_eq!(response.extensions().get::<u32>(), Some(&7));
+    }
+
+    #[test]
+    fn a_request_has_at_most_the_time_of_the_handler_that_makes_the_call() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let (early, late) = (now + second, now + 3 * second);
+        let after = |timeout| Some(now + timeout);
+        let deadline = |request: Request<()>| request.deadline_of_call(after);
+        let new = || Request::new(());
+        let _scope = deadline::enter(Some(now + 2 * second));
+        assert_eq!(deadline(new()), Some(now + 2 * second));
+        assert_eq!(deadline(new().without_deadline()), None);
+        assert_eq!(deadline(new().with_deadline(early)), Some(early));
+        assert_eq!(deadline(new().with_deadline(late)), Some(now + 2 * second));
+        assert_eq!(deadline(new().with_timeout(second)), Some(early));
+        assert_eq!(
+            deadline(new().with_timeout(3 * second)),
+            Some(now + 2 * second)
+        );
+        assert_eq!(deadline(new().with_deadline(late).without_deadline()), None);
     }
 
     #[test]

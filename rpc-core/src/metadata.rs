@@ -45,6 +45,43 @@ pub enum MetadataError {
     Undecodable(#[from] prost::DecodeError),
 }
 
+/// Length of the length that precedes initial metadata in a section with both kinds.
+const INITIAL_PREFIX_LEN: usize = 2;
+
+/// A field that encoded metadata does not have, so that decoders skip it: number 15, varint 0.
+const UNKNOWN_FIELD: [u8; INITIAL_PREFIX_LEN] = [15 << 3, 0];
+
+/// The section of a response's frame that holds both kinds of metadata: the length of the initial
+/// metadata (two bytes, little-endian), the initial and the trailing metadata.
+pub(crate) mod section {
+    use super::{INITIAL_PREFIX_LEN, Metadata, UNKNOWN_FIELD};
+
+    /// Returns the length of the section in bytes.
+    pub(crate) fn encoded_len(initial: &Metadata, trailing: &Metadata) -> usize {
+        INITIAL_PREFIX_LEN + initial.encoded_len() + trailing.encoded_len()
+    }
+
+    /// Encodes the section into `out`, whose length must be its encoded length, 65,535 at most.
+    pub(crate) fn encode(initial: &Metadata, trailing: &Metadata, out: &mut [u8]) {
+        let initial_len = initial.encoded_len();
+        let (prefix, rest) = out.split_at_mut(INITIAL_PREFIX_LEN);
+        prefix.copy_from_slice(&(initial_len as u16).to_le_bytes());
+        let (initial_out, trailing_out) = rest.split_at_mut(initial_len);
+        initial.encode(initial_out);
+        trailing.encode(trailing_out);
+    }
+
+    /// Converts an encoded section to the metadata of one kind, for a peer that knows one kind: the
+    /// trailing metadata follows the initial metadata as if it was part of it.
+    pub(crate) fn merge(section: &mut [u8]) {
+        // Both are encoded as repeated fields, so the concatenation of the encodings is the encoding
+        // of the concatenation.
+        if let Some(prefix) = section.first_chunk_mut() {
+            *prefix = UNKNOWN_FIELD;
+        }
+    }
+}
+
 impl Metadata {
     /// Creates empty metadata, without allocating.
     #[must_use]
@@ -232,6 +269,25 @@ mod tests {
         assert_eq!(decoded.get("trace-id"), Some("abc"));
         assert_eq!(decoded.get_bin("key-bin"), Some(&[0, 255][..]));
         assert_eq!(decoded.get("key-bin"), None);
+    }
+
+    #[test]
+    fn a_section_holds_both_kinds_of_metadata_and_becomes_one_kind() {
+        let (mut initial, mut trailing) = (Metadata::new(), Metadata::new());
+        initial.insert("initial", "1").unwrap();
+        trailing.insert("trailing", "22").unwrap();
+        let none = Metadata::new();
+        for (initial, trailing) in [(&initial, &trailing), (&none, &trailing), (&initial, &none)] {
+            let mut wire = vec![0; section::encoded_len(initial, trailing)];
+            section::encode(initial, trailing, &mut wire);
+            let (first, second) = wire[2..].split_at(wire[0].into());
+            assert_eq!(&Metadata::decode(first).unwrap(), initial);
+            assert_eq!(&Metadata::decode(second).unwrap(), trailing);
+
+            section::merge(&mut wire);
+            let merged = Metadata::decode(&wire).unwrap();
+            assert!(merged.iter().eq(initial.iter().chain(trailing.iter())));
+        }
     }
 
     #[test]

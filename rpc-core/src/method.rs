@@ -42,6 +42,47 @@ impl MethodSpec {
 pub enum MethodKind {
     /// One request, one response.
     Unary,
+    /// A stream of requests, one response.
+    ClientStreaming,
+    /// One request, a stream of responses.
+    ServerStreaming,
+    /// A stream of requests and a stream of responses, independent of each other.
+    Streaming,
+}
+
+impl MethodKind {
+    /// Returns true if the client sends a stream.
+    #[must_use]
+    pub const fn client_streams(self) -> bool {
+        matches!(self, Self::ClientStreaming | Self::Streaming)
+    }
+
+    /// Returns true if the server sends a stream.
+    #[must_use]
+    pub const fn server_streams(self) -> bool {
+        matches!(self, Self::ServerStreaming | Self::Streaming)
+    }
+
+    /// Returns the number that stands for this kind between peers.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Unary => 0,
+            Self::ClientStreaming => 1,
+            Self::ServerStreaming => 2,
+            Self::Streaming => 3,
+        }
+    }
+
+    /// Returns the kind that a peer's number stands for. `None` for a number of a later version.
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Unary),
+            1 => Some(Self::ClientStreaming),
+            2 => Some(Self::ServerStreaming),
+            3 => Some(Self::Streaming),
+            _ => None,
+        }
+    }
 }
 
 /// The effect of repeating a call (`google.protobuf.MethodOptions.idempotency_level`).

@@ -495,10 +495,10 @@ fn calls_that_call_back_do_not_deadlock_with_a_window_of_one() {
     let mut network = Network::new(Faults::none(), 0);
     let channels: Rc<RefCell<HashMap<&str, LocalChannel>>> = Rc::default();
     let mut nodes = Vec::new();
-    // Eight receives for four connections: two each, one of them for the credit frame. The
+    // Twelve receives for four connections: three each, two of them for frames without a credit. The
     // remainder is too small for any window to grow.
     let limits = |node: &Node| Limits {
-        receives_posted: 8,
+        receives_posted: 12,
         receives_reserved: 0,
         max_connections: 4,
         ..node.limits()

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use proptest::prelude::*;
-use rpc_core::frame::{CallId, FrameError, FrameHeader, FrameKind, HEADER_LEN};
+use rpc_core::frame::{CallId, ControlEntries, Flags, FrameError, FrameHeader, FrameKind, HEADER_LEN};
 use rpc_core::testing::{Node, Pair};
 use rpc_core::transport::CloseReason;
 use rpc_core::{CallError, Cause, Code, CreditError, Execution, ProtocolError, Role};
@@ -17,10 +17,7 @@ use support::{ECHO, Gate, HELD, call, register};
 fn header(kind: FrameKind) -> FrameHeader {
     FrameHeader {
         kind,
-        credit_ack: false,
-        credits_spent: false,
-        going_away: false,
-        credits_returned: false,
+        flags: Flags::NONE,
         credits: 0,
         call: CallId(0),
         selector: 0,
@@ -99,15 +96,17 @@ fn frames_that_are_none() {
         assert_ends_its_connection(at, vec![0; 16], |error| {
             *error == ProtocolError::Frame(FrameError::Kind { kind: 0 })
         });
-        let mut flags = frame(header(FrameKind::Credit), &[]);
-        flags[1] = 0x40;
-        assert_ends_its_connection(at, flags, |error| {
-            *error == ProtocolError::Frame(FrameError::Flags { flags: 0x40 })
-        });
+        for body in [&[0; 7][..], &[0; 8], &[0xff; 8]] {
+            let control = frame(header(FrameKind::Control), body);
+            assert_ends_its_connection(at, control, |error| {
+                let entries = ControlEntries::parse(body);
+                entries.is_err_and(|expected| *error == ProtocolError::Frame(expected))
+            });
+        }
         let lying = frame(
             FrameHeader {
                 metadata_len: 500,
-                ..header(FrameKind::Credit)
+                ..header(FrameKind::Control)
             },
             &[0; 10],
         );
@@ -142,26 +141,28 @@ fn frames_that_go_the_wrong_way() {
 fn flags_of_the_other_side() {
     let is_wrong_flag = |error: &ProtocolError| matches!(error, ProtocolError::WrongFlag { .. });
     let going_away = FrameHeader {
-        going_away: true,
-        ..header(FrameKind::Credit)
+        flags: Flags::GOING_AWAY,
+        ..header(FrameKind::Control)
     };
     assert_ends_its_connection(Pair::server, frame(going_away, &[]), is_wrong_flag);
     let returned = |kind, credits| {
         let header = FrameHeader {
-            credits_returned: true,
+            flags: Flags::RETURNED,
             credits,
             ..header(kind)
         };
         frame(header, &[])
     };
-    for kind in [FrameKind::Credit, FrameKind::Response] {
-        assert_ends_its_connection(Pair::client, returned(kind, 1), is_wrong_flag);
-    }
+    assert_ends_its_connection(Pair::client, returned(FrameKind::Response, 1), is_wrong_flag);
     assert_ends_its_connection(Pair::server, returned(FrameKind::Request, 0), is_wrong_flag);
-    // More credits than the window has grown by.
-    for credits in [3, u16::MAX] {
-        let lie = returned(FrameKind::Credit, credits);
-        assert_ends_its_connection(Pair::server, lie, |error| {
+    // More credits than the window has grown by. The client's window is empty.
+    for (at, credits) in [
+        (Pair::client as fn(&Pair) -> &Node, 1),
+        (Pair::server, 3),
+        (Pair::server, u16::MAX),
+    ] {
+        let lie = returned(FrameKind::Control, credits);
+        assert_ends_its_connection(at, lie, |error| {
             matches!(error, ProtocolError::Credit(CreditError::NotHeld { .. }))
         });
     }
@@ -191,7 +192,7 @@ fn credits_that_were_not_agreed_on() {
     let many = frame(
         FrameHeader {
             credits: u16::MAX,
-            ..header(FrameKind::Credit)
+            ..header(FrameKind::Control)
         },
         &[],
     );
@@ -199,8 +200,8 @@ fn credits_that_were_not_agreed_on() {
     assert_ends_its_connection(Pair::server, many, is_overflow);
     let ack = frame(
         FrameHeader {
-            credit_ack: true,
-            ..header(FrameKind::Credit)
+            flags: Flags::ACK,
+            ..header(FrameKind::Control)
         },
         &[],
     );
@@ -210,20 +211,20 @@ fn credits_that_were_not_agreed_on() {
 }
 
 #[test]
-fn credit_frames_beyond_the_one_there_is_a_receive_for() {
+fn control_frames_beyond_the_one_there_is_a_receive_for() {
     for at in [Pair::client, Pair::server] {
         let gate = Gate::default();
         let pair = Pair::new(|methods| register(methods, &gate));
         let channel = pair.connect();
         let connection = at(&pair).connections()[0];
         for _ in 0..2 {
-            at(&pair).inject(connection, frame(header(FrameKind::Credit), &[]));
+            at(&pair).inject(connection, frame(header(FrameKind::Control), &[]));
         }
         pair.network().settle();
         let error = pair.run(call(&channel, &ECHO, *b"x")).unwrap_err();
         assert_eq!(error.code(), Code::Unavailable);
         if std::ptr::eq(at(&pair), pair.client()) {
-            let expected = ProtocolError::Credit(CreditError::TwoCreditFrames);
+            let expected = ProtocolError::Credit(CreditError::TwoControlFrames);
             assert_eq!(violation(&error), Some(&expected));
         }
         pair.assert_nothing_left();
@@ -283,7 +284,7 @@ proptest! {
     fn garbage_on_one_connection_leaves_the_other_alone(
         to_server in any::<bool>(),
         frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..8),
-        plausible in proptest::collection::vec((1u8..4, 0u8..16, 0u16..4, 0u32..4, 0u16..8), 0..8),
+        plausible in proptest::collection::vec((1u8..6, any::<u8>(), 0u16..4, 0u32..4, 0u16..8), 0..8),
     ) {
         let gate = Gate::default();
         gate.open();
@@ -292,8 +293,10 @@ proptest! {
         let node = if to_server { pair.server() } else { pair.client() };
         let connection = *node.connections().last().unwrap();
         let plausible = plausible.into_iter().map(|(kind, flags, credits, call, selector)| {
-            let kind = [FrameKind::Request, FrameKind::Response, FrameKind::Credit][usize::from(kind - 1)];
-            frame(FrameHeader { kind, credit_ack: flags & 1 != 0, credits_spent: flags & 2 != 0, going_away: flags & 4 != 0, credits_returned: flags & 8 != 0, credits, call: CallId(call), selector, metadata_len: 0, time_us: 0 }, &[])
+            let kind = [FrameKind::Request, FrameKind::Response, FrameKind::Control, FrameKind::Message, FrameKind::Acknowledgement][usize::from(kind - 1)];
+            // Half of the frames have flags of version 2 alone.
+            let flags = Flags::from_bits(if flags % 2 == 0 { flags >> 4 } else { flags });
+            frame(FrameHeader { kind, flags, credits, call: CallId(call), selector, metadata_len: 0, time_us: 0 }, &[])
         });
         for frame in plausible.chain(frames) {
             if node.connections().contains(&connection) {
@@ -312,7 +315,7 @@ proptest! {
 }
 
 #[test]
-fn a_credit_frame_that_frees_receives_and_breaks_a_rule_leaves_none_of_them_promised() {
+fn a_control_frame_that_frees_receives_and_breaks_a_rule_leaves_none_of_them_promised() {
     let gate = Gate::default();
     let pair = Pair::new(|methods| register(methods, &gate));
     let channel = pair.connect();
@@ -331,11 +334,10 @@ fn a_credit_frame_that_frees_receives_and_breaks_a_rule_leaves_none_of_them_prom
     }
     let connection = pair.server().connections()[0];
     let returned = FrameHeader {
-        credits_returned: true,
-        // No credit frame is in flight that could be acknowledged.
-        credit_ack: true,
+        // No control frame is in flight that could be acknowledged.
+        flags: Flags::RETURNED | Flags::ACK,
         credits: 1,
-        ..header(FrameKind::Credit)
+        ..header(FrameKind::Control)
     };
     pair.server().inject(connection, frame(returned, &[]));
     pair.network().settle();

@@ -10,8 +10,8 @@ use rpc_core::testing::{Faults, Pair};
 use rpc_core::{Intents, LocalChannel};
 use support::{ECHO, Gate, HELD, call, register};
 
-/// The initial window of a connection, plus the receive for its credit frame.
-const AT_FIRST: u32 = 8 + 1;
+/// The initial window of a connection, plus the receives for its frames without a credit.
+const AT_FIRST: u32 = 8 + 2;
 
 fn pair(faults: Faults, seed: u64) -> (Pair, Gate) {
     let gate = Gate::default();

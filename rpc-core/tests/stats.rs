@@ -367,7 +367,7 @@ test.Test/Fail                         2            0         0         0      0
 demo.Greeter/SayHelloSlowly            1            0         0         1         -         -         -
   handlers    1 suspended now, 1 suspended at least once, 0 calls shed, 0 expired before their handler started, 0 refused for overload; 0 queued now
   stalls      0 calls and 0 responses waiting now; waited: 0 for a credit, 0 for a receive, 0 for a send slot, 0 queued behind others, 0 for a permit, 0 in the backlog; 0 responses
-  credits     0 available; 9 of 256 receives promised, 8 of these in windows; 0 credit frames sent
+  credits     0 available; 10 of 256 receives promised, 8 of these in windows; 0 credit frames sent
   connections 1 open: 1 accepted, 0 connected; closed: 0 by this side, 0 by the peer, 0 failed, 0 for protocol violations; 0 attempts to connect failed
 ";
     assert!(text.starts_with(expected), "{text}");

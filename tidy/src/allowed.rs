@@ -4,7 +4,9 @@ pub const CORE: Package = Package {
     layers: &[
         layer(
             "values",
-            &["status", "metadata", "method", "message", "limits", "clock", "codec"],
+            &[
+                "status", "metadata", "method", "message", "limits", "clock", "deadline", "codec",
+            ],
             &[],
         ),
         layer("transport", &["transport"], &["values"]),
@@ -18,7 +20,7 @@ pub const CORE: Package = Package {
         ),
         layer("stats", &["stats"], &["values", "transport", "protocol"]),
         layer("metrics", &["metrics"], &["stats"]),
-        layer("service", &["service"], &["values"]),
+        layer("service", &["service"], &["values", "stream"]),
         layer(
             "driver",
             &["driver"],
@@ -34,7 +36,7 @@ pub const CORE: Package = Package {
         layer(
             "client",
             &["client"],
-            &["values", "call_error", "protocol", "stats", "driver"],
+            &["values", "call_error", "protocol", "outcome", "stats", "driver"],
         ),
         layer(
             "poller",

@@ -95,10 +95,10 @@ impl MethodNumbers {
         }
     }
 
-    /// Returns the server's number for a method, or `None` if the server has no such method, or has
-    /// one of another kind.
+    /// Returns the server's number for a method, or `None` if the server has no such method, or one
+    /// of another kind.
     fn find(&self, method: &MethodSpec) -> Option<u16> {
-        let &(number, kind) = self.numbers.get(method.path)?;
+        let (number, kind) = *self.numbers.get(method.path)?;
         (kind == method.kind).then_some(number)
     }
 

@@ -1,16 +1,13 @@
 //! Encodes requests into frames, and decodes responses from frames.
 
-use std::time::Duration;
-
-use prost::{DecodeError, Message};
-
-use crate::call_error::{CallError, Cause, Execution};
+use crate::call_error::CallError;
 use crate::codec::Codec;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
-use crate::protocol::frame::{ResponseHead, StatusBody};
-use crate::status::{Code, Status};
+use crate::outcome::{self, Section, undecodable};
+use crate::protocol::frame::ResponseHead;
+use crate::status::Code;
 
 /// Lengths in bytes of the parts of a request that follow the frame's header.
 #[derive(Clone, Copy, Debug)]
@@ -74,26 +71,11 @@ fn decode_rare<S: Codec<Res>, Res>(
     head: ResponseHead,
     body: &[u8],
 ) -> Result<Response<Res>, CallError> {
-    // The length was validated when the header was parsed.
-    let (metadata, message) = body.split_at(head.metadata_len.into());
-    let metadata = Metadata::decode(metadata)
-        .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;
-    if head.code == Code::Ok.number() {
-        let message = S::decode(message).map_err(undecodable)?;
-        return Ok(Response::received(message, metadata));
+    let outcome = outcome::decode(head, body, Section::Initial)?;
+    let message = S::decode(outcome.message).map_err(undecodable)?;
+    let mut response = Response::received(message, outcome.initial_metadata);
+    if !outcome.trailing_metadata.is_empty() {
+        *response.trailing_metadata_mut() = outcome.trailing_metadata;
     }
-    let body = StatusBody::decode(message).map_err(undecodable)?;
-    let status = Status::new(Code::from_number(head.code), body.message)
-        .with_details(body.details)
-        .with_metadata(metadata);
-    Err(match head.pushback_us {
-        0 => CallError::remote(status),
-        // 1 stands for a call that did not start, and for no pushback.
-        us => CallError::not_started(status, Duration::from_micros(u64::from(us) - 1)),
-    })
-}
-
-#[cold]
-fn undecodable(error: DecodeError) -> CallError {
-    CallError::new(Cause::Undecodable(error), Execution::Answered)
+    Ok(response)
 }

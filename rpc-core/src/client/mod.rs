@@ -23,7 +23,7 @@ use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::{Codec, ProstCodec};
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
-use crate::message::{Request, Response, TimeAllowed};
+use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN};
 use crate::status::Code;
@@ -334,11 +334,8 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         if method.counters.begin() {
             self.began = Some(channel.poller.poller_counters().now());
         }
-        self.deadline = match self.request.time_allowed() {
-            TimeAllowed::Unlimited => None,
-            TimeAllowed::For(timeout) => channel.poller.deadline_after(timeout),
-            TimeAllowed::Until(deadline) => Some(deadline),
-        };
+        let after = |timeout| channel.poller.deadline_after(timeout);
+        self.deadline = self.request.deadline_of_call(after);
         method
     }
 

@@ -15,6 +15,7 @@
 use std::mem;
 use std::task::Waker;
 
+use super::streams::StreamKey;
 use super::timers::TimerKey;
 use crate::call_error::CallError;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
@@ -62,6 +63,8 @@ pub(crate) enum WakeTarget {
     Task(Waker),
     /// The caller of a shared channel that holds this permit.
     Permit(u32),
+    /// The call is a stream, which has its own entry in the driver.
+    Stream(StreamKey),
 }
 
 /// The response to a call.
@@ -124,6 +127,8 @@ pub(crate) struct Abandoned<B> {
     pub(crate) response: Option<Response<B>>,
     /// The timer to cancel.
     pub(crate) timer: Option<TimerKey>,
+    /// The server has the request, and its response has not arrived.
+    pub(crate) was_in_flight: bool,
     /// To be dropped while nothing is borrowed, because dropping a waker may run application code.
     pub(crate) waiting: WakeTarget,
 }
@@ -133,6 +138,7 @@ impl<B> Default for Abandoned<B> {
         Self {
             response: None,
             timer: None,
+            was_in_flight: false,
             waiting: WakeTarget::None,
         }
     }
@@ -268,6 +274,7 @@ impl<B> CallTable<B> {
         let abandoned = Abandoned {
             response: entry.response.take(),
             timer: entry.timer.take(),
+            was_in_flight: entry.phase == Phase::InFlight,
             waiting: mem::take(&mut entry.waiting),
         };
         entry.error = None;
@@ -277,6 +284,25 @@ impl<B> CallTable<B> {
             self.release(id);
         }
         abandoned
+    }
+
+    /// Returns the stream that a call is. `id` comes from the peer and is not trusted.
+    pub(crate) fn stream_of(&self, id: CallId) -> Option<StreamKey> {
+        let entry = self.entries.get(id.index())?;
+        match entry.waiting {
+            WakeTarget::Stream(key) if entry.id == id => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Removes a call that is a stream, which has ended.
+    pub(crate) fn end_stream(&mut self, id: CallId) {
+        if let Some(entry) = self.entry(id)
+            && entry.phase == Phase::InFlight
+        {
+            entry.waiting = WakeTarget::None;
+            self.release(id);
+        }
     }
 
     /// Returns the target that waits for a call whose deadline has passed. The call's timer has
@@ -303,6 +329,8 @@ impl<B> CallTable<B> {
         for index in 0..self.entries.len() {
             let entry = &mut self.entries[index];
             match entry.phase {
+                // The driver ends it by itself.
+                Phase::InFlight if matches!(entry.waiting, WakeTarget::Stream(_)) => {}
                 Phase::InFlight => {
                     entry.phase = Phase::Failed;
                     entry.error = Some(error.clone());

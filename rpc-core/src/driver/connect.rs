@@ -5,14 +5,19 @@ use prost::Message;
 use super::Driver;
 use super::handle::ConnectedLink;
 use crate::protocol::connection::Connection;
-use crate::protocol::session::{ClientSession, ServerSession, clamp_in_flight};
+use crate::protocol::credit::UNCREDITED_RECEIVES;
+use crate::protocol::session::{
+    ClientSession, ServerSession, clamp_in_flight, initial_stream_window,
+};
 use crate::transport::{ConnectError, Connected, Transport};
 
 impl<T: Transport> Driver<T> {
     /// Encodes this side's session parameters for a handshake.
     pub(crate) fn client_session(&self) -> Vec<u8> {
-        let max_in_flight = self.state.borrow().transport.limits().max_in_flight;
-        ClientSession::new(clamp_in_flight(max_in_flight)).encode_to_vec()
+        let state = self.state.borrow();
+        let limits = state.transport.limits();
+        let stream_window = initial_stream_window(limits.slot_len);
+        ClientSession::new(clamp_in_flight(limits.max_in_flight), stream_window).encode_to_vec()
     }
 
     /// Adds a connection. `connect` performs its handshake, or has already performed it.
@@ -22,14 +27,15 @@ impl<T: Transport> Driver<T> {
         connect: impl FnOnce(&mut T) -> Result<Connected, ConnectError>,
     ) -> Result<ConnectedLink, ConnectError> {
         let state = &mut *self.state.borrow_mut();
-        // The receive for the server's credit frame.
-        if !state.promise_receive() {
+        // The receives for the server's frames without a credit. Only the server's parameters tell
+        // whether one suffices.
+        if !state.promise_receives(UNCREDITED_RECEIVES) {
             return Err(no_receive_left(address));
         }
         let connected = match connect(&mut state.transport) {
             Ok(connected) => connected,
             Err(error) => {
-                state.budget.release(1);
+                state.budget.release(UNCREDITED_RECEIVES);
                 return Err(error);
             }
         };
@@ -38,7 +44,7 @@ impl<T: Transport> Driver<T> {
             Err(reason) => {
                 // The close event will find no link for this connection, so the promise is released
                 // here.
-                state.budget.release(1);
+                state.budget.release(UNCREDITED_RECEIVES);
                 state.transport.close(connected.connection);
                 return Err(ConnectError::NotVerbline {
                     address: address.to_owned(),
@@ -47,8 +53,11 @@ impl<T: Transport> Driver<T> {
             }
         };
         let max_in_flight = clamp_in_flight(state.transport.limits().max_in_flight);
-        let in_flight = session.max_in_flight.min(max_in_flight);
-        let connection = Connection::client(session.initial_credits, in_flight);
+        let mut agreed = session.agreed();
+        agreed.max_in_flight = agreed.max_in_flight.min(max_in_flight);
+        let connection = Connection::client(&agreed);
+        let unneeded = UNCREDITED_RECEIVES - connection.uncredited_receives();
+        state.budget.release(unneeded);
         let link = state.add_client(connected.connection, connection);
         Ok(ConnectedLink { link, session })
     }

@@ -4,6 +4,7 @@
 use super::State;
 use super::call_table::{Response, ResponseFrame};
 use super::link::LinkKey;
+use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
 use crate::transport::{ReserveError, Transport};
 
@@ -19,7 +20,7 @@ impl<T: Transport> State<T> {
     /// Returns the receives that are set aside for the first windows of future connections.
     fn set_aside(&self) -> u32 {
         self.expected_connections
-            .saturating_mul(self.initial_window + 1)
+            .saturating_mul(self.initial_window + UNCREDITED_RECEIVES)
     }
 
     /// Records that the credit of a request is owed and that no response carries it now.
@@ -46,12 +47,13 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Promises a receive, if necessary one that holds a response.
-    pub(crate) fn promise_receive(&mut self) -> bool {
-        if self.budget.left() == 0 {
+    /// Promises `count` receives, if necessary some that hold responses. Returns false, and promises
+    /// none, if fewer are left.
+    pub(crate) fn promise_receives(&mut self, count: u32) -> bool {
+        if self.budget.left() < count {
             self.copy_responses_out();
         }
-        self.promise(1)
+        self.promise(count)
     }
 
     /// Promises `count` receives, which are then posted. Returns false, and promises none, if fewer
@@ -113,6 +115,7 @@ impl<T: Transport> State<T> {
         }
     }
 
+    /// Sends the credits and acknowledgements that no other frame has carried.
     pub(crate) fn send_owed_credits(&mut self) {
         let (links, transport) = (&mut self.links, &mut self.transport);
         let unflushed = &mut self.unflushed;
@@ -125,15 +128,24 @@ impl<T: Transport> State<T> {
             if link.ended.is_some() {
                 return false;
             }
-            if !link.connection.wants_credit_frame() {
+            let kind = if link.connection.wants_control_frame() {
+                FrameKind::Control
+            } else if link.connection.wants_ack_frame() {
+                // The calls that the control frame woke are sent before the next turn ends.
+                if !std::mem::replace(&mut link.ack_is_due, true) {
+                    link.owes = true;
+                    return true;
+                }
+                FrameKind::Acknowledgement
+            } else {
                 // If a client has yet to be notified of the shutdown and cannot be now, keep the
                 // link.
                 link.owes = link.connection.must_announce_shutdown();
                 return link.owes;
-            }
+            };
             match transport.reserve(link.id, HEADER_LEN) {
                 Ok(mut buf) => {
-                    let header = link.connection.next_header(FrameKind::Credit, CallId(0), 0);
+                    let header = link.connection.next_header(kind, CallId(0), 0);
                     header.encode(buf.as_mut());
                     self.counters.credits.frames_sent.add(1);
                     // If the connection has ended, its credits no longer matter.

@@ -82,6 +82,10 @@ impl<T: Transport> Driver<T> {
                     drop(borrowed);
                     self.expire_task(task);
                 }
+                TimerTarget::Stream(stream) => {
+                    drop(borrowed);
+                    self.expire_stream(stream);
+                }
             }
         }
     }
@@ -115,7 +119,8 @@ pub(super) fn collect(
     settled: &mut Vec<u32>,
 ) {
     match waiting {
-        WakeTarget::None => {}
+        // A stream is ended by itself.
+        WakeTarget::None | WakeTarget::Stream(_) => {}
         WakeTarget::BlockOn => wakers.push(block_on_waker.clone()),
         WakeTarget::Task(waker) => wakers.push(waker),
         WakeTarget::Permit(permit) => settled.push(permit),

@@ -10,6 +10,7 @@ use super::block_on_waker::BlockOnWaker;
 use super::call_origin::CallingFuture;
 use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use super::link::LinkKey;
+use super::streams::StreamRequest;
 use super::waiters::WaiterKey;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
@@ -106,7 +107,7 @@ impl<T: Transport> Poller for Driver<T> {
         let last = entry.handles == 0;
         drop(state);
         if last {
-            self.close_link(link);
+            self.close_unused_link(link);
         }
     }
 

@@ -125,7 +125,7 @@ pub(crate) trait Poller {
         waker: &Waker,
         receive: &mut dyn FnMut(ResponseHead, &[u8]),
     ) -> PollOutcome;
-    /// Opens a stream, or ends it if it cannot be opened.
+    /// Opens a stream: see [`Driver::open_stream`](super::Driver::open_stream).
     fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest);
     /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);

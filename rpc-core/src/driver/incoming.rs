@@ -16,6 +16,7 @@
 //! deadlock.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
@@ -23,12 +24,20 @@ use super::link::LinkKey;
 use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
-use crate::protocol::frame::{FrameHeader, HEADER_LEN};
+use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::service::handler::{Handler, HandlerKey, RawRequest, Served};
 use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::Transport;
+
+/// What decides whether the handler of a request begins.
+pub(super) struct RequestParts {
+    pub(super) deadline: Option<Instant>,
+    pub(super) is_expired: bool,
+    pub(super) handler: Option<Rc<dyn Handler>>,
+    pub(super) may_start: bool,
+}
 
 /// The number and waker of a task, lent to a future for one poll.
 pub(super) type LentTask = (TaskKey, Waker);
@@ -51,12 +60,15 @@ impl<T: Transport> Driver<T> {
         served: ServedCall,
         buf: T::RecvBuf,
     ) {
-        // Requests without a deadline cost no reading of the clock.
-        let now = (header.time_us != 0).then(|| self.clock.now());
-        let deadline = now.map(|now| self.clock.deadline_of(header.time_us, now));
-        let is_expired = deadline.is_some() && deadline == now;
-        let handler = self.methods.borrow().handler(header.selector).cloned();
-        let may_start = !is_expired && self.tasks.borrow().has_capacity();
+        if header.flags.contains(Flags::STREAM) {
+            return self.serve_stream(link, header, served, buf);
+        }
+        let RequestParts {
+            deadline,
+            is_expired,
+            handler,
+            may_start,
+        } = self.request_parts(header);
         let Some(handler) = handler.filter(|_| may_start) else {
             return self.reject(link, header, served, is_expired, buf);
         };
@@ -66,6 +78,7 @@ impl<T: Transport> Driver<T> {
             metadata,
             message,
             deadline,
+            stream: None,
         };
         let (key, waker) = self.lend_task();
         let mut frame = self.inline_frame.take();
@@ -76,6 +89,7 @@ impl<T: Transport> Driver<T> {
             link,
             call: header.call,
             served,
+            stream: None,
         };
         match outcome {
             Served::Encoded(len) => {
@@ -98,6 +112,23 @@ impl<T: Transport> Driver<T> {
             }
         }
         self.inline_frame.put_back(frame);
+    }
+
+    /// Reads what decides whether the handler of a request begins.
+    #[inline(always)]
+    pub(super) fn request_parts(&self, header: &FrameHeader) -> RequestParts {
+        // Requests without a deadline cost no reading of the clock.
+        let now = (header.time_us != 0).then(|| self.clock.now());
+        let deadline = now.map(|now| self.clock.deadline_of(header.time_us, now));
+        let is_expired = deadline.is_some() && deadline == now;
+        let handler = self.methods.borrow().handler(header.selector).cloned();
+        let may_start = !is_expired && self.tasks.borrow().has_capacity();
+        RequestParts {
+            deadline,
+            is_expired,
+            handler,
+            may_start,
+        }
     }
 
     /// Ends the first poll of a handler that has not completed with a short response.
@@ -124,12 +155,12 @@ impl<T: Transport> Driver<T> {
             handler_key,
             timer,
         };
-        self.tasks.borrow_mut().park(key, waker, task);
+        self.tasks.borrow_mut().park_new(key, waker, task);
     }
 
     /// Polls a handler, and marks it as running, for the watchdog.
     #[inline]
-    fn poll_handler(
+    pub(super) fn poll_handler(
         &self,
         method: u16,
         waker: &Waker,
@@ -145,7 +176,7 @@ impl<T: Transport> Driver<T> {
 
     /// Returns a task's number and waker, with which a future may be polled once.
     #[inline]
-    fn lend_task(&self) -> LentTask {
+    pub(super) fn lend_task(&self) -> LentTask {
         let spare = self.lent_task.take();
         spare.unwrap_or_else(|| self.tasks.borrow_mut().borrow_cell())
     }
@@ -161,8 +192,15 @@ impl<T: Transport> Driver<T> {
         is_expired: bool,
         buf: T::RecvBuf,
     ) {
+        let status = self.rejection(header, is_expired);
+        self.refuse(link, header, served, buf, status, Started::NOT);
+    }
+
+    /// Builds the status of a request whose handler is not started.
+    #[cold]
+    pub(super) fn rejection(&self, header: &FrameHeader, is_expired: bool) -> Status {
         let has_method = self.methods.borrow().handler(header.selector).is_some();
-        let status = if !has_method {
+        if !has_method {
             Status::unimplemented(format!(
                 "the server has no method number {}",
                 header.selector
@@ -171,8 +209,7 @@ impl<T: Transport> Driver<T> {
             self.expired()
         } else {
             self.shed()
-        };
-        self.refuse(link, header, served, buf, status, Started::NOT);
+        }
     }
 
     /// Answers a request whose handler is not started.
@@ -191,6 +228,7 @@ impl<T: Transport> Driver<T> {
             link,
             call: header.call,
             served,
+            stream: None,
         };
         self.respond_failure(&call, status, started);
     }
@@ -249,11 +287,14 @@ impl<T: Transport> Driver<T> {
                 self.tasks.borrow_mut().park(key, waker, task);
                 continue;
             }
-            self.tasks.borrow_mut().return_cell(key, waker);
+            self.tasks.borrow_mut().complete(key, waker, &task);
             if let Some(timer) = task.timer {
                 self.state.borrow_mut().timers.cancel(timer);
             }
-            self.respond(&task.call, &*handler, outcome, frame.bytes_mut());
+            match task.call.stream {
+                None => self.respond(&task.call, &*handler, outcome, frame.bytes_mut()),
+                Some(stream) => self.answer_stream(stream, outcome, frame.bytes_mut()),
+            }
         }
         self.inline_frame.put_back(frame);
         self.tasks.borrow_mut().put_back(ready);
@@ -315,8 +356,15 @@ impl<T: Transport> Driver<T> {
                 self.state.borrow_mut().timers.cancel(timer);
             }
             self.discard(&task);
-            let status = Status::unavailable("the server is shutting down; the call may have run");
-            self.respond_status(&task.call, status);
+            match task.call.stream {
+                None => self.respond_status(&task.call, too_late()),
+                Some(stream) => self.fail_stream(stream, too_late(), Started::Maybe),
+            }
+        }
+        // Streams whose handlers have completed, but whose clients do not read.
+        let streams = self.state.borrow().streams.served_keys();
+        for stream in streams {
+            self.fail_stream(stream, too_late(), Started::Maybe);
         }
     }
 
@@ -331,14 +379,20 @@ impl<T: Transport> Driver<T> {
         drop(methods);
     }
 
-    fn discard(&self, task: &Task) {
+    pub(super) fn discard(&self, task: &Task) {
         self.discard_handler(task.call.served.method, task.handler_key);
     }
 
-    fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
+    pub(super) fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
         let handler = self.methods.borrow().handler(method).cloned();
         if let Some(handler) = handler {
             handler.discard(handler_key);
         }
     }
+}
+
+/// The status of a call that did not end within the time of a shutdown.
+#[cold]
+fn too_late() -> Status {
+    Status::unavailable("the server is shutting down; the call may have run")
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::call_table::CallTable;
 use super::request_queue::RequestQueue;
+use super::streams::LinkStreams;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
@@ -31,6 +32,7 @@ pub(crate) struct Link<B> {
     pub(crate) waiters: Waiters,
     /// Requests that have been received and not begun. Only on the server's side.
     pub(super) requests: RequestQueue<B>,
+    pub(super) streams: LinkStreams,
     /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
     /// Client: the server has announced its shutdown, so no more calls are started.
@@ -43,6 +45,8 @@ pub(crate) struct Link<B> {
     pub(super) closed: bool,
     /// True if the link is in `State::owing`.
     pub(crate) owes: bool,
+    /// True if a turn has ended since the peer's latest control frame, and no frame acknowledged it.
+    pub(super) ack_is_due: bool,
     pub(super) quota: Option<ConnectionQuota>,
 }
 
@@ -66,7 +70,7 @@ impl<B> Link<B> {
         if self.closed {
             0
         } else {
-            self.connection.window_len() + 1
+            self.connection.window_len() + self.connection.uncredited_receives()
         }
     }
 }

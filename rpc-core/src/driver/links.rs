@@ -7,10 +7,12 @@ use super::call_table::CallTable;
 use super::deferred::collect;
 use super::link::{Link, LinkKey, LinkState};
 use super::request_queue::RequestQueue;
+use super::streams::LinkStreams;
 use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::{Connection, ProtocolError};
+use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -28,6 +30,18 @@ impl<T: Transport> Driver<T> {
         let reaped = state.reap(key);
         drop(borrowed);
         drop(reaped);
+    }
+
+    /// Closes a link whose last channel was dropped, as soon as it has no streams.
+    pub(crate) fn close_unused_link(&self, key: LinkKey) {
+        let mut state = self.state.borrow_mut();
+        let link = state.links.get_mut(key.index());
+        if let Some(link) = link.filter(|link| link.streams.open > 0) {
+            link.streams.is_orphaned = true;
+            return;
+        }
+        drop(state);
+        self.close_link(key);
     }
 
     /// Returns the state of a link.
@@ -139,12 +153,14 @@ impl<T: Transport> State<T> {
             calls: CallTable::default(),
             waiters: Waiters::default(),
             requests: RequestQueue::default(),
+            streams: LinkStreams::default(),
             handles: 0,
             going_away: false,
             idle_since: None,
             ended: None,
             closed: false,
             owes: false,
+            ack_is_due: false,
             quota,
         }) as u32);
         let index = id.index as usize;
@@ -167,15 +183,15 @@ impl<T: Transport> State<T> {
         else {
             return self.transport.close(id);
         };
-        // The window, and one receive for the client's credit frame.
-        if !self.promise(session.initial_credits + 1) {
+        let connection = Connection::server(&session.agreed());
+        // The window, and the receives for the client's frames that need no credit.
+        if !self.promise(connection.window_len() + connection.uncredited_receives()) {
             tracing::error!(
                 connection = %id,
                 "closing an admitted connection: no receives are left for it. This is a bug in Verbline"
             );
             return self.transport.close(id);
         }
-        let connection = Connection::server(session.initial_credits, session.max_in_flight);
         let key = self.add(id, connection, Some(admitted.quota));
         self.counters.connections.accepted.add(1);
         if self.going_away {
@@ -187,18 +203,65 @@ impl<T: Transport> State<T> {
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted a connection");
     }
 
-    /// Handles the announcement of a server that shuts down. Waiting calls are woken so that they
-    /// fail, and the credits are returned.
+    /// Handles the flags of a frame that few frames have.
     #[cold]
-    pub(super) fn server_goes_away(&mut self, key: LinkKey) {
+    pub(super) fn handle_rare_flags(&mut self, key: LinkKey, flags: Flags) {
         let link = &mut self.links[key.index()];
-        if !std::mem::replace(&mut link.going_away, true) {
+        // Waiting calls are woken so that they fail, and the credits are returned.
+        if flags.contains(Flags::GOING_AWAY) && !std::mem::replace(&mut link.going_away, true) {
             tracing::debug!(connection = %link.id, "the server is shutting down");
+        }
+        // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
+        // the next control frame.
+        if link.connection.wants_control_frame() {
             self.owe(key);
         }
     }
 
-    /// Releases the receives that the client's latest credit frame has freed.
+    /// Handles a control frame whose header has been validated. Returns the calls that the client
+    /// has cancelled.
+    #[cold]
+    pub(super) fn handle_control(
+        &mut self,
+        key: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) -> Vec<CallId> {
+        self.release_freed(key);
+        let connection = &self.links[key.index()].connection;
+        // The header was parsed: a control frame has no metadata.
+        let received = match connection.control_entries(header, &buf.as_ref()[HEADER_LEN..]) {
+            Ok(entries) => self.receive_control(key, entries),
+            Err(error) => Err(error),
+        };
+        let cancelled = match received {
+            Ok(cancelled) => cancelled,
+            Err(error) => {
+                self.close_for_violation(key, buf, error);
+                return Vec::new();
+            }
+        };
+        self.transport.release(buf);
+        let Link {
+            connection,
+            ack_is_due,
+            ..
+        } = &mut self.links[key.index()];
+        // The server has returned its credits, and a stream has been opened meanwhile.
+        let wants_window = connection.wants_window();
+        // If no other frame of this turn and the next acknowledges the frame, one of its own does.
+        if connection.wants_ack_frame() {
+            *ack_is_due = false;
+            self.owe(key);
+        }
+        if wants_window {
+            self.has_window_for_streams(key);
+            self.owe(key);
+        }
+        cancelled
+    }
+
+    /// Releases the receives that the peer's latest control frame has freed.
     #[cold]
     pub(super) fn release_freed(&mut self, key: LinkKey) {
         let freed = self.links[key.index()].connection.take_freed();
@@ -247,11 +310,10 @@ impl<T: Transport> State<T> {
                 timers.cancel(timer);
             }
         });
-        // Receives that a credit frame has just freed, if the same frame violated a rule.
+        // Receives that a control frame has just freed, if the same frame violated a rule.
         let freed = link.connection.take_freed();
-        // One for the credit frame, on either side.
-        self.budget
-            .release(unanswered + link.connection.window_len() + freed + 1);
+        let promised = link.connection.window_len() + link.connection.uncredited_receives();
+        self.budget.release(unanswered + promised + freed);
         Some(key)
     }
 

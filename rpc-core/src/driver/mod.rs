@@ -23,6 +23,7 @@ mod responses;
 mod run_queue;
 pub(crate) mod running_handler;
 mod sleep;
+pub(crate) mod streams;
 pub(crate) mod tasks;
 pub(crate) mod timers;
 pub(crate) mod turn;
@@ -44,6 +45,7 @@ use self::responses::Blocked;
 use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
 use self::tasks::{ReadyQueue, TaskKey, Tasks};
+use self::streams::{StreamKey, Streams};
 use self::timers::Timers;
 use self::waiters::WaiterKey;
 use self::wakeup::Wakeup;
@@ -104,6 +106,10 @@ pub(crate) struct State<T: Transport> {
     promisable: u32,
     clock: Clock,
     pub(crate) timers: Timers<TimerTarget>,
+    pub(super) streams: Streams,
+    /// The queue through which streams tell this poller that they have work.
+    signals: Arc<ReadyQueue>,
+    longest_inline: usize,
     /// Links with requests that have been received and not begun.
     run_queue: RunQueue,
     /// Responses that found no free send slot, oldest first.
@@ -132,6 +138,7 @@ pub(crate) enum TimerTarget {
     Call(LinkKey, CallId),
     Waiter(LinkKey, WaiterKey),
     Task(TaskKey),
+    Stream(StreamKey),
     /// A call of a shared channel that has not been sent yet.
     Permit(u32),
 }
@@ -161,7 +168,6 @@ impl<T: Transport> Driver<T> {
             wakeup,
             running_handler: Arc::default(),
             counters: Arc::clone(&counters),
-            tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,
                 unflushed: false,
@@ -173,6 +179,9 @@ impl<T: Transport> Driver<T> {
                 promisable: 0,
                 clock: clock.clone(),
                 timers: Timers::default(),
+                streams: Streams::default(),
+                signals: tasks.ready(),
+                longest_inline,
                 run_queue: RunQueue::default(),
                 blocked: VecDeque::new(),
                 owing: Vec::new(),
@@ -184,6 +193,7 @@ impl<T: Transport> Driver<T> {
                 wakers: Vec::new(),
                 settled: Vec::new(),
             }),
+            tasks: RefCell::new(tasks),
             methods: RefCell::new(methods),
             clock,
             inline_frame: SpareFrame::default(),
@@ -199,6 +209,9 @@ impl<T: Transport> Driver<T> {
     /// Returns true if a client is still owed a response.
     pub(crate) fn is_serving(&self) -> bool {
         let state = self.state.borrow();
-        self.tasks.borrow().parked() > 0 || !state.blocked.is_empty() || !state.run_queue.is_empty()
+        self.tasks.borrow().parked() > 0
+            || !state.blocked.is_empty()
+            || !state.run_queue.is_empty()
+            || state.streams.serves_any()
     }
 }

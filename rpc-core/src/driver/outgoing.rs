@@ -198,6 +198,9 @@ impl<T: Transport> Driver<T> {
         if let Some(response) = abandoned.response {
             state.discard_response(response);
         }
+        if abandoned.was_in_flight {
+            state.cancel_call(link, call);
+        }
         drop(borrowed);
         drop(abandoned.waiting);
     }

@@ -12,7 +12,7 @@ use crate::call_error::Cause;
 use crate::clock::Clock;
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
-use crate::transport::{CloseReason, ReserveError, Transport};
+use crate::transport::{CloseReason, PeerClock, ReserveError, Transport};
 
 /// The reason that a request is not sent now.
 #[derive(Debug)]
@@ -153,7 +153,8 @@ impl<T: Transport> RequestPermit<'_, T> {
         // Longer metadata was rejected.
         header.metadata_len = request.metadata_len as u16;
         if let Some((now, deadline)) = now.zip(request.deadline) {
-            header.time_us = self.deadline_on_peers_clock(deadline, now);
+            let peer = self.transport.peer_clock(self.link.id);
+            header.time_us = on_peers_clock(self.clock, peer, deadline, now);
             let timer = self
                 .timers
                 .insert(deadline, TimerTarget::Call(self.key, call));
@@ -161,17 +162,22 @@ impl<T: Transport> RequestPermit<'_, T> {
         }
         Ok(header)
     }
+}
 
-    /// Returns the deadline as the server's clock shows it, with the error of that clock, so that the
-    /// server never takes a call for expired before it is. Returns 0, no deadline, as long as the
-    /// server's clock is not known: this side's timer ends the call then.
-    fn deadline_on_peers_clock(&self, deadline: Instant, now: Instant) -> u32 {
-        let Some(peer) = self.transport.peer_clock(self.link.id) else {
-            return 0;
-        };
-        let ahead_us = peer.ahead_us.wrapping_add(peer.error_us.into());
-        self.clock.to_wire(deadline, now, ahead_us)
-    }
+/// Returns a deadline as the server's clock shows it, with the error of that clock, so that the server
+/// never takes a call for expired before it is. Returns 0, no deadline, as long as the server's clock
+/// is not known: this side's timer ends the call then.
+pub(super) fn on_peers_clock(
+    clock: &Clock,
+    peer: Option<PeerClock>,
+    deadline: Instant,
+    now: Instant,
+) -> u32 {
+    let Some(peer) = peer else {
+        return 0;
+    };
+    let ahead_us = peer.ahead_us.wrapping_add(peer.error_us.into());
+    clock.to_wire(deadline, now, ahead_us)
 }
 
 impl<T: Transport> Drop for RequestPermit<'_, T> {

@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
-use crate::protocol::frame::FrameHeader;
+use crate::protocol::frame::{CallId, FrameHeader};
 use crate::stats::ServedCall;
 
 /// How long requests have to be late without a break until there is an overload: CoDel's interval. A
@@ -240,6 +240,13 @@ impl<B> RequestQueue<B> {
             Some(Duration::ZERO) => Taken::Expire(late),
             _ => Taken::Refuse(late),
         })
+    }
+
+    /// Takes the request of a call that its client has cancelled.
+    pub(super) fn take_call(&mut self, call: CallId) -> Option<QueuedRequest<B>> {
+        let mut requests = self.requests.iter();
+        let index = requests.position(|request| request.header.call == call)?;
+        self.requests.remove(index)
     }
 
     /// Takes all requests, because the connection has ended.

@@ -100,8 +100,14 @@ impl<T: Transport> Driver<T> {
             else {
                 break;
             };
-            match response {
-                BlockedResponse::Encoded { mut frame, len } => {
+            self.respond_blocked(call, response);
+        }
+    }
+
+    /// Sends a response, or blocks it again.
+    pub(super) fn respond_blocked(&self, call: IncomingCall, response: BlockedResponse) {
+        match response {
+            BlockedResponse::Encoded { mut frame, len } => {
                     let state = &mut *self.state.borrow_mut();
                     state.respond_later(&call, len, &mut frame);
                 }
@@ -115,7 +121,6 @@ impl<T: Transport> Driver<T> {
                     self.respond_failure(&call, status, started);
                 }
             }
-        }
     }
 
     /// Sends a response that is too long for an inline frame: encodes it into its slot.
@@ -190,7 +195,7 @@ impl<T: Transport> State<T> {
     #[inline]
     pub(super) fn owe_credit(&mut self, link: LinkKey) {
         if let Some(entry) = self.links.get_mut(link.index()) {
-            entry.connection.release_request();
+            entry.connection.release_receive();
             if entry.connection.has_used_all_credits() {
                 self.grow_window(link);
             }
@@ -359,7 +364,7 @@ impl<T: Transport> State<T> {
         if !std::mem::replace(&mut call.served.has_waited, true) {
             self.counters.stalls.responses.add(1);
         }
-        // The response will carry the credit of its request. A credit frame is of no use here,
+        // The response will carry the credit of its request. A control frame is of no use here,
         // because it would find no slot either.
         self.blocked.push_back(Blocked { call, response });
     }

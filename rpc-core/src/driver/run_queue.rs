@@ -27,6 +27,7 @@ use super::request_queue::{Lateness, Look, QueuedRequest, ServiceTime, Taken};
 use super::responses::Started;
 use super::{Driver, State};
 use crate::clock::Clock;
+use crate::protocol::frame::CallId;
 use crate::status::Status;
 use crate::transport::{Event, Transport};
 
@@ -408,6 +409,21 @@ impl<T: Transport> State<T> {
         each.saturating_mul(calls)
             .saturating_mul(turns)
             .min(LONGEST_PUSHBACK)
+    }
+
+    /// Takes the request of a call that its client has cancelled, if it waits.
+    pub(super) fn take_queued(
+        &mut self,
+        link: LinkKey,
+        call: CallId,
+    ) -> Option<QueuedRequest<T::RecvBuf>> {
+        let requests = &mut self.links.get_mut(link.index())?.requests;
+        let request = requests.take_call(call)?;
+        if requests.len() == 0 {
+            self.run_queue.remove(link);
+        }
+        self.run_queue.took_one();
+        Some(request)
     }
 
     fn take_requests_of(&mut self, link: LinkKey) -> VecDeque<QueuedRequest<T::RecvBuf>> {

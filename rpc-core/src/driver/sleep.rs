@@ -30,10 +30,11 @@ const LONG_SLEEP: Duration = Duration::from_secs(1);
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
-    /// Gives the surplus credits of idle connections back to their servers: a client connection on
+    /// Gives the surplus credits of idle connections back to their peers: a client connection on
     /// which no call has started for a while returns its credits above the initial window, so that
-    /// other clients can use them. Called before a sleep, and periodically otherwise; extra calls
-    /// are cheap.
+    /// other clients can use them. A server's connection on which no stream was open for a while
+    /// returns all of its credits. Called before a sleep, and periodically otherwise; extra calls are
+    /// cheap.
     pub(crate) fn on_idle(&self, now: Instant) {
         let state = &mut *self.state.borrow_mut();
         // Limits the rate, because there may be thousands of links and thousands of sleeps a
@@ -45,17 +46,17 @@ impl<T: Transport> Driver<T> {
         state.idle_checked_at = Some(now);
         let owing_before = state.owing.len();
         for (index, link) in &mut state.links {
-            let is_idle_client =
-                !link.is_server() && link.ended.is_none() && !link.connection.take_was_used();
-            if !is_idle_client {
+            if link.ended.is_some() || link.connection.take_was_used() {
                 link.idle_since = None;
                 continue;
             }
             let since = *link.idle_since.get_or_insert(now);
-            if now.duration_since(since) >= IDLE_TIME
-                && link.connection.wants_credit_frame()
-                && !std::mem::replace(&mut link.owes, true)
-            {
+            if now.duration_since(since) < IDLE_TIME {
+                continue;
+            }
+            link.connection.become_idle();
+            state.budget.release(link.connection.take_freed());
+            if link.connection.wants_control_frame() && !std::mem::replace(&mut link.owes, true) {
                 state.owing.push(LinkKey(index as u32));
             }
         }

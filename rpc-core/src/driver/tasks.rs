@@ -5,6 +5,7 @@
 //! that awaits is parked in its entry until its waker, on any thread, pushes the entry's index to
 //! the ready queue. The poller drains the queue once per turn.
 
+use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +13,13 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 use super::link::LinkKey;
+use super::streams::StreamKey;
 use super::timers::TimerKey;
 use super::wakeup::Wakeup;
 use crate::protocol::frame::CallId;
 use crate::service::handler::HandlerKey;
 use crate::stats::ServedCall;
+use crate::stream::core::SignalQueue;
 
 /// A call that has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +28,8 @@ pub(crate) struct IncomingCall {
     pub(crate) call: CallId,
     /// The call's method, and how the call is counted.
     pub(crate) served: ServedCall,
+    /// The call's stream, unless it is unary.
+    pub(crate) stream: Option<StreamKey>,
 }
 
 /// A handler that processes a call.
@@ -45,6 +50,8 @@ pub(crate) struct TaskKey(u32);
 pub(crate) struct Tasks {
     cells: Vec<TaskCell>,
     free: Vec<u32>,
+    /// The parked tasks of unary calls, for cancels. An entry stays while its task is polled.
+    by_call: HashMap<(u32, CallId), TaskKey>,
     ready: Arc<ReadyQueue>,
     /// Swapped with the ready queue, so that neither allocates after warm-up.
     running: Vec<u32>,
@@ -68,6 +75,7 @@ impl Tasks {
         Self {
             cells: Vec::new(),
             free: Vec::new(),
+            by_call: HashMap::new(),
             ready: Arc::new(ReadyQueue {
                 any: AtomicBool::new(false),
                 queue: Mutex::default(),
@@ -109,10 +117,19 @@ impl Tasks {
         (TaskKey(index), waker)
     }
 
-    /// Frees the entry of a future that has completed.
-    pub(crate) fn return_cell(&mut self, key: TaskKey, waker: Waker) {
+    /// Frees the entry of a task that has completed.
+    pub(crate) fn complete(&mut self, key: TaskKey, waker: Waker, task: &Task) {
+        self.forget(task);
         self.cells[key.0 as usize].waker = Some(waker);
         self.free.push(key.0);
+    }
+
+    /// Parks a future that is pending for the first time, until its waker is called.
+    pub(crate) fn park_new(&mut self, key: TaskKey, waker: Waker, task: Task) {
+        if task.call.stream.is_none() {
+            self.by_call.insert(id_of(&task.call), key);
+        }
+        self.park(key, waker, task);
     }
 
     /// Parks a future that is pending, until its waker is called.
@@ -130,7 +147,7 @@ impl Tasks {
             return None;
         }
         let mut running = mem::take(&mut self.running);
-        self.ready.take(&mut running);
+        self.ready.take_tasks(&mut running);
         Some(running)
     }
 
@@ -158,7 +175,20 @@ impl Tasks {
         let task = self.cells[key.0 as usize].parked.take()?;
         self.free.push(key.0);
         self.parked -= 1;
+        self.forget(&task);
         Some(task)
+    }
+
+    /// Takes the parked task of a unary call that its client has cancelled.
+    pub(crate) fn take_call(&mut self, link: LinkKey, call: CallId) -> Option<Task> {
+        let key = *self.by_call.get(&(link.0, call))?;
+        self.expire(key)
+    }
+
+    fn forget(&mut self, task: &Task) {
+        if task.call.stream.is_none() {
+            self.by_call.remove(&id_of(&task.call));
+        }
     }
 
     /// Takes every parked task for which `select` returns true.
@@ -171,6 +201,9 @@ impl Tasks {
             }
         }
         self.parked -= removed.len() as u32;
+        for task in &removed {
+            self.forget(task);
+        }
         removed
     }
 
@@ -202,34 +235,66 @@ impl Tasks {
     }
 }
 
+/// Returns the call's connection and id.
+fn id_of(call: &IncomingCall) -> (u32, CallId) {
+    (call.link.0, call.call)
+}
+
+/// What other threads, and code of the application on this one, have for the driver.
 #[derive(Debug)]
 pub(crate) struct ReadyQueue {
-    /// True if the queue is not empty, which a turn checks without the lock. Set after the push,
-    /// under the lock.
+    /// True if something is queued, which a turn checks without the lock. Set after the push, under
+    /// the lock.
     any: AtomicBool,
-    queue: Mutex<Vec<u32>>,
+    queue: Mutex<Ready>,
     wakeup: Arc<Wakeup>,
 }
 
+/// The numbers of woken tasks, and of streams that have work.
+#[derive(Debug, Default)]
+struct Ready {
+    tasks: Vec<u32>,
+    streams: Vec<u32>,
+}
+
 impl ReadyQueue {
-    /// Returns true if a woken task has not been taken yet.
+    /// Returns true if a woken task, or a stream with work, has not been taken yet.
     #[inline]
     pub(crate) fn has_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    fn push(&self, index: u32) {
+    fn push(&self, push: impl FnOnce(&mut Ready)) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push(index);
+        push(&mut queue);
         self.any.store(true, Ordering::Relaxed);
         drop(queue);
         self.wakeup.notify();
     }
 
-    fn take(&self, into: &mut Vec<u32>) {
+    /// Takes the numbers of the woken tasks. `into` is empty.
+    fn take_tasks(&self, into: &mut Vec<u32>) {
+        self.take(|ready| mem::swap(&mut ready.tasks, into));
+    }
+
+    /// Takes the numbers of the streams that have work. `into` is empty.
+    pub(super) fn take_streams(&self, into: &mut Vec<u32>) {
+        if self.has_any() {
+            self.take(|ready| mem::swap(&mut ready.streams, into));
+        }
+    }
+
+    fn take(&self, take: impl FnOnce(&mut Ready)) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        mem::swap(&mut *queue, into);
-        self.any.store(false, Ordering::Relaxed);
+        take(&mut queue);
+        let has_any = !(queue.tasks.is_empty() && queue.streams.is_empty());
+        self.any.store(has_any, Ordering::Relaxed);
+    }
+}
+
+impl SignalQueue for ReadyQueue {
+    fn push_stream(&self, index: u32) {
+        self.push(|ready| ready.streams.push(index));
     }
 }
 
@@ -250,7 +315,7 @@ impl Wake for TaskWaker {
         // Acquire and release: the poll that follows sees the writes of the waking thread, even if
         // an earlier wake has already queued the task.
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.push(self.index);
+            self.ready.push(|ready| ready.tasks.push(self.index));
         }
     }
 }

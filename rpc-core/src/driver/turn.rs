@@ -9,19 +9,24 @@
 //!    waits for it, a request to its handler (`incoming.rs`). A turn that follows a busy one expects
 //!    more: it takes further events, and their requests go through the run queue (`run_queue.rs`).
 //! 4. Woken handlers are polled (`incoming.rs`).
-//! 5. One flush.
-//! 6. Waiting work is retried (`deferred.rs`): calls without a credit, credits that no response
+//! 5. Streams that have work send their messages (`streams/`).
+//! 6. One flush.
+//! 7. Waiting work is retried (`deferred.rs`): calls without a credit, credits that no response
 //!    carried, and deadlines.
 
 use std::cell::Cell;
+use std::task::Waker;
 
-use super::call_table::{ResponseOutcome, WakeTarget};
+use super::call_table::{Response, ResponseFrame, ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
 use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{FrameHeader, FrameKind, ResponseHead};
+use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
+
+/// The flags after which the link may have a control frame to send.
+const RARE_FLAGS: Flags = Flags::GOING_AWAY.with(Flags::ACK);
 
 /// A request whose header has been validated and accounted, in its receive slot.
 pub(super) type ReceivedRequest<B> = (LinkKey, FrameHeader, B);
@@ -109,6 +114,9 @@ impl<T: Transport> Driver<T> {
         if self.ready.has_any() {
             self.run_ready_tasks();
         }
+        if self.ready.has_any() || self.state.borrow().streams.waiting() != 0 {
+            self.look_at_streams();
+        }
         let has_deferred_work = {
             let state = &mut *self.state.borrow_mut();
             state.flush();
@@ -155,29 +163,79 @@ impl<T: Transport> Driver<T> {
                 return None;
             }
         };
-        if header.going_away {
-            state.server_goes_away(key);
+        if header.flags.intersects(RARE_FLAGS) {
+            state.handle_rare_flags(key, header.flags);
         }
+        let is_stream = header.flags.contains(Flags::STREAM);
         match header.kind {
-            FrameKind::Request => return Some((key, header, buf)),
-            FrameKind::Response => {
+            FrameKind::Request if !is_stream => return Some((key, header, buf)),
+            FrameKind::Response if !is_stream => {
                 let wake = state.complete_call(key, &header, buf);
                 match wake {
                     WakeTarget::BlockOn => self.block_on_waker.wake(),
                     WakeTarget::Permit(permit) => state.settled.push(permit),
-                    WakeTarget::None => {}
+                    WakeTarget::None | WakeTarget::Stream(_) => {}
                     WakeTarget::Task(waker) => {
                         drop(borrowed);
                         waker.wake();
                     }
                 }
+                None
             }
-            FrameKind::Credit => {
-                state.release_freed(key);
-                state.transport.release(buf);
+            _ => {
+                drop(borrowed);
+                self.receive_of_streams(key, header, buf)
             }
         }
+    }
+
+    /// Routes the frames that unary calls seldom or never have. Returns a request that opens a
+    /// stream.
+    #[inline(never)]
+    fn receive_of_streams(
+        &self,
+        key: LinkKey,
+        header: FrameHeader,
+        buf: T::RecvBuf,
+    ) -> Option<ReceivedRequest<T::RecvBuf>> {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        match header.kind {
+            FrameKind::Message => {
+                let reader = state.receive_messages(key, &header, buf);
+                drop(borrowed);
+                if let Some(reader) = reader {
+                    self.wake(reader);
+                }
+            }
+            FrameKind::Request => match state.accept_stream(key, &header) {
+                Ok(()) => return Some((key, header, buf)),
+                Err(error) => state.close_for_violation(key, buf, error),
+            },
+            FrameKind::Response => {
+                state.complete_stream(key, &header, buf);
+                drop(borrowed);
+                self.wake_collected();
+            }
+            FrameKind::Control => {
+                let cancelled = state.handle_control(key, &header, buf);
+                drop(borrowed);
+                if !cancelled.is_empty() {
+                    self.cancel_calls(key, &cancelled);
+                }
+            }
+            FrameKind::Acknowledgement => state.transport.release(buf),
+        }
         None
+    }
+
+    /// Wakes a task. The poller's own waker needs no atomic operation here.
+    fn wake(&self, waker: Waker) {
+        if waker.will_wake(self.block_on_waker.waker()) {
+            self.block_on_waker.wake();
+        } else {
+            waker.wake();
+        }
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
@@ -186,6 +244,7 @@ impl<T: Transport> Driver<T> {
             return;
         };
         self.discard_tasks_of(key);
+        self.end_streams_of(key);
         let reaped = self.state.borrow_mut().reap(key);
         drop(reaped);
         self.wake_collected();
@@ -212,6 +271,7 @@ impl<T: Transport> State<T> {
             | self.wakers.len()
             | self.timers.len()
             | self.run_queue.len()
+            | self.streams.waiting()
             != 0
     }
 
@@ -221,6 +281,19 @@ impl<T: Transport> State<T> {
         let key = self.route(id)?;
         let link = self.links.get_mut(key.index())?;
         link.ended.is_none().then_some((key, link))
+    }
+
+    /// Closes the connection of a server that answered a stream as if it were a unary call.
+    #[cold]
+    fn refuse_response(&mut self, key: LinkKey, call: CallId) {
+        let calls = &mut self.links[key.index()].calls;
+        if let TakeOutcome::Responded(Response {
+            frame: ResponseFrame::Slot(buf),
+            ..
+        }) = calls.take(call, usize::MAX)
+        {
+            self.close_for_violation(key, buf, ProtocolError::UnknownCall { call });
+        }
     }
 
     /// Ends the call that a response belongs to. Returns the target to wake.
@@ -237,6 +310,9 @@ impl<T: Transport> State<T> {
             ResponseOutcome::Completed { waiting, timer } => {
                 if let Some(timer) = timer {
                     self.timers.cancel(timer);
+                }
+                if let WakeTarget::Stream(_) = waiting {
+                    self.refuse_response(key, header.call);
                 }
                 waiting
             }

@@ -1,30 +1,59 @@
 //! Credits: receives that a side has promised to its peer, so that every frame finds a posted
 //! receive.
 //!
-//! Only a request needs a credit. A response needs none, because the client reserved a receive for
-//! it before it sent the request. A credit frame needs none, because each side keeps one receive
-//! per connection for it and has at most one such frame in flight. On every poller, therefore,
+//! | frame | receive that it arrives in |
+//! | --- | --- |
+//! | request, message | a credit |
+//! | response to a unary call | the client reserved it before it sent the request |
+//! | response to a stream | a credit, so that an open stream reserves no receive |
+//! | control | one per connection and side: at most one such frame is in flight each way |
+//! | acknowledgement | one per connection and side: it answers a control frame |
+//!
+//! On every poller, therefore,
 //!
 //! ```text
-//! Σ windows granted + Σ calls in flight + 2 per connection ≤ receives posted + in reserve
+//! Σ windows granted + Σ unary calls in flight + 3 per connection ≤ receives posted + in reserve
 //! ```
 //!
-//! (one of the two is for the peer's credit frame, the other guarantees that a connection can
-//! always have one call). [`ReceiveBudget`] keeps this sum.
+//! (two of the three are for the peer's control frame and acknowledgement, the third guarantees that
+//! a connection can always have one call). [`ReceiveBudget`] keeps this sum.
 //!
 //! | type | side | keeps |
 //! | --- | --- | --- |
-//! | [`SendCredits`] | sender of requests | how many requests it may still send |
-//! | [`ReceiveWindow`] | receiver of requests | how many requests the peer may send, how many credits are owed to it |
+//! | [`SendCredits`] | sender | how many frames it may still send |
+//! | [`ReceiveWindow`] | receiver | how many frames the peer may send, how many credits are owed to it |
 //! | [`ReceiveBudget`] | one per poller | how many receives are promised to all peers together |
 //!
-//! Every frame header carries credits. A credit frame is sent only if at least half of a window is
-//! owed and no response carries the credits. At most one credit frame is in flight per direction
-//! until the peer has acknowledged it.
+//! Both sides have a window. The server's has receives from the beginning. The client's is empty
+//! until the client opens a stream, so a connection with only unary calls costs a client nothing.
 //!
-//! A window doubles while its client uses all of it. A client that has started no call for a second
-//! returns its credits above its initial window, in a credit frame. A client whose server is
-//! shutting down returns all of its credits.
+//! Every frame header carries credits. A control frame is sent for credits only if at least half of
+//! a window is owed and no other frame carries them. At most one control frame is in flight per
+//! direction until the peer has acknowledged it.
+//!
+//! The acknowledgement is a flag of the next frame to the peer. If the peer's control frame has left
+//! no other frame to send in the same turn, a frame of its own carries it. Without this, two control
+//! frames that cross could stop both sides: each side waits with its next control frame until the
+//! other acknowledges, and neither has a credit for any other frame. A version 2 connection has no
+//! acknowledgement frames, and needs none: only the server grants credits there, and the requests
+//! that these credits permit carry the flag.
+//!
+//! A window doubles while its peer uses all of it. A client that has started no call for a second
+//! returns its credits above its initial window, in a control frame. A client whose server is
+//! shutting down returns all of its credits once its streams have ended. A server on which no stream
+//! was open for a second returns all of its credits.
+
+mod receive_window;
+mod send_credits;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use receive_window::ReceiveWindow;
+pub(crate) use send_credits::SendCredits;
+
+/// Receives that each side keeps per connection for frames without a credit: one for a control
+/// frame, one for an acknowledgement. A version 2 connection uses only the first.
+pub(crate) const UNCREDITED_RECEIVES: u32 = 2;
 
 /// The receives of one poller that are promised to peers.
 #[derive(Debug)]
@@ -94,13 +123,13 @@ pub enum CreditError {
         /// The limit agreed in the handshake.
         limit: u32,
     },
-    /// A request arrived for which no credit was granted.
-    #[error("a request arrived without a credit")]
+    /// A frame that takes a credit arrived, and no credit was granted for it.
+    #[error("a frame arrived without a credit")]
     NotGranted,
-    /// A credit frame arrived before the previous one was acknowledged. There is only one receive
+    /// A control frame arrived before the previous one was acknowledged. There is only one receive
     /// for them.
-    #[error("a second credit frame arrived before the first was acknowledged")]
-    TwoCreditFrames,
+    #[error("a second control frame arrived before the first was acknowledged")]
+    TwoControlFrames,
     /// The peer returned more credits than it can hold, or so many that fewer than its initial
     /// credits would remain.
     #[error("{returned} credits were returned, but at most {limit} could be")]
@@ -110,319 +139,7 @@ pub enum CreditError {
         /// The most that the peer could return.
         limit: u32,
     },
-    /// The peer acknowledged a credit frame although none was in flight.
-    #[error("an acknowledgement arrived although no credit frame was in flight")]
+    /// The peer acknowledged a control frame although none was in flight.
+    #[error("an acknowledgement arrived although no control frame was in flight")]
     UnexpectedAck,
-}
-
-/// The requests that this side may still send.
-#[derive(Debug)]
-pub(crate) struct SendCredits {
-    available: u32,
-    limit: u32,
-}
-
-impl SendCredits {
-    /// Creates the credits granted in the handshake, with the agreed limit.
-    #[must_use]
-    pub(crate) fn new(initial: u32, limit: u32) -> Self {
-        Self {
-            available: initial.min(limit),
-            limit,
-        }
-    }
-
-    /// Returns the available credits.
-    #[must_use]
-    pub(crate) fn available(&self) -> u32 {
-        self.available
-    }
-
-    /// Takes a credit. Returns false if there is none.
-    pub(crate) fn take(&mut self) -> bool {
-        let some = self.available > 0;
-        self.available -= u32::from(some);
-        some
-    }
-
-    /// Returns a credit that was taken for a request that was not sent.
-    pub(crate) fn return_credit(&mut self) {
-        // If a peer grants too much in the meantime, the next grant detects it.
-        self.available = self.limit.min(self.available + 1);
-    }
-
-    /// Removes the credits above `kept`, up to the number that one frame can carry, so that the
-    /// caller can return them to the server.
-    pub(crate) fn take_surplus(&mut self, kept: u32) -> u16 {
-        let surplus = self.available.saturating_sub(kept);
-        let taken = u16::try_from(surplus).unwrap_or(u16::MAX);
-        self.available -= u32::from(taken);
-        taken
-    }
-
-    /// Adds the credits that a frame carried.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`CreditError::Overflow`] if the sum exceeds the agreed limit.
-    pub(crate) fn add(&mut self, credits: u16) -> Result<(), CreditError> {
-        let credits = u32::from(credits);
-        if credits > self.limit - self.available {
-            return Err(CreditError::Overflow {
-                credits,
-                available: self.available,
-                limit: self.limit,
-            });
-        }
-        self.available += credits;
-        Ok(())
-    }
-}
-
-/// The requests that the peer may send, and the credits and acknowledgements to send to it.
-#[derive(Debug)]
-pub(crate) struct ReceiveWindow {
-    /// Receives promised to this connection: always `granted + owed + held`, where `held` are
-    /// occupied by requests.
-    size: u32,
-    /// Credits that the peer holds or that are in flight to it.
-    granted: u32,
-    /// Receives that are free again and have not been granted to the peer yet.
-    owed: u32,
-    /// A credit frame is in flight that the peer has not acknowledged.
-    credit_frame_in_flight: bool,
-    /// The peer's credit frame has been consumed, and the acknowledgement has not been sent yet.
-    ack_owed: bool,
-}
-
-impl ReceiveWindow {
-    /// Creates a window of `size` receives, all granted in the handshake.
-    #[must_use]
-    pub(crate) fn new(size: u32) -> Self {
-        Self {
-            size,
-            granted: size,
-            owed: 0,
-            credit_frame_in_flight: false,
-            ack_owed: false,
-        }
-    }
-
-    /// Returns the number of receives promised through this window.
-    #[must_use]
-    pub(crate) fn size(&self) -> u32 {
-        self.size
-    }
-
-    /// Records that a request has arrived in a promised receive.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`CreditError::NotGranted`] if the peer had no credit for it.
-    pub(crate) fn consume(&mut self) -> Result<(), CreditError> {
-        self.granted = self.granted.checked_sub(1).ok_or(CreditError::NotGranted)?;
-        Ok(())
-    }
-
-    /// Records that the receive of a request is free again, so that a credit for it is owed to the
-    /// peer.
-    pub(crate) fn release(&mut self) {
-        self.owed += 1;
-    }
-
-    /// Grows the window by receives that the caller took from the budget.
-    pub(crate) fn grow(&mut self, receives: u32) {
-        self.size += receives;
-        self.owed += receives;
-    }
-
-    /// Handles credits that an idle peer returns. The window shrinks by these and by any owed
-    /// credits, which an idle peer does not need either, but never below `least`. Returns the
-    /// number of receives that are free for other connections.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`CreditError::NotHeld`] if the peer cannot hold as many credits, or must keep some
-    /// of them.
-    pub(crate) fn reclaim(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
-        let returned = u32::from(returned);
-        // Credits in flight to the peer count as granted, so an honest peer never holds more.
-        let limit = self.granted.min(self.size.saturating_sub(least));
-        if returned > limit {
-            return Err(CreditError::NotHeld { returned, limit });
-        }
-        self.granted -= returned;
-        self.size -= returned;
-        let unneeded = self.owed.min(self.size.saturating_sub(least));
-        self.owed -= unneeded;
-        self.size -= unneeded;
-        Ok(returned + unneeded)
-    }
-
-    /// Returns true if the peer holds no credits and none are in flight to it.
-    #[must_use]
-    pub(crate) fn is_spent(&self) -> bool {
-        self.granted == 0
-    }
-
-    /// Returns true if a credit frame may be sent, because the previous one has been acknowledged.
-    #[must_use]
-    pub(crate) fn may_send_credit_frame(&self) -> bool {
-        !self.credit_frame_in_flight
-    }
-
-    /// Returns true if an acknowledgement of the peer's credit frame is still to be sent.
-    #[must_use]
-    pub(crate) fn owes_ack(&self) -> bool {
-        self.ack_owed
-    }
-
-    /// Takes back credits that [`take_owed`](Self::take_owed) returned, because the frame does not
-    /// carry them.
-    pub(crate) fn restore_owed(&mut self, credits: u16) {
-        self.granted -= u32::from(credits);
-        self.owed += u32::from(credits);
-    }
-
-    /// Returns the contents of the next frame to the peer: the owed credits, and whether the frame
-    /// acknowledges the peer's credit frame. The caller must send the frame.
-    pub(crate) fn take_owed(&mut self) -> (u16, bool) {
-        let credits = u16::try_from(self.owed).unwrap_or(u16::MAX);
-        self.owed -= u32::from(credits);
-        self.granted += u32::from(credits);
-        (credits, std::mem::take(&mut self.ack_owed))
-    }
-
-    /// Returns true if enough credits are owed to send a frame for them alone. The threshold is
-    /// half the window: a peer that sends without receiving responses then never runs out of
-    /// credits, and such frames are no more frequent than necessary.
-    #[must_use]
-    pub(crate) fn wants_credit_frame(&self) -> bool {
-        !self.credit_frame_in_flight && self.owed > 0 && self.owed >= self.size.div_ceil(2)
-    }
-
-    /// Records that a credit frame has been sent.
-    pub(crate) fn credit_frame_sent(&mut self) {
-        self.credit_frame_in_flight = true;
-    }
-
-    /// Records that the peer's credit frame has been consumed. The next frame acknowledges it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`CreditError::TwoCreditFrames`] if the previous one has not been acknowledged yet.
-    pub(crate) fn credit_frame_received(&mut self) -> Result<(), CreditError> {
-        if std::mem::replace(&mut self.ack_owed, true) {
-            return Err(CreditError::TwoCreditFrames);
-        }
-        Ok(())
-    }
-
-    /// Records that the peer has consumed this side's credit frame.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`CreditError::UnexpectedAck`] if no credit frame was in flight.
-    pub(crate) fn credit_frame_acknowledged(&mut self) -> Result<(), CreditError> {
-        if std::mem::take(&mut self.credit_frame_in_flight) {
-            Ok(())
-        } else {
-            Err(CreditError::UnexpectedAck)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_budget_never_promises_more_than_it_has() {
-        let mut budget = ReceiveBudget::new(10);
-        assert!(budget.take(8));
-        assert!(!budget.take(3));
-        assert_eq!(budget.left(), 2);
-        budget.release(1);
-        assert!(budget.take(3));
-        assert_eq!((budget.left(), budget.promised()), (0, 10));
-    }
-
-    #[test]
-    fn a_peer_that_breaks_the_rules_is_found_out() {
-        let mut credits = SendCredits::new(4, 8);
-        assert!(credits.add(5).is_err());
-        assert_eq!(credits.add(4), Ok(()));
-        let mut window = ReceiveWindow::new(1);
-        assert_eq!(window.consume(), Ok(()));
-        assert_eq!(window.consume(), Err(CreditError::NotGranted));
-        assert_eq!(
-            window.credit_frame_acknowledged(),
-            Err(CreditError::UnexpectedAck)
-        );
-    }
-
-    #[test]
-    fn only_what_is_held_can_be_given_back_and_the_first_window_stays() {
-        let mut window = ReceiveWindow::new(4);
-        window.grow(8);
-        let not_held = |returned, limit| Err(CreditError::NotHeld { returned, limit });
-        assert_eq!(window.reclaim(5, 0), not_held(5, 4), "the rest is owed");
-        assert_eq!(window.take_owed(), (8, false));
-        assert_eq!(window.reclaim(9, 4), not_held(9, 8), "four stay");
-        window.consume().unwrap();
-        assert_eq!(window.reclaim(5, 4), Ok(5));
-        assert_eq!((window.size(), window.granted), (7, 6));
-        window.release();
-        assert_eq!(window.reclaim(2, 4), Ok(3), "and the one that is owed");
-        assert_eq!((window.size(), window.granted, window.owed), (4, 4, 0));
-        window.consume().unwrap();
-        assert_eq!(window.reclaim(4, 0), not_held(4, 3), "one was used");
-        assert_eq!(window.reclaim(u16::MAX, 0), not_held(65535, 3));
-        assert_eq!(window.reclaim(3, 0), Ok(3));
-        assert!(window.is_spent());
-        assert_eq!(window.size(), 1);
-    }
-
-    proptest! {
-        /// Whatever the order of requests, releases, frames, growth and returns, the client never
-        /// holds more credits than there are receives for it, and no receive is lost.
-        #[test]
-        fn credits_are_conserved(initial in 1u32..20, steps in proptest::collection::vec(0u8..6, 0..400)) {
-            let mut window = ReceiveWindow::new(initial);
-            let mut credits = SendCredits::new(initial, 1000);
-            let (mut held, mut promised) = (0, initial);
-            for step in steps {
-                match step {
-                    0 | 1 => if credits.take() {
-                        window.consume().unwrap();
-                        held += 1;
-                    },
-                    2 => if held > 0 {
-                        held -= 1;
-                        window.release();
-                    },
-                    3 => {
-                        let (granted, _) = window.take_owed();
-                        credits.add(granted).unwrap();
-                    }
-                    4 => if window.size() < 100 {
-                        window.grow(1);
-                        promised += 1;
-                    },
-                    _ => {
-                        let returned = credits.take_surplus(initial);
-                        let freed = window.reclaim(returned, initial).unwrap();
-                        prop_assert!(freed >= u32::from(returned));
-                        promised -= freed;
-                    }
-                }
-                prop_assert_eq!(window.size(), promised);
-                prop_assert!(window.size() >= initial);
-                prop_assert_eq!(window.granted, credits.available());
-                prop_assert_eq!(window.granted + window.owed + held, window.size());
-            }
-        }
-    }
 }

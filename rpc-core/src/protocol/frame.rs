@@ -8,18 +8,36 @@
 //! └──────┴──────┴──────┴──────────┴────────┴────────────┴──────────┴──────────┴─────────┘
 //! ```
 //!
-//! | kind | selector | time_us | message |
+//! | kind | selector | time_us | body after the metadata |
 //! | --- | --- | --- | --- |
-//! | request | number of the method on this connection | deadline, 0 for none | encoded request |
-//! | response | status code | pushback, 0 if the handler may have started | encoded response, or [`StatusBody`] if the code is not 0 |
-//! | credit | 0 | 0 | none |
+//! | 1 request | number of the method on this connection | deadline, 0 for none | encoded request |
+//! | 2 response | status code | pushback, 0 if the handler may have started | encoded response, or [`StatusBody`] if the code is not 0 |
+//! | 3 control | 0 | 0 | [`ControlEntry`]s, which may be none |
+//! | 4 message | [`NO_MESSAGE`], [`ONE_MESSAGE`] or [`MESSAGE_BATCH`] | window grant in bytes, 0 for none | what the selector states |
+//! | 5 acknowledgement | 0 | 0 | none |
 //!
 //! | flag | meaning |
 //! | --- | --- |
-//! | 1 | the sender has consumed the receiver's credit frame |
-//! | 2 | (request) the request took the client's last credit |
-//! | 4 | (response, credit) the server is shutting down: the client must start no more calls |
-//! | 8 | (credit, from a client) the credits are returned rather than granted |
+//! | 1 ack | the sender has consumed the receiver's control frame |
+//! | 2 spent | (request, message, response with 0x10) the frame took the sender's last credit; ignored in other frames |
+//! | 4 going away | (any kind, from the server) the server is shutting down: the client must start no more calls |
+//! | 8 returned | (control) the credits are returned rather than granted |
+//! | 0x10 stream | (request) the call is a stream: its response takes a credit; (response) it took one |
+//! | 0x20 open | (request with 0x10) messages of the client follow, and the request has no message itself |
+//! | 0x40 last | (message, from the client) the client sends no further message of this call |
+//! | 0x80 initial | (response) the metadata section has two parts ([`split_initial`]) |
+//!
+//! A message frame belongs to an open stream. Its window grant is for the messages of the same call
+//! in the other direction. Only the first one from the server may have metadata: the call's initial
+//! metadata. The metadata of a response without flag 0x80 is initial metadata if the call has one
+//! response, and the code is 0; otherwise, it is trailing metadata.
+//!
+//! An acknowledgement has flag 1, and is sent when no other frame carries that flag. The control
+//! frame and the acknowledgement are the only frames that need no credit of their own and answer no
+//! request ([`credit`](super::credit)).
+//!
+//! A connection of version 2 has the first three kinds and the first four flags, and its control
+//! frames have no body.
 //!
 //! A deadline is a moment on the **receiver's** clock (`CLOCK_MONOTONIC`), in microseconds modulo
 //! 2³², so that time which a request spends waiting counts, wherever it waits
@@ -29,20 +47,45 @@
 //! A frame with a kind or flag that is not listed here is rejected: the handshake agrees on the
 //! version of this layout, so an unknown value is an error rather than a future extension.
 
+mod control;
+mod flags;
+mod initial;
+#[cfg(test)]
+mod tests;
+
+pub use control::{ControlEntries, ControlEntry, ControlRequest, ENTRY_LEN};
+pub use flags::Flags;
+pub use initial::{INITIAL_LEN, split_initial};
+
 use prost::Message;
 
 /// Length of a header in bytes.
 pub const HEADER_LEN: usize = 16;
 
-/// The kind of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Selector of a message frame without a message: it half-closes, grants, or carries metadata.
+pub const NO_MESSAGE: u16 = 0;
+
+/// Selector of a message frame whose body is one encoded message.
+pub const ONE_MESSAGE: u16 = 1;
+
+/// Selector of a message frame whose body is a sequence of messages, each of which follows its
+/// length as a little-endian `u32`.
+pub const MESSAGE_BATCH: u16 = 2;
+
+/// The kind of a frame, with its value in the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum FrameKind {
-    /// A call.
-    Request,
-    /// The only response to a call.
-    Response,
-    /// Credits alone, sent when no other frame can carry them.
-    Credit,
+    /// The first frame of a call.
+    Request = 1,
+    /// The last frame of a call.
+    Response = 2,
+    /// Credits that no other frame can carry, cancellations, and window grants.
+    Control = 3,
+    /// Messages of an open stream.
+    Message = 4,
+    /// The acknowledgement of a control frame that no other frame can carry.
+    Acknowledgement = 5,
 }
 
 /// Identifies a call between the two sides of a connection: an index into the client's call table
@@ -83,25 +126,19 @@ impl CallId {
 pub struct FrameHeader {
     /// The kind of the frame.
     pub kind: FrameKind,
-    /// The sender has consumed the credit frame that the receiver had in flight.
-    pub credit_ack: bool,
-    /// The sender used its last credit for this request: it would benefit from a larger window.
-    pub credits_spent: bool,
-    /// The sender, a server, is shutting down: the client must start no more calls on this
-    /// connection.
-    pub going_away: bool,
-    /// The credits of this credit frame are returned by the sender, a client.
-    pub credits_returned: bool,
+    /// The flags.
+    pub flags: Flags,
     /// Receives that the sender promises in addition to those promised before.
     pub credits: u16,
-    /// The call that a request or response belongs to.
+    /// The call that a request, response or message belongs to.
     pub call: CallId,
-    /// The method's number (request) or the status code (response).
+    /// The method's number (request), the status code (response), or the shape of the body
+    /// (message).
     pub selector: u16,
     /// Bytes of metadata after the header.
     pub metadata_len: u16,
-    /// A request's deadline on the receiver's clock, 0 for none; or a response's pushback, 0 if the
-    /// handler may have started.
+    /// A request's deadline on the receiver's clock, 0 for none; a response's pushback, 0 if the
+    /// handler may have started; or a message's window grant in bytes.
     pub time_us: u32,
 }
 
@@ -130,13 +167,13 @@ pub enum FrameError {
         /// Bytes received.
         len: usize,
     },
-    /// This version has no such kind.
+    /// The connection's version has no such kind.
     #[error("a frame of unknown kind {kind}")]
     Kind {
         /// The byte received.
         kind: u8,
     },
-    /// This version has no such flag.
+    /// The connection's version has no such flag.
     #[error("a frame with unknown flags {flags:#04x}")]
     Flags {
         /// The byte received.
@@ -150,21 +187,35 @@ pub enum FrameError {
         /// Bytes received.
         len: usize,
     },
+    /// A message frame's selector is not one of the three.
+    #[error("a message frame with selector {selector}")]
+    Selector {
+        /// The selector received.
+        selector: u16,
+    },
+    /// A control frame has metadata, or its entries do not fill its body.
+    #[error("a control frame with {metadata_len} bytes of metadata and a body of {len} bytes")]
+    ControlLen {
+        /// Bytes of metadata.
+        metadata_len: usize,
+        /// Bytes of the body.
+        len: usize,
+    },
+    /// An entry of a control frame neither cancels nor grants anything.
+    #[error("a control frame with an entry of value {value:#010x}")]
+    ControlValue {
+        /// The value received.
+        value: u32,
+    },
+    /// The initial metadata of a response would extend past the end of its metadata.
+    #[error("a response whose {metadata_len} bytes of metadata do not hold its initial metadata")]
+    InitialLen {
+        /// Bytes of metadata.
+        metadata_len: usize,
+    },
 }
 
 impl FrameHeader {
-    const KIND_REQUEST: u8 = 1;
-    const KIND_RESPONSE: u8 = 2;
-    const KIND_CREDIT: u8 = 3;
-    const FLAG_CREDIT_ACK: u8 = 1;
-    const FLAG_CREDITS_SPENT: u8 = 2;
-    const FLAG_GOING_AWAY: u8 = 4;
-    const FLAG_CREDITS_RETURNED: u8 = 8;
-    const FLAGS: u8 = Self::FLAG_CREDIT_ACK
-        | Self::FLAG_CREDITS_SPENT
-        | Self::FLAG_GOING_AWAY
-        | Self::FLAG_CREDITS_RETURNED;
-
     /// Writes the header to the first [`HEADER_LEN`] bytes of a frame.
     ///
     /// # Panics
@@ -172,28 +223,10 @@ impl FrameHeader {
     /// Panics if `frame` is shorter than [`HEADER_LEN`].
     #[inline(always)]
     pub fn encode(&self, frame: &mut [u8]) {
-        let kind = match self.kind {
-            FrameKind::Request => Self::KIND_REQUEST,
-            FrameKind::Response => Self::KIND_RESPONSE,
-            FrameKind::Credit => Self::KIND_CREDIT,
-        };
-        let mut flags = 0;
-        if self.credit_ack {
-            flags |= Self::FLAG_CREDIT_ACK;
-        }
-        if self.credits_spent {
-            flags |= Self::FLAG_CREDITS_SPENT;
-        }
-        if self.going_away {
-            flags |= Self::FLAG_GOING_AWAY;
-        }
-        if self.credits_returned {
-            flags |= Self::FLAG_CREDITS_RETURNED;
-        }
         // Two stores instead of seven: the compiler does not merge stores into parts of a byte
         // array.
-        let low = u64::from(kind)
-            | u64::from(flags) << 8
+        let low = u64::from(self.kind as u8)
+            | u64::from(self.flags.bits()) << 8
             | u64::from(self.credits) << 16
             | u64::from(self.call.0) << 32;
         let high = u64::from(self.selector)
@@ -207,7 +240,8 @@ impl FrameHeader {
     ///
     /// # Errors
     ///
-    /// Returns [`FrameError`] if the bytes are not a frame of this version.
+    /// Returns [`FrameError`] if the bytes are not a frame of the newest version. The connection
+    /// checks what depends on its own version.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8], &[u8]), FrameError> {
         let Some((header, rest)) = frame.split_first_chunk::<HEADER_LEN>() else {
@@ -216,21 +250,16 @@ impl FrameHeader {
         let bytes = u128::from_le_bytes(*header);
         let (low, high) = (bytes as u64, (bytes >> 64) as u64);
         let kind = match low as u8 {
-            Self::KIND_REQUEST => FrameKind::Request,
-            Self::KIND_RESPONSE => FrameKind::Response,
-            Self::KIND_CREDIT => FrameKind::Credit,
+            1 => FrameKind::Request,
+            2 => FrameKind::Response,
+            3 => FrameKind::Control,
+            4 => FrameKind::Message,
+            5 => FrameKind::Acknowledgement,
             kind => return Err(FrameError::Kind { kind }),
         };
-        let flags = (low >> 8) as u8;
-        if flags & !Self::FLAGS != 0 {
-            return Err(FrameError::Flags { flags });
-        }
         let header = Self {
             kind,
-            credit_ack: flags & Self::FLAG_CREDIT_ACK != 0,
-            credits_spent: flags & Self::FLAG_CREDITS_SPENT != 0,
-            going_away: flags & Self::FLAG_GOING_AWAY != 0,
-            credits_returned: flags & Self::FLAG_CREDITS_RETURNED != 0,
+            flags: Flags::from_bits((low >> 8) as u8),
             credits: (low >> 16) as u16,
             call: CallId((low >> 32) as u32),
             selector: high as u16,
@@ -257,99 +286,4 @@ pub struct StatusBody {
     /// [`Status::details`](crate::Status::details).
     #[prost(bytes = "bytes", tag = "2")]
     pub details: bytes::Bytes,
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn headers() -> impl Strategy<Value = FrameHeader> {
-        let kind = prop_oneof![
-            Just(FrameKind::Request),
-            Just(FrameKind::Response),
-            Just(FrameKind::Credit)
-        ];
-        (
-            kind,
-            any::<(bool, bool, bool, bool)>(),
-            any::<u16>(),
-            any::<u32>(),
-            any::<u16>(),
-            0u16..100,
-            any::<u32>(),
-        )
-            .prop_map(
-                |(
-                    kind,
-                    (credit_ack, credits_spent, going_away, credits_returned),
-                    credits,
-                    call,
-                    selector,
-                    metadata_len,
-                    time_us,
-                )| {
-                    FrameHeader {
-                        kind,
-                        credit_ack,
-                        credits_spent,
-                        going_away,
-                        credits_returned,
-                        credits,
-                        call: CallId(call),
-                        selector,
-                        metadata_len,
-                        time_us,
-                    }
-                },
-            )
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_encoded_is_parsed(header in headers(), message in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let metadata = vec![7; usize::from(header.metadata_len)];
-            let mut frame = vec![0; HEADER_LEN];
-            header.encode(&mut frame);
-            frame.extend(&metadata);
-            frame.extend(&message);
-            prop_assert_eq!(FrameHeader::parse(&frame), Ok((header, &metadata[..], &message[..])));
-        }
-
-        #[test]
-        fn garbage_is_refused_or_parsed_within_its_bounds(frame in proptest::collection::vec(any::<u8>(), 0..64)) {
-            if let Ok((_, metadata, message)) = FrameHeader::parse(&frame) {
-                prop_assert_eq!(HEADER_LEN + metadata.len() + message.len(), frame.len());
-            }
-        }
-    }
-
-    #[test]
-    fn each_fault_is_named() {
-        assert_eq!(
-            FrameHeader::parse(&[1; 15]),
-            Err(FrameError::Truncated { len: 15 })
-        );
-        let mut frame = [0; 20];
-        assert_eq!(
-            FrameHeader::parse(&frame),
-            Err(FrameError::Kind { kind: 0 })
-        );
-        frame[0] = 1;
-        frame[1] = 0x80;
-        assert_eq!(
-            FrameHeader::parse(&frame),
-            Err(FrameError::Flags { flags: 0x80 })
-        );
-        frame[1] = 0;
-        frame[10] = 5;
-        assert_eq!(
-            FrameHeader::parse(&frame),
-            Err(FrameError::MetadataLen {
-                metadata_len: 5,
-                len: 20
-            })
-        );
-    }
 }

@@ -8,7 +8,13 @@
 //!
 //! The server's parameters contain its method table: the name and the number of each method. The
 //! client looks up a method by name when the method is first called. If the server lacks a method,
-//! only the calls of that method fail.
+//! only the calls of that method fail. The same holds if the two sides disagree about which sides of
+//! the method stream.
+//!
+//! | version | change |
+//! | --- | --- |
+//! | 2 | unary calls |
+//! | 3 | streams, cancellations, acknowledgement frames |
 
 use std::collections::HashMap;
 
@@ -20,12 +26,49 @@ use crate::transport::{Refusal, VersionRange};
 
 /// The versions of the frame layout ([`crate::frame`]) and of the credit rules that this build
 /// speaks.
-pub const VERSIONS: VersionRange = VersionRange::only(2);
+pub const VERSIONS: VersionRange = VersionRange {
+    oldest: 2,
+    newest: 3,
+};
+
+/// The first version with streams.
+const STREAMS_SINCE: u32 = 3;
+
+/// Least initial window of a stream in bytes.
+const STREAM_WINDOW: u32 = 32 * 1024;
 
 /// Clamps the wanted number of calls in flight on a connection: at least one, and no more than call
 /// ids can distinguish.
 pub(crate) fn clamp_in_flight(wanted: u32) -> u32 {
     wanted.clamp(1, CallId::MAX_INDEX)
+}
+
+/// Returns the initial window of each stream in bytes, for frames of at most `slot_len` bytes: at
+/// least two whole frames.
+pub(crate) fn initial_stream_window(slot_len: usize) -> u32 {
+    let two_frames = u32::try_from(slot_len.saturating_mul(2)).unwrap_or(u32::MAX);
+    STREAM_WINDOW.max(two_frames)
+}
+
+/// The parameters of a connection that both sides know after the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Version of the frame layout.
+    pub version: u32,
+    /// Unary calls that may be in flight at a time.
+    pub max_in_flight: u32,
+    /// Streams that may be open at a time. 0 if the version has no streams.
+    pub max_streams: u32,
+    /// Frames that the client may send before it receives further credits.
+    pub initial_credits: u32,
+}
+
+impl Agreed {
+    /// Returns true if the version has streams, cancellations and acknowledgement frames.
+    #[must_use]
+    pub const fn speaks_streams(&self) -> bool {
+        self.version >= STREAMS_SINCE
+    }
 }
 
 /// The client's session parameters.
@@ -40,6 +83,9 @@ pub struct ClientSession {
     /// The oldest version of the frame layout that the client speaks. 0 if it speaks only `version`.
     #[prost(uint32, tag = "3")]
     pub oldest_version: u32,
+    /// Bytes that the server may send on each stream before it receives a window grant.
+    #[prost(uint32, tag = "4")]
+    pub stream_window: u32,
 }
 
 /// The server's session parameters.
@@ -57,6 +103,12 @@ pub struct ServerSession {
     /// The methods that the server implements, each with its number on this connection.
     #[prost(message, repeated, tag = "4")]
     pub methods: Vec<NumberedMethod>,
+    /// Streams that may be open at a time.
+    #[prost(uint32, tag = "5")]
+    pub max_streams: u32,
+    /// Bytes that the client may send on each stream before it receives a window grant.
+    #[prost(uint32, tag = "6")]
+    pub stream_window: u32,
 }
 
 /// A method with its number.
@@ -68,16 +120,20 @@ pub struct NumberedMethod {
     /// The method's number on this connection.
     #[prost(uint32, tag = "2")]
     pub number: u32,
+    /// Which sides of the method stream: 0 neither, 1 the client, 2 the server, 3 both.
+    #[prost(uint32, tag = "3")]
+    pub kind: u32,
 }
 
 impl ClientSession {
     /// Creates the parameters of a client that speaks [`VERSIONS`].
     #[must_use]
-    pub fn new(max_in_flight: u32) -> Self {
+    pub fn new(max_in_flight: u32, stream_window: u32) -> Self {
         Self {
             version: VERSIONS.newest,
             max_in_flight,
             oldest_version: VERSIONS.oldest,
+            stream_window,
         }
     }
 
@@ -119,23 +175,27 @@ impl ClientSession {
 
 impl ServerSession {
     /// Creates the parameters of a server that implements `methods`, each with its number.
-    /// `version` is the one that [`ClientSession::accept`] returned.
+    /// `agreed.version` is the one that [`ClientSession::accept`] returned. Each side of a stream may
+    /// at first send `stream_window` bytes.
     #[must_use]
     pub fn new(
-        version: u32,
+        agreed: &Agreed,
+        stream_window: u32,
         methods: &[(u16, &'static MethodSpec)],
-        max_in_flight: u32,
-        initial_credits: u32,
     ) -> Self {
         let methods = methods.iter().map(|&(number, spec)| NumberedMethod {
             path: spec.path.to_owned(),
             number: number.into(),
+            kind: spec.kind.number(),
         });
+        let streams = agreed.speaks_streams();
         Self {
-            version,
-            max_in_flight,
-            initial_credits,
+            version: agreed.version,
+            max_in_flight: agreed.max_in_flight,
+            initial_credits: agreed.initial_credits,
             methods: methods.collect(),
+            max_streams: if streams { agreed.max_streams } else { 0 },
+            stream_window: if streams { stream_window } else { 0 },
         }
     }
 
@@ -160,33 +220,57 @@ impl ServerSession {
         Ok(session)
     }
 
-    /// Returns the method numbers by path. A number that does not fit in a frame header is left
-    /// out, so this side cannot call its method.
+    /// Returns the parameters of the connection.
+    #[must_use]
+    pub fn agreed(&self) -> Agreed {
+        let mut agreed = Agreed {
+            version: self.version,
+            max_in_flight: self.max_in_flight,
+            max_streams: self.max_streams,
+            initial_credits: self.initial_credits,
+        };
+        if !agreed.speaks_streams() {
+            agreed.max_streams = 0;
+        }
+        agreed
+    }
+
+    /// Returns the method numbers and kinds by path. A method whose number does not fit in a frame
+    /// header, or whose kind this side does not know, is left out, so this side cannot call it.
     #[must_use]
     pub fn numbers(&self) -> HashMap<String, (u16, MethodKind)> {
-        let number = |method: &NumberedMethod| u16::try_from(method.number).ok();
-        self.methods
-            .iter()
-            .filter_map(|method| Some((method.path.clone(), (number(method)?, MethodKind::Unary))))
-            .collect()
+        let methods = self.methods.iter().filter_map(|method| {
+            let number = u16::try_from(method.number).ok()?;
+            let kind = MethodKind::from_number(method.kind)?;
+            Some((method.path.clone(), (number, kind)))
+        });
+        methods.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::method::Idempotency;
 
     fn client(version: u32, oldest_version: u32) -> Vec<u8> {
         let session = ClientSession {
             version,
             max_in_flight: 1,
             oldest_version,
+            stream_window: 0,
         };
         session.encode_to_vec()
     }
 
     fn server(version: u32, max_in_flight: u32) -> Vec<u8> {
-        ServerSession::new(version, &[], max_in_flight, 1).encode_to_vec()
+        let agreed = Agreed {
+            version,
+            max_in_flight,
+            max_streams: 5,
+            initial_credits: 1,
+        };
+        ServerSession::new(&agreed, 70_000, &[]).encode_to_vec()
     }
 
     #[test]
@@ -208,16 +292,16 @@ mod tests {
         let refusal = ClientSession::accept(&client(1, 0)).unwrap_err();
         assert_eq!(
             refusal.reason,
-            "the client speaks version 1 of the frame layout, this server speaks version 2: upgrade the older side"
+            "the client speaks version 1 of the frame layout, this server speaks versions 2 to 3: upgrade the older side"
         );
         let refusal = ClientSession::accept(&client(9, 7)).unwrap_err();
         assert_eq!(
             refusal.reason,
-            "the client speaks versions 7 to 9 of the frame layout, this server speaks version 2: upgrade the older side"
+            "the client speaks versions 7 to 9 of the frame layout, this server speaks versions 2 to 3: upgrade the older side"
         );
         assert_eq!(
             ServerSession::accept(&server(1, 1)).unwrap_err(),
-            "the server chose version 1 of the frame layout, this client speaks version 2: upgrade the older side"
+            "the server chose version 1 of the frame layout, this client speaks versions 2 to 3: upgrade the older side"
         );
     }
 
@@ -234,12 +318,44 @@ mod tests {
     #[test]
     fn the_bytes_of_the_parameters_do_not_change() {
         assert_eq!(
-            ClientSession::new(300).encode_to_vec(),
-            [8, 2, 16, 172, 2, 24, 2]
+            ClientSession::new(300, 70_000).encode_to_vec(),
+            [8, 3, 16, 172, 2, 24, 2, 32, 240, 162, 4]
         );
         let version_1 = ClientSession::decode(&[8, 1, 16, 172, 2][..]).unwrap();
         assert_eq!(version_1.versions(), VersionRange::only(1));
         assert_eq!(version_1.max_in_flight, 300);
+        let (version_2, version) = ClientSession::accept(&[8, 2, 16, 172, 2, 24, 2]).unwrap();
+        assert_eq!((version, version_2.stream_window), (2, 0));
+        // A client of version 2 is sent nothing about streams.
         assert_eq!(server(2, 300), [8, 2, 16, 172, 2, 24, 1]);
+        assert_eq!(
+            server(3, 300),
+            [8, 3, 16, 172, 2, 24, 1, 40, 5, 48, 240, 162, 4]
+        );
+        let version_2 = ServerSession::accept(&server(2, 300)).unwrap();
+        assert_eq!(version_2.agreed().max_streams, 0);
+    }
+
+    #[test]
+    fn methods_are_numbered_with_their_kinds() {
+        static WATCH: MethodSpec = MethodSpec::new(
+            "a.B/Watch",
+            MethodKind::ServerStreaming,
+            Idempotency::Unknown,
+            "q",
+            "s",
+        );
+        let agreed = ServerSession::accept(&server(3, 1)).unwrap().agreed();
+        let mut session = ServerSession::new(&agreed, 1, &[(7, &WATCH)]);
+        let watch = (WATCH.path.to_owned(), (7, MethodKind::ServerStreaming));
+        let unknown = |path: &str, number, kind| NumberedMethod {
+            path: path.to_owned(),
+            number,
+            kind,
+        };
+        // Methods that this side cannot call.
+        let methods = [unknown("a.B/Kind", 8, 4), unknown("a.B/Number", 1 << 16, 0)];
+        session.methods.extend(methods);
+        assert_eq!(session.numbers(), HashMap::from([watch]));
     }
 }

@@ -7,7 +7,9 @@ use prost::Message;
 
 use crate::limits::Limits;
 use crate::method::MethodSpec;
-use crate::protocol::session::{ClientSession, ServerSession, clamp_in_flight};
+use crate::protocol::session::{
+    Agreed, ClientSession, ServerSession, clamp_in_flight, initial_stream_window,
+};
 use crate::protocol::shares::Shares;
 use crate::stats::Counter;
 use crate::transport::{Admission, Admitted, ConnectionQuota, Refusal};
@@ -18,6 +20,7 @@ pub(crate) struct ServerAdmission {
     methods: Vec<(u16, &'static MethodSpec)>,
     max_in_flight: u32,
     window: u32,
+    stream_window: u32,
     max_connections: usize,
     /// Limit over all pollers.
     max_total: Option<usize>,
@@ -37,6 +40,7 @@ impl ServerAdmission {
             methods,
             max_in_flight: clamp_in_flight(limits.max_in_flight),
             window: shares.initial_window,
+            stream_window: initial_stream_window(limits.slot_len),
             max_connections: shares.connections as usize,
             max_total: None,
             connections: (0..pollers).map(|_| Arc::default()).collect(),
@@ -93,8 +97,13 @@ impl ServerAdmission {
         }
         let quota = ConnectionQuota::acquire(count);
         let max_in_flight = client.max_in_flight.clamp(1, self.max_in_flight);
-        let window = self.window.min(max_in_flight);
-        let offer = ServerSession::new(version, &self.methods, max_in_flight, window);
+        let agreed = Agreed {
+            version,
+            max_in_flight,
+            max_streams: 0,
+            initial_credits: self.window.min(max_in_flight),
+        };
+        let offer = ServerSession::new(&agreed, self.stream_window, &self.methods);
         Ok(Admitted {
             poller,
             client_session: session.to_vec(),
@@ -118,7 +127,7 @@ mod tests {
         };
         let mut admission = ServerAdmission::new(&limits, Vec::new(), 2);
         admission.limit_connections(Some(3));
-        let session = ClientSession::new(8).encode_to_vec();
+        let session = ClientSession::new(8, 0).encode_to_vec();
         let mut admitted: Vec<_> = (0..3)
             .map(|_| admission.admit(&session).expect("there is capacity"))
             .collect();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::deadline::DeadlinePolicy;
 use crate::limits::{Intents, Keepalive, Waiting};
 use crate::service::dispatch::Service;
 use crate::transport::Fabric;
@@ -13,6 +14,7 @@ pub struct ServerBuilder<F> {
     pub(super) services: Vec<Arc<dyn Service>>,
     pub(super) intents: Intents,
     pub(super) max_concurrent_calls: Option<u32>,
+    pub(super) deadlines: DeadlinePolicy,
     pub(super) max_connections: Option<usize>,
     pub(super) pollers: usize,
     pub(super) cores: Option<Vec<usize>>,
@@ -38,6 +40,14 @@ impl<F: Fabric> ServerBuilder<F> {
     #[must_use]
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.intents.max_in_flight = calls;
+        self
+    }
+
+    /// Sets how many streams one connection may have open: see
+    /// [`Intents::max_streams`](crate::Intents::max_streams). Default: 256.
+    #[must_use]
+    pub fn max_streams(mut self, streams: u32) -> Self {
+        self.intents.max_streams = streams;
         self
     }
 
@@ -71,6 +81,14 @@ impl<F: Fabric> ServerBuilder<F> {
     #[must_use]
     pub fn max_concurrent_calls(mut self, calls: u32) -> Self {
         self.max_concurrent_calls = Some(calls);
+        self
+    }
+
+    /// Sets a default, an upper limit and a lower limit for the time of each call: see
+    /// [`DeadlinePolicy`]. Default: none of them.
+    #[must_use]
+    pub fn deadlines(mut self, policy: DeadlinePolicy) -> Self {
+        self.deadlines = policy;
         self
     }
 

@@ -21,6 +21,7 @@ pub use self::builder::ServerBuilder;
 pub use self::shutdown::Shutdown;
 use self::threads::PollerThreads;
 use self::watchdog::Watchdog;
+use crate::deadline::DeadlinePolicy;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
 use crate::stats::{BlockedMethods, Stats, StatsReader};
@@ -105,6 +106,7 @@ impl Server {
             services: Vec::new(),
             intents: Intents::default(),
             max_concurrent_calls: None,
+            deadlines: DeadlinePolicy::default(),
             max_connections: None,
             pollers: 1,
             cores: None,

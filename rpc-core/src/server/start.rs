@@ -55,6 +55,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 services: self.services.clone(),
                 intents: self.intents.clone(),
                 max_concurrent_calls: self.max_concurrent_calls,
+                deadlines: self.deadlines,
                 ready: ready.clone(),
                 started: threads.started(),
                 stop_signal: Arc::clone(&threads.stop_signal),

@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 use super::ServerError;
 use super::shutdown::{Shutdown, ShuttingDown};
 use crate::clock::Clock;
+use crate::deadline::DeadlinePolicy;
 use crate::driver::Driver;
 use crate::driver::running_handler::RunningHandler;
 use crate::driver::wakeup::Wakeup;
@@ -30,6 +31,7 @@ pub(super) struct PollerSetup<F: Fabric> {
     pub(super) services: Vec<Arc<dyn Service>>,
     pub(super) intents: Intents,
     pub(super) max_concurrent_calls: Option<u32>,
+    pub(super) deadlines: DeadlinePolicy,
     pub(super) ready: Sender<Result<Opened<F::Port>, ServerError>>,
     pub(super) started: Receiver<()>,
     pub(super) stop_signal: Arc<StopSignal>,
@@ -82,6 +84,7 @@ impl<F: Fabric> PollerSetup<F> {
         if let Some(calls) = self.max_concurrent_calls {
             methods.limit_concurrent_calls(calls);
         }
+        methods.set_deadline_policy(self.deadlines);
         let numbered = methods.numbered().collect();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
         let (wakeup, running_handler) = (

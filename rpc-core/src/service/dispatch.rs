@@ -8,14 +8,16 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use prost::Message;
-
 use super::handler::Handler;
-use super::unary::Unary;
+use super::handler_cells::HandlerCells;
+use super::input::{Input, Message, Messages, WithResponses};
 use crate::codec::{Codec, ProstCodec};
+use crate::deadline::DeadlinePolicy;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::status::Status;
+use crate::stream::responses::Responses;
+use crate::stream::streaming::Streaming;
 
 /// A service that a server can serve. Generated `…Server` types implement it.
 pub trait Service: Send + Sync + 'static {
@@ -31,6 +33,7 @@ pub trait Service: Send + Sync + 'static {
 pub struct Methods {
     entries: Vec<(&'static MethodSpec, Rc<dyn Handler>)>,
     max_concurrent_calls: Option<u32>,
+    deadline_policy: DeadlinePolicy,
 }
 
 impl Methods {
@@ -47,8 +50,8 @@ impl Methods {
         spec: &'static MethodSpec,
         handler: impl Fn(Request<Req>) -> F + 'static,
     ) where
-        Req: Message + Default + 'static,
-        Res: Message + Default + 'static,
+        Req: prost::Message + Default + 'static,
+        Res: prost::Message + Default + 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
     {
         self.unary_with(spec, ProstCodec, ProstCodec, handler);
@@ -69,8 +72,134 @@ impl Methods {
         Res: 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
     {
-        let handler = Unary::<_, F, Q, S, Req, Res>::new(handler);
+        self.add::<_, F, Message<Q, Req>, S, Res>(spec, handler);
+    }
+
+    /// Adds a client-streaming method, whose messages prost encodes and decodes. `handler` creates
+    /// the future of one call.
+    pub fn client_streaming<Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        handler: impl Fn(Request<Streaming<Req>>) -> F + 'static,
+    ) where
+        Req: prost::Message + Default + 'static,
+        Res: prost::Message + Default + 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + 'static,
+    {
+        self.client_streaming_with(spec, ProstCodec, ProstCodec, handler);
+    }
+
+    /// Adds a client-streaming method, with a codec for the requests and one for the response.
+    /// `handler` creates the future of one call.
+    pub fn client_streaming_with<Q, S, Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        handler: impl Fn(Request<Streaming<Req>>) -> F + 'static,
+    ) where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res> + 'static,
+        Req: 'static,
+        Res: 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + 'static,
+    {
+        self.add::<_, F, Messages<Q, Req>, S, Res>(spec, handler);
+    }
+
+    /// Adds a server-streaming method, whose messages prost encodes and decodes. `handler` creates
+    /// the future of one call, which sends the messages through its [`Responses`].
+    pub fn server_streaming<Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        handler: impl Fn(Request<Req>, Responses<ProstCodec, Res>) -> F + 'static,
+    ) where
+        Req: prost::Message + Default + 'static,
+        Res: prost::Message + Default + 'static,
+        F: Future<Output = Result<Response<()>, Status>> + 'static,
+    {
+        self.server_streaming_with(spec, ProstCodec, ProstCodec, handler);
+    }
+
+    /// Adds a server-streaming method, with a codec for the request and one for the responses.
+    /// `handler` creates the future of one call, which sends the messages through its
+    /// [`Responses`].
+    pub fn server_streaming_with<Q, S, Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        handler: impl Fn(Request<Req>, Responses<S, Res>) -> F + 'static,
+    ) where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res> + 'static,
+        Req: 'static,
+        Res: 'static,
+        F: Future<Output = Result<Response<()>, Status>> + 'static,
+    {
+        self.add::<_, F, WithResponses<Message<Q, Req>, S, Res>, ProstCodec, ()>(
+            spec,
+            move |(request, responses)| handler(request, responses),
+        );
+    }
+
+    /// Adds a method with streams in both directions, whose messages prost encodes and decodes.
+    /// `handler` creates the future of one call, which sends the messages through its
+    /// [`Responses`].
+    pub fn streaming<Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        handler: impl Fn(Request<Streaming<Req>>, Responses<ProstCodec, Res>) -> F + 'static,
+    ) where
+        Req: prost::Message + Default + 'static,
+        Res: prost::Message + Default + 'static,
+        F: Future<Output = Result<Response<()>, Status>> + 'static,
+    {
+        self.streaming_with(spec, ProstCodec, ProstCodec, handler);
+    }
+
+    /// Adds a method with streams in both directions, with a codec for the requests and one for the
+    /// responses. `handler` creates the future of one call, which sends the messages through its
+    /// [`Responses`].
+    pub fn streaming_with<Q, S, Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        handler: impl Fn(Request<Streaming<Req>>, Responses<S, Res>) -> F + 'static,
+    ) where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res> + 'static,
+        Req: 'static,
+        Res: 'static,
+        F: Future<Output = Result<Response<()>, Status>> + 'static,
+    {
+        self.add::<_, F, WithResponses<Messages<Q, Req>, S, Res>, ProstCodec, ()>(
+            spec,
+            move |(request, responses)| handler(request, responses),
+        );
+    }
+
+    fn add<H, F, I, S, Res>(&mut self, spec: &'static MethodSpec, handler: H)
+    where
+        H: Fn(I::Argument) -> F + 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + 'static,
+        I: Input + 'static,
+        S: Codec<Res> + 'static,
+        Res: 'static,
+    {
+        let handler = HandlerCells::<H, F, I, S, Res>::new(handler);
         self.entries.push((spec, Rc::new(handler)));
+    }
+
+    /// Sets the policy for the deadlines of all calls: see
+    /// [`ServerBuilder::deadlines`](crate::server::ServerBuilder::deadlines).
+    pub fn set_deadline_policy(&mut self, policy: DeadlinePolicy) {
+        self.deadline_policy = policy;
+    }
+
+    pub(crate) fn deadline_policy(&self) -> DeadlinePolicy {
+        self.deadline_policy
     }
 
     /// Limits how many handlers may run concurrently, over all methods: see

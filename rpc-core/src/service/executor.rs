@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::catch_panic::catch_panic;
+use crate::deadline;
 use crate::message::Response;
 use crate::status::Status;
 
@@ -74,8 +75,12 @@ impl<T> OnExecutor<T> {
     }
 
     /// Passes a handler's future to the executor and returns a future that waits for its outcome.
+    /// Calls that the handler makes on the executor inherit the deadline that is current here.
     /// Dropping the returned future wakes the handler's future, which is dropped when the executor
     /// next polls it.
+    ///
+    /// A handler with a stream of responses sends its messages from the executor's thread, and its
+    /// outcome is `Response<()>`.
     pub fn run<Res: Send + 'static>(
         &self,
         handler: impl Future<Output = Result<Response<Res>, Status>> + Send + 'static,
@@ -100,6 +105,7 @@ fn run_handler<Res: Send + 'static>(
 ) -> impl Future<Output = ()> + Send {
     // Created before the first poll, because an executor may drop the future without polling it.
     let outcome = Outcome(shared);
+    let deadline = deadline::current();
     async move {
         let outcome = outcome;
         let mut handler = pin!(Some(handler));
@@ -107,6 +113,7 @@ fn run_handler<Res: Send + 'static>(
             if !outcome.0.is_wanted(cx.waker()) {
                 return Poll::Ready(None);
             }
+            let _scope = deadline::enter(deadline);
             let polled = catch_panic(|| match handler.as_mut().as_pin_mut() {
                 Some(handler) => handler.poll(cx),
                 None => Poll::Pending,

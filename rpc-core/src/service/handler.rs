@@ -1,43 +1,22 @@
 //! [`Handler`]: a method as seen by the driver, with the types of its messages and futures erased.
 
+use std::sync::Arc;
 use std::task::Context;
 use std::time::Instant;
 
-use crate::codec::Codec;
-use crate::message::Response;
+pub(crate) use super::response_lengths::ResponseLengths;
+use crate::method::MethodKind;
 use crate::status::Status;
+use crate::stream::core::StreamCore;
 
 /// Identifies a pending future, or a response that was not sent yet, in its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandlerKey(pub(super) u32);
 
-/// Lengths in bytes of the parts of a response that follow the frame's header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ResponseLengths {
-    pub(crate) metadata: usize,
-    pub(crate) message: usize,
-}
-
 #[cfg(test)]
 impl HandlerKey {
     pub(crate) fn test(index: u32) -> Self {
         Self(index)
-    }
-}
-
-impl ResponseLengths {
-    #[inline]
-    pub(super) fn new<S: Codec<Res>, Res>(response: &Response<Res>) -> Result<Self, Status> {
-        let metadata = response.metadata().encoded_len();
-        if metadata > usize::from(u16::MAX) {
-            return Err(metadata_too_long(metadata));
-        }
-        let message = S::encoded_len(response.get_ref());
-        Ok(Self { metadata, message })
-    }
-
-    pub(crate) fn total(self) -> usize {
-        self.metadata + self.message
     }
 }
 
@@ -47,6 +26,8 @@ pub(crate) struct RawRequest<'a> {
     pub(crate) metadata: &'a [u8],
     pub(crate) message: &'a [u8],
     pub(crate) deadline: Option<Instant>,
+    /// The stream of a call that has one.
+    pub(crate) stream: Option<&'a Arc<StreamCore>>,
 }
 
 /// The state of a call after its handler was polled.
@@ -70,6 +51,9 @@ pub(crate) enum Served {
 /// that it got must be given back to exactly one of `resume`, `encode_response` (after
 /// [`Served::Long`]) or `discard`.
 pub(crate) trait Handler {
+    /// Returns which sides stream. The driver rejects requests of another kind.
+    fn kind(&self) -> MethodKind;
+
     /// Decodes the request, builds the handler's future and polls it once. Encodes the response into
     /// `out` if it is complete and fits.
     fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served;
@@ -86,12 +70,4 @@ pub(crate) trait Handler {
     /// Returns the number of pending futures and responses.
     #[cfg(feature = "test-util")]
     fn in_use(&self) -> usize;
-}
-
-#[cold]
-fn metadata_too_long(len: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "the response's metadata of {len} bytes exceeds the limit of {} bytes",
-        u16::MAX
-    ))
 }

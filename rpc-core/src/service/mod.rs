@@ -4,4 +4,6 @@ pub(crate) mod catch_panic;
 pub(crate) mod dispatch;
 pub(crate) mod executor;
 pub(crate) mod handler;
-mod unary;
+mod handler_cells;
+mod input;
+mod response_lengths;

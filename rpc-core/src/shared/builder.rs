@@ -107,6 +107,14 @@ impl<F: Fabric> ChannelBuilder<F> {
         self
     }
 
+    /// Sets how many streams one connection may have open: see
+    /// [`Intents::max_streams`](crate::Intents::max_streams). Default: 256.
+    #[must_use]
+    pub fn max_streams(mut self, streams: u32) -> Self {
+        self.intents.max_streams = streams;
+        self
+    }
+
     /// Sets how idle pollers wait: see [`Waiting`].
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.intents.waiting = waiting;

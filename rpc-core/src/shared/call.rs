@@ -13,7 +13,7 @@ use crate::client::encode::{RequestLengths, decode, write_request};
 use crate::clock::deadline_after;
 use crate::codec::Codec;
 use crate::driver::waiters::WaiterKey;
-use crate::message::{Request, Response, TimeAllowed};
+use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
 use crate::stats::is_sampled_here;
@@ -72,11 +72,8 @@ impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for SharedCall<'_, Q, S, Req
             State::New => {
                 let now = || this.shared.clock.now();
                 this.began = is_sampled_here().then(now);
-                this.deadline = match this.request.time_allowed() {
-                    TimeAllowed::Unlimited => None,
-                    TimeAllowed::For(timeout) => deadline_after(now(), timeout),
-                    TimeAllowed::Until(deadline) => Some(deadline),
-                };
+                let after = |timeout| deadline_after(now(), timeout);
+                this.deadline = this.request.deadline_of_call(after);
                 this.begin(this.shared.next_poller(), None, cx)
             }
             State::Waiting(handle, waiter) => this.begin(handle, Some(waiter), cx),

@@ -118,6 +118,45 @@ group! {
 }
 
 group! {
+    /// Streams: calls with any number of messages.
+    Streams read from StreamCounters
+    counters {
+        /// Streams opened, by this side or by clients.
+        opened,
+        /// Streams that have ended on both sides.
+        ended,
+        /// Frames sent with messages, grants, or the end of this side's messages.
+        frames_sent,
+        /// Frames received with the same.
+        frames_received,
+        /// Times that a stream waited for a credit of its connection.
+        stalled,
+    }
+    gauges {
+        /// Streams that are open now.
+        open,
+    }
+}
+
+group! {
+    /// Calls that their client has taken back, by how far they had got.
+    Cancels read from CancelCounters
+    counters {
+        /// Client: calls that were never sent.
+        never_sent,
+        /// Client: calls whose server was told.
+        in_flight,
+        /// Server: calls whose request still waited. It was not decoded.
+        before_start,
+        /// Server: calls whose handler was dropped.
+        running,
+        /// Server: calls that had been answered already.
+        too_late,
+    }
+    gauges {}
+}
+
+group! {
     /// Receives, and how many of them are promised.
     Credits read from CreditCounters
     counters {

@@ -40,7 +40,7 @@ pub(crate) use self::blocked::BlockedCounters;
 pub use self::blocked::{BlockedMethod, BlockedMethods};
 pub use self::counter::{Counter, Gauge};
 pub(crate) use self::groups::StallCounters;
-pub use self::groups::{Connections, Credits, Handlers, Stalls, Turns};
+pub use self::groups::{Cancels, Connections, Credits, Handlers, Stalls, Streams, Turns};
 pub use self::histogram::{LONGEST, Latencies};
 pub(crate) use self::permit_counters::PermitCounters;
 pub(crate) use self::poller_counters::{MethodCounters, PollerCounters, ServedCall};

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::counter::Counter;
 use super::groups::{
-    ConnectionCounters, CreditCounters, HandlerCounters, StallCounters, TurnCounters,
+    CancelCounters, ConnectionCounters, CreditCounters, HandlerCounters, StallCounters,
+    StreamCounters, TurnCounters,
 };
 use super::histogram::Histogram;
 use super::snapshot::{MethodStats, PollerStats};
@@ -28,6 +29,8 @@ pub(crate) struct PollerCounters {
     pub(crate) credits: CreditCounters,
     pub(crate) handlers: HandlerCounters,
     pub(crate) connections: ConnectionCounters,
+    pub(crate) streams: StreamCounters,
+    pub(crate) cancels: CancelCounters,
     /// Indexed by method number. The last entry counts numbers without a method.
     served: Box<[MethodCounters]>,
     /// In the order of the first calls. Locked for the first call of a method on a channel and for
@@ -84,6 +87,8 @@ impl PollerCounters {
             credits: CreditCounters::default(),
             handlers: HandlerCounters::default(),
             connections: ConnectionCounters::default(),
+            streams: StreamCounters::default(),
+            cancels: CancelCounters::default(),
             served: served
                 .chain([UNKNOWN_METHOD])
                 .map(MethodCounters::new)
@@ -190,6 +195,8 @@ impl PollerCounters {
             credits: self.credits.read(),
             handlers: self.handlers.read(),
             connections: self.connections.read(),
+            streams: self.streams.read(),
+            cancels: self.cancels.read(),
             transport: self.transport.counters(),
             slots: self.slots.read(),
         }

@@ -1,7 +1,7 @@
 //! [`Stats`]: a snapshot of the statistics, as plain data.
 
 use super::blocked::BlockedMethods;
-use super::groups::{Connections, Credits, Handlers, Stalls, Turns};
+use super::groups::{Cancels, Connections, Credits, Handlers, Stalls, Streams, Turns};
 use super::histogram::Latencies;
 use crate::status::Code;
 use crate::transport::{Counters, SlotsByState};
@@ -36,6 +36,10 @@ pub struct PollerStats {
     pub handlers: Handlers,
     /// Connections.
     pub connections: Connections,
+    /// Streams.
+    pub streams: Streams,
+    /// Calls that clients have taken back.
+    pub cancels: Cancels,
     /// The transport's counters.
     pub transport: Counters,
     /// The state of the transport's slots.
@@ -130,6 +134,8 @@ impl PollerStats {
             credits: self.credits.since(earlier.credits),
             handlers: self.handlers.since(earlier.handlers),
             connections: self.connections.since(earlier.connections),
+            streams: self.streams.since(earlier.streams),
+            cancels: self.cancels.since(earlier.cancels),
             transport: self.transport.since(&earlier.transport),
             slots: self.slots,
         }
@@ -144,6 +150,8 @@ impl PollerStats {
             credits: self.credits.plus(other.credits),
             handlers: self.handlers.plus(other.handlers),
             connections: self.connections.plus(other.connections),
+            streams: self.streams.plus(other.streams),
+            cancels: self.cancels.plus(other.cancels),
             transport: self.transport.plus(&other.transport),
             slots: [self.slots, other.slots].into_iter().sum(),
             ..self

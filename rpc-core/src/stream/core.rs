@@ -251,6 +251,11 @@ impl StreamCore {
         }
     }
 
+    /// Returns an end that [`poll_begun`](Self::poll_begun) has taken, for the reader.
+    pub(crate) fn put_back(&self, end: StreamEnd) {
+        self.lock().inbound.put_back(end);
+    }
+
     /// Ends a call that no driver has, and wakes whoever waits for it.
     pub(crate) fn end(&self, end: StreamEnd) {
         let wakers = self.lock().end(end);

@@ -20,8 +20,11 @@ use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::{Idempotency, MethodKind, MethodSpec};
 use crate::protocol::connection::Connection;
-use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
-use crate::protocol::session::{ClientSession, ServerSession};
+use crate::protocol::frame::{
+    CallId, ControlEntries, ControlEntry, Flags, FrameHeader, FrameKind, HEADER_LEN, INITIAL_LEN,
+    StatusBody, split_initial,
+};
+use crate::protocol::session::{Agreed, ClientSession, ServerSession};
 use crate::transport::ConnectionId;
 
 /// A script that is read from its beginning.
@@ -93,6 +96,19 @@ pub fn frame(bytes: &[u8]) {
             .expect("metadata that was decoded and encoded decodes again");
         assert!(again.iter().eq(metadata.iter()));
     }
+    if let Ok((initial, trailing)) = split_initial(metadata) {
+        assert_eq!(
+            INITIAL_LEN + initial.len() + trailing.len(),
+            metadata.len()
+        );
+    }
+    match ControlEntries::parse(message) {
+        Ok(entries) => {
+            let again: Vec<u8> = entries.flat_map(ControlEntry::encode).collect();
+            assert_eq!(again, message);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
     if let Ok(body) = StatusBody::decode(message) {
         assert_eq!(StatusBody::decode(&*body.encode_to_vec()), Ok(body));
     }
@@ -112,68 +128,145 @@ pub fn session(bytes: &[u8]) {
 /// Tests the protocol state of one connection, in either role, with headers in any order.
 pub fn connection(bytes: &[u8]) {
     let mut script = Script::new(bytes);
-    let is_client = script.byte().is_multiple_of(2);
+    let shape = script.byte();
     let (granted, limit) = (u32::from(script.byte()), u32::from(script.byte()) + 1);
-    // A driver never grants more credits than the in-flight limit.
-    let granted = granted.min(limit);
-    let mut connection = if is_client {
-        Connection::client(granted, limit)
-    } else {
-        Connection::server(granted, limit)
+    let agreed = Agreed {
+        version: if shape & 2 == 0 { 3 } else { 2 },
+        max_in_flight: limit,
+        max_streams: if shape & 2 == 0 { limit } else { 0 },
+        // A driver never grants more credits than the in-flight limit.
+        initial_credits: granted.min(limit),
     };
-    // Client: requests taken, and neither sent nor reverted. Server: requests received, and neither
-    // released nor responded to.
-    let (mut taken, mut received, mut pending_responses) = (0_u32, 0_u32, 0_u32);
+    let (connection, max_window) = if shape & 1 == 0 {
+        (Connection::client(&agreed), 256)
+    } else {
+        (Connection::server(&agreed), limit)
+    };
+    let mut one_side = OneSide {
+        connection,
+        is_client: shape & 1 == 0,
+        taken: 0,
+        streams_taken: 0,
+        received: 0,
+        pending: 0,
+    };
     while let Some(step) = script.step() {
+        if !one_side.step(step, &mut script) {
+            return;
+        }
+        let OneSide {
+            connection,
+            received,
+            pending,
+            ..
+        } = &one_side;
+        assert!(connection.requests_allowed() <= limit);
+        assert!(connection.window_len() <= max_window);
+        assert!(connection.streams() <= connection.max_streams());
+        assert!(*pending <= limit, "more calls than the agreed limit");
+        assert!(*received <= connection.window_len(), "more than was granted");
+        assert!(connection.wants_ack_frame() <= connection.speaks_streams());
+    }
+}
+
+/// A connection, and what this side has still to do.
+struct OneSide {
+    connection: Connection,
+    is_client: bool,
+    /// Client: requests taken, and neither sent nor reverted.
+    taken: u32,
+    /// The same for requests that open a stream.
+    streams_taken: u32,
+    /// Frames received that took a credit, and not released.
+    received: u32,
+    /// Server: unary requests received, and not responded to.
+    pending: u32,
+}
+
+impl OneSide {
+    /// Takes a step. Returns false if the connection has ended.
+    fn step(&mut self, step: u8, script: &mut Script<'_>) -> bool {
+        let connection = &mut self.connection;
         match step % 8 {
             0..=2 => {
-                let Ok((header, ..)) = FrameHeader::parse(&header_of(&mut script)) else {
-                    continue;
+                let Ok((header, ..)) = FrameHeader::parse(&header_of(script)) else {
+                    return true;
                 };
                 if let Err(error) = connection.handle_header(&header) {
                     // The connection ends; capacity taken for unsent calls is returned.
                     assert!(!error.to_string().is_empty());
-                    (0..taken).for_each(|_| connection.return_request_credit());
-                    return;
+                    (0..self.taken).for_each(|_| connection.return_request_credit());
+                    (0..self.streams_taken).for_each(|_| connection.return_stream());
+                    return false;
                 }
-                if header.kind == FrameKind::Request {
-                    received += 1;
-                    pending_responses += 1;
+                let is_stream = header.flags.contains(Flags::STREAM);
+                let (is_request, is_response, is_message) = (
+                    header.kind == FrameKind::Request,
+                    header.kind == FrameKind::Response,
+                    header.kind == FrameKind::Message,
+                );
+                let takes_credit = is_request || is_message || (is_response && is_stream);
+                self.received += u32::from(takes_credit);
+                self.pending += u32::from(is_request && !is_stream);
+            }
+            3 if self.is_client && step & 8 == 0 => {
+                self.taken += u32::from(connection.take_request());
+            }
+            3 if self.is_client => self.streams_taken += u32::from(connection.take_stream()),
+            3 if connection.take_message() => {
+                let (kind, flags) = match step & 8 {
+                    0 => (FrameKind::Message, Flags::NONE),
+                    _ if connection.streams() == 0 => {
+                        connection.return_message_credit();
+                        return true;
+                    }
+                    _ => (FrameKind::Response, Flags::STREAM),
+                };
+                connection.next_header_with(kind, flags, CallId(0), 0);
+            }
+            4 if step & 16 != 0 && self.streams_taken > 0 => {
+                self.streams_taken -= 1;
+                if step & 8 == 0 {
+                    connection.return_stream();
+                } else {
+                    let (kind, flags) = (FrameKind::Request, Flags::STREAM);
+                    connection.next_header_with(kind, flags, CallId(0), 0);
                 }
             }
-            3 => taken += u32::from(connection.take_request()),
-            4 if taken > 0 => {
-                taken -= 1;
+            4 if self.taken > 0 => {
+                self.taken -= 1;
                 if step & 8 == 0 {
                     connection.return_request_credit();
                 } else {
                     connection.next_header(FrameKind::Request, CallId(0), 0);
                 }
             }
-            5 if received > 0 => {
-                received -= 1;
-                connection.release_request();
+            5 if self.received > 0 => {
+                self.received -= 1;
+                connection.release_receive();
             }
-            6 if pending_responses > 0 => {
-                pending_responses -= 1;
+            6 if self.pending > 0 => {
+                self.pending -= 1;
                 connection.next_header(FrameKind::Response, CallId(0), 0);
             }
-            7 if connection.wants_credit_frame() => {
-                connection.next_header(FrameKind::Credit, CallId(0), 0);
+            7 if step & 8 != 0 => {
+                connection.become_idle();
+                connection.take_freed();
             }
+            7 if connection.wants_control_frame() => {
+                connection.next_header(FrameKind::Control, CallId(0), 0);
+            }
+            7 if connection.wants_ack_frame() => {
+                connection.next_header(FrameKind::Acknowledgement, CallId(0), 0);
+            }
+            7 if connection.wants_window() => connection.open_window(script.byte().into()),
             7 => {
                 let growth = connection.wants_growth(u32::from(script.byte()));
                 connection.grow(growth);
             }
             _ => {}
         }
-        assert!(connection.requests_allowed() <= limit);
-        assert!(connection.window_len() <= limit);
-        assert!(
-            pending_responses <= limit,
-            "more calls than the agreed limit"
-        );
-        assert!(received <= connection.window_len(), "more than was granted");
+        true
     }
 }
 
@@ -181,14 +274,18 @@ pub fn connection(bytes: &[u8]) {
 fn header_of(script: &mut Script<'_>) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     let shape = script.byte();
-    header[0] = shape % 4;
-    header[1] = shape >> 4;
+    header[0] = shape % 8;
+    // Mostly the flags of version 2, of which each is a bit here, or one of the others.
+    header[1] = match shape >> 4 {
+        flags @ 0..=11 => flags,
+        bit => 0x10 << (bit - 12),
+    };
     header[2] = script.byte();
     header[4] = script.byte();
     // The generation in the call's id.
     header[6] = script.byte() << 4;
     header[8] = script.byte();
-    if shape & 4 != 0 {
+    if shape & 8 != 0 {
         let at = usize::from(script.byte()) % HEADER_LEN;
         header[at] = script.byte();
     }

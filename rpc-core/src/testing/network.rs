@@ -192,7 +192,7 @@ fn limits_of(intents: &Intents) -> Limits {
         slot_len: intents.max_message_len + FRAME_OVERHEAD,
         // Short enough that the messages of tests are sent both ways.
         max_inline_len: 64,
-        receives_posted: 256,
+        receives_posted: 320,
         receives_reserved: 64,
         receives_held: 64,
         send_slots: 128,
@@ -201,6 +201,7 @@ fn limits_of(intents: &Intents) -> Limits {
         completion_queue_depth: u32::MAX,
         max_connections: intents.connections,
         max_in_flight: intents.max_in_flight,
+        max_streams: intents.max_streams,
         ..Limits::default()
     }
 }

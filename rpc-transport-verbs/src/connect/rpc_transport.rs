@@ -62,6 +62,11 @@ impl Transport for VerbsTransport {
             .send_inline(connection, frame)
     }
 
+    fn longest_frame(&self, connection: ConnectionId) -> usize {
+        let lane = self.lane_ref(connection.index);
+        lane.map_or(0, |lane| lane.longest_frame(connection))
+    }
+
     #[inline]
     fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
         self.lane(connection.index)

@@ -80,6 +80,13 @@ impl Lane {
         }
     }
 
+    /// Returns the length of the longest frame that both sides' slots can hold; 0 if the connection
+    /// has ended.
+    pub(crate) fn longest_frame(&self, id: ConnectionId) -> usize {
+        let connection = self.connections.get_ref(id);
+        connection.map_or(0, |connection| connection.frame_limit)
+    }
+
     #[inline]
     pub(crate) fn reserve_slot(
         &mut self,

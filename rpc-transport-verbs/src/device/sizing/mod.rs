@@ -106,6 +106,7 @@ impl Plan {
                 completion_queue_depth: completions,
                 max_connections: connections,
                 max_in_flight,
+                max_streams: intents.max_streams,
                 keepalive: intents.keepalive.map(Keepalive::effective),
                 clamped: budget.clamp(&receives, attributes).into_iter().collect(),
                 others: Vec::new(),

@@ -251,6 +251,10 @@ impl Transport for SimulatedTransport {
         self.verbs.release(buf);
     }
 
+    fn longest_frame(&self, connection: ConnectionId) -> usize {
+        self.verbs.longest_frame(connection)
+    }
+
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {
         match (&self.clock, self.peer_clocks.get(&connection)) {
             (Some(clock), Some(measured)) => Some(measured.peer_clock(clock.now())),

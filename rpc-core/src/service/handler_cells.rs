@@ -1,4 +1,8 @@
-//! [`Unary`]: a unary method with its message types, and the futures of its handlers.
+//! [`HandlerCells`]: a method with its message types, and the futures of its handlers.
+//!
+//! The four kinds of methods differ in what their handlers take ([`Input`]). All handlers are one
+//! future each, whose outcome is a response: with a message, or `Response<()>` if the messages have
+//! gone through [`Responses`](crate::Responses).
 //!
 //! The future of a call is built in a cell and stays there until it completes. Cells are boxed once
 //! and refilled with [`Pin::set`], so a method allocates nothing after warm-up.
@@ -8,58 +12,69 @@
 //! `INTERNAL` for that call alone.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use slab::Slab;
 
 use super::catch_panic::catch_panic;
-use super::handler::{Handler, HandlerKey, RawRequest, ResponseLengths, Served};
-use crate::codec::{Codec, LengthChanged};
-use crate::message::{Request, Response};
-use crate::metadata::Metadata;
+use super::handler::{Handler, HandlerKey, RawRequest, Served};
+use super::input::Input;
+use super::response_lengths::{ResponseLengths, encode};
+use crate::codec::Codec;
+use crate::deadline;
+use crate::message::Response;
+use crate::method::MethodKind;
 use crate::status::Status;
 
 /// Memory for a handler's future, which is reused. Boxed, so that a future stays where it is from its
 /// first poll until it completes.
 type FutureCell<F> = Pin<Box<Option<F>>>;
 
-pub(super) struct Unary<H, F, Q, S, Req, Res> {
+pub(super) struct HandlerCells<H, F, I, S, Res> {
     make: H,
     /// Cells without a future.
     free: RefCell<Vec<FutureCell<F>>>,
     /// The futures that are pending, and the responses that wait for a send slot.
     kept: RefCell<Slab<Kept<F, Res>>>,
-    /// `Q` decodes the request, `S` encodes the response.
-    codecs: PhantomData<fn(Q, S, Req)>,
+    /// `I` makes the handler's argument, `S` encodes the response.
+    input_and_codec: PhantomData<fn(I, S)>,
 }
 
 enum Kept<F, Res> {
-    Future(FutureCell<F>),
+    /// With the deadline of its call.
+    Future(FutureCell<F>, Option<Instant>),
     Response(Response<Res>),
     /// The future is being polled.
     Polling,
 }
 
-impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res> {
+impl<H, F, I, S, Res> HandlerCells<H, F, I, S, Res> {
     pub(super) fn new(make: H) -> Self {
         Self {
             make,
             free: RefCell::default(),
             kept: RefCell::default(),
-            codecs: PhantomData,
+            input_and_codec: PhantomData,
         }
     }
 }
 
-impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res>
+impl<H, F, I, S, Res> HandlerCells<H, F, I, S, Res>
 where
     F: Future<Output = Result<Response<Res>, Status>>,
+    I: Input,
     S: Codec<Res>,
 {
+    #[inline(always)]
+    fn lengths(&self, response: &Response<Res>) -> Result<ResponseLengths, Status> {
+        let is_stream = const { I::KIND.server_streams() };
+        ResponseLengths::new::<S, Res>(response, is_stream)
+    }
+
     #[inline]
     fn free_cell(&self) -> FutureCell<F> {
         let cell = self.free.borrow_mut().pop();
@@ -88,10 +103,11 @@ where
         mut cell: FutureCell<F>,
         polled: Result<Result<Option<Served>, Status>, Status>,
         key: Option<HandlerKey>,
+        deadline: Option<Instant>,
     ) -> Served {
         let served = match polled {
             Ok(Ok(Some(served))) => served,
-            Ok(Ok(None)) => return Served::Pending(self.keep_future(cell, key)),
+            Ok(Ok(None)) => return Served::Pending(self.keep_future(cell, key, deadline)),
             Ok(Err(status)) => Served::Failed(status),
             Err(panicked) => {
                 // The future may have panicked before or during its drop. It is not dropped twice.
@@ -124,7 +140,7 @@ where
         cell.set(None);
         // The response is moved only if it does not fit.
         if let Ok(response) = &outcome {
-            let len = ResponseLengths::new::<S, Res>(response)?;
+            let len = self.lengths(response)?;
             if let Some(out) = out.get_mut(..len.total()) {
                 encode::<S, Res>(response, len, out)?;
                 return Ok(Some(Served::Encoded(len)));
@@ -135,14 +151,19 @@ where
 
     #[cold]
     fn keep_response(&self, response: Response<Res>) -> Result<Option<Served>, Status> {
-        let len = ResponseLengths::new::<S, Res>(&response)?;
+        let len = self.lengths(&response)?;
         let key = self.keep(Kept::Response(response));
         Ok(Some(Served::Long(key, len)))
     }
 
     #[cold]
-    fn keep_future(&self, cell: FutureCell<F>, key: Option<HandlerKey>) -> HandlerKey {
-        let future = Kept::Future(cell);
+    fn keep_future(
+        &self,
+        cell: FutureCell<F>,
+        key: Option<HandlerKey>,
+        deadline: Option<Instant>,
+    ) -> HandlerKey {
+        let future = Kept::Future(cell, deadline);
         match key {
             Some(key) => {
                 self.kept.borrow_mut()[key.0 as usize] = future;
@@ -153,61 +174,47 @@ where
     }
 }
 
-/// Encodes metadata and message into a buffer of exactly their total length.
-#[inline(always)]
-fn encode<S: Codec<Res>, Res>(
-    response: &Response<Res>,
-    len: ResponseLengths,
-    out: &mut [u8],
-) -> Result<(), Status> {
-    let (metadata, message) = out.split_at_mut(len.metadata);
-    response.metadata().encode(metadata);
-    S::encode(response.get_ref(), message).map_err(|LengthChanged| {
-        Status::internal(
-            "the encoded length of the response changed between two calls of `encoded_len`",
-        )
-    })
-}
-
 #[cold]
 fn missing() -> Status {
     Status::internal("the handler's future is missing. This is a bug in Verbline")
 }
 
-impl<H, F, Q, S, Req, Res> Handler for Unary<H, F, Q, S, Req, Res>
+impl<H, F, I, S, Res> Handler for HandlerCells<H, F, I, S, Res>
 where
-    H: Fn(Request<Req>) -> F,
+    H: Fn(I::Argument) -> F,
     F: Future<Output = Result<Response<Res>, Status>>,
-    Q: Codec<Req>,
+    I: Input,
     S: Codec<Res>,
 {
+    fn kind(&self) -> MethodKind {
+        I::KIND
+    }
+
     fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
         let mut cell = self.free_cell();
         let mut has_started = false;
         let polled = catch_panic(|| {
-            let undecodable = |error: &dyn fmt::Display| {
-                Status::internal(format!("cannot decode the request: {error}"))
-            };
-            let metadata =
-                Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
-            let message = Q::decode(request.message).map_err(|error| undecodable(&error))?;
-            let request = Request::received(message, metadata, request.deadline);
+            let argument = I::receive(request)?;
             has_started = true;
-            cell.as_mut().set(Some((self.make)(request)));
+            let _scope = deadline::enter(request.deadline);
+            cell.as_mut().set(Some((self.make)(argument)));
             self.poll_and_encode(cell.as_mut(), cx, out)
         });
-        match self.after_poll(cell, polled, None) {
+        match self.after_poll(cell, polled, None, request.deadline) {
             Served::Failed(status) if !has_started => Served::Undecodable(status),
             served => served,
         }
     }
 
     fn resume(&self, key: HandlerKey, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
-        let Kept::Future(mut cell) = self.begin_poll(key) else {
+        let Kept::Future(mut cell, deadline) = self.begin_poll(key) else {
             return Served::Failed(missing());
         };
-        let polled = catch_panic(|| self.poll_and_encode(cell.as_mut(), cx, out));
-        self.after_poll(cell, polled, Some(key))
+        let polled = catch_panic(|| {
+            let _scope = deadline::enter(deadline);
+            self.poll_and_encode(cell.as_mut(), cx, out)
+        });
+        self.after_poll(cell, polled, Some(key), deadline)
     }
 
     fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status> {
@@ -217,9 +224,9 @@ where
             ));
         };
         catch_panic(|| {
-            let metadata = response.metadata().encoded_len();
-            let message = out.len().saturating_sub(metadata);
-            encode::<S, Res>(&response, ResponseLengths { metadata, message }, out)?;
+            let is_stream = const { I::KIND.server_streams() };
+            let len = ResponseLengths::within(&response, is_stream, out.len());
+            encode::<S, Res>(&response, len, out)?;
             drop(response);
             Ok(())
         })?
@@ -228,7 +235,7 @@ where
     fn discard(&self, key: HandlerKey) {
         let kept = self.take_kept(key);
         let dropped = catch_panic(|| match kept {
-            Some(Kept::Future(mut cell)) => {
+            Some(Kept::Future(mut cell, _)) => {
                 cell.as_mut().set(None);
                 Some(cell)
             }

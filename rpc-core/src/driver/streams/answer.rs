@@ -1,0 +1,109 @@
+//! The answer to a stream: the outcome of its handler, sent after all of its messages.
+//!
+//! An answer takes a credit of the connection, so that idle streams cost their clients no receives.
+
+use super::super::responses::{Blocked, BlockedResponse, Started};
+use super::super::tasks::IncomingCall;
+use super::super::{Driver, State};
+use super::{Phase, StreamKey};
+use crate::protocol::frame::HEADER_LEN;
+use crate::service::handler::Served;
+use crate::status::Status;
+use crate::transport::Transport;
+
+impl<T: Transport> Driver<T> {
+    /// Keeps the outcome of a handler that has completed until the stream's messages are sent.
+    /// `frame` holds the response if it was encoded.
+    pub(in super::super) fn answer_stream(
+        &self,
+        key: StreamKey,
+        outcome: Served,
+        frame: &mut [u8],
+    ) {
+        let answer = match outcome {
+            Served::Encoded(len) => BlockedResponse::Encoded {
+                frame: frame[..HEADER_LEN + len.total()].into(),
+                len,
+            },
+            Served::Long(handler_key, len) => BlockedResponse::Kept { handler_key, len },
+            Served::Failed(status) => BlockedResponse::Failed(status, Started::Maybe),
+            Served::Undecodable(status) => BlockedResponse::Failed(status, Started::NOT),
+            // The caller parks the handler.
+            Served::Pending(_) => return,
+        };
+        let state = &mut *self.state.borrow_mut();
+        if let Some(stream) = state.streams.get_mut(key)
+            && let Phase::Serving(serving) = &mut stream.phase
+        {
+            serving.task = None;
+            serving.answer = Some(answer);
+        }
+        state.streams.queue(key);
+    }
+
+    /// Answers a stream, and discards the messages that have not been sent.
+    pub(in super::super) fn answer_unsent(&self, key: StreamKey, answer: BlockedResponse) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let mut replaced = None;
+        let mut sender = None;
+        if let Some(stream) = state.streams.get_mut(key)
+            && let Phase::Serving(serving) = &mut stream.phase
+        {
+            serving.task = None;
+            replaced = serving.answer.replace(answer);
+            sender = stream.core.lock().stop_sending();
+        }
+        state.streams.queue(key);
+        let served = state.served_of(key);
+        drop(borrowed);
+        if let (Some(BlockedResponse::Kept { handler_key, .. }), Some(call)) = (replaced, served) {
+            self.discard_handler(call.served.method, handler_key);
+        }
+        if let Some(sender) = sender {
+            sender.wake();
+        }
+    }
+
+    /// Answers a stream with a status, and discards the messages that have not been sent.
+    pub(in super::super) fn fail_stream(&self, key: StreamKey, status: Status, started: Started) {
+        self.answer_unsent(key, BlockedResponse::Failed(status, started));
+    }
+
+    /// Sends the answer of a stream that has taken a credit for it.
+    pub(super) fn send_answer(&self, key: StreamKey) {
+        let taken = self.state.borrow_mut().take_answer(key);
+        let Some(Blocked { call, response }) = taken else {
+            return;
+        };
+        self.respond_blocked(call, response);
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Returns the call of a stream that has been counted.
+    pub(super) fn served_of(&mut self, key: StreamKey) -> Option<IncomingCall> {
+        let stream = self.streams.get_mut(key)?;
+        let Phase::Serving(serving) = &stream.phase else {
+            return None;
+        };
+        Some(IncomingCall {
+            link: stream.link,
+            call: serving.call,
+            served: serving.served?,
+            stream: Some(key),
+        })
+    }
+
+    /// Removes a stream whose answer is sent now, and returns the answer.
+    fn take_answer(&mut self, key: StreamKey) -> Option<Blocked> {
+        let call = self.served_of(key)?;
+        let stream = self.streams.get_mut(key)?;
+        let Phase::Serving(serving) = &mut stream.phase else {
+            return None;
+        };
+        let response = serving.answer.take()?;
+        self.remove_stream(key);
+        Some(Blocked { call, response })
+    }
+}

@@ -1,0 +1,94 @@
+//! Calls that are taken back: the client tells the server, which drops the handler.
+//!
+//! Cancels of many calls share a control frame. A call that is cancelled still ends with exactly one
+//! response: `CANCELLED`, or the response that has crossed the cancel.
+
+use super::super::link::LinkKey;
+use super::super::responses::Started;
+use super::super::{Driver, State};
+use super::{Phase, StreamKey, Streams};
+use crate::driver::tasks::TaskKey;
+use crate::protocol::frame::CallId;
+use crate::status::Status;
+use crate::transport::Transport;
+
+impl<T: Transport> Driver<T> {
+    /// Ends the calls that a client has cancelled.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn cancel_calls(&self, link: LinkKey, calls: &[CallId]) {
+        for &call in calls {
+            self.cancel_served(link, call);
+        }
+    }
+
+    fn cancel_served(&self, link: LinkKey, call: CallId) {
+        let cancels = &self.counters.cancels;
+        let stream = self.state.borrow().stream_of(link, call);
+        let queued = self.state.borrow_mut().take_queued(link, call);
+        if let Some(request) = queued {
+            // Not decoded, and its handler never begins.
+            cancels.before_start.add(1);
+            let status = Status::cancelled("the client cancelled the call; it did not run");
+            return match stream {
+                Some(key) => {
+                    self.release_request(link, request.buf);
+                    self.state.borrow_mut().set_served(key, request.served);
+                    self.fail_stream(key, status, Started::NOT);
+                }
+                None => {
+                    let (header, served) = (request.header, request.served);
+                    self.refuse(link, &header, served, request.buf, status, Started::NOT);
+                }
+            };
+        }
+        let status = || Status::cancelled("the client cancelled the call");
+        if let Some(key) = stream {
+            cancels.running.add(1);
+            return self.end_handler(key, status(), Started::Maybe);
+        }
+        let task = self.tasks.borrow_mut().take_call(link, call);
+        let Some(task) = task else {
+            // The response has crossed the cancel.
+            return cancels.too_late.add_one();
+        };
+        cancels.running.add(1);
+        if let Some(timer) = task.timer {
+            self.state.borrow_mut().timers.cancel(timer);
+        }
+        self.discard(&task);
+        self.respond_status(&task.call, status());
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Tells the server of a call that its client does not want any more.
+    pub(in super::super) fn cancel_call(&mut self, link: LinkKey, call: CallId) {
+        let Some(entry) = self.links.get_mut(link.index()) else {
+            return;
+        };
+        self.counters.cancels.in_flight.add(1);
+        if entry.connection.speaks_streams() && entry.ended.is_none() {
+            entry.streams.cancels.push(call);
+            self.owe(link);
+        }
+    }
+
+    fn set_served(&mut self, key: StreamKey, served: crate::stats::ServedCall) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && let Phase::Serving(serving) = &mut stream.phase
+        {
+            serving.served = Some(served);
+        }
+    }
+}
+
+impl Streams {
+    /// Takes the handler of a stream, which is then dropped.
+    pub(super) fn take_task(&mut self, key: StreamKey) -> Option<TaskKey> {
+        match &mut self.get_mut(key)?.phase {
+            Phase::Serving(serving) => serving.task.take(),
+            _ => None,
+        }
+    }
+}

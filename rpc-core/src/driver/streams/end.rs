@@ -1,0 +1,210 @@
+//! A stream ends: by its response, a deadline, or the end of its connection.
+
+use std::mem;
+
+use super::super::link::LinkKey;
+use super::super::responses::{BlockedResponse, Started};
+use super::super::{Driver, State};
+use super::{Phase, StreamKey};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::frame::{FrameHeader, HEADER_LEN, ResponseHead};
+use crate::status::Status;
+use crate::stream::inbound::StreamEnd;
+use crate::transport::{CloseReason, Transport};
+
+impl<T: Transport> Driver<T> {
+    /// Ends a stream whose deadline has passed.
+    pub(in super::super) fn expire_stream(&self, key: StreamKey) {
+        let mut state = self.state.borrow_mut();
+        let Some(stream) = state.streams.get_mut(key) else {
+            return;
+        };
+        stream.timer = None;
+        let execution = match &stream.phase {
+            Phase::Opening(_) => Execution::NeverSent,
+            Phase::Sent { .. } | Phase::Abandoned { .. } => Execution::MayHaveRun,
+            Phase::Serving(_) => {
+                drop(state);
+                let status = Status::deadline_exceeded("the deadline passed before the call ended");
+                return self.end_handler(key, status, Started::Maybe);
+            }
+        };
+        let error = CallError::new(Cause::DeadlineExceeded, execution);
+        state.abandon_stream(key, Some(error));
+    }
+
+    /// Drops the handler of a stream if it still runs, and answers the stream with `status`.
+    pub(in super::super) fn end_handler(&self, key: StreamKey, status: Status, started: Started) {
+        let task = self.state.borrow_mut().streams.take_task(key);
+        let task = task.and_then(|task| self.tasks.borrow_mut().expire(task));
+        if let Some(task) = task {
+            self.discard(&task);
+        }
+        self.answer_unsent(key, BlockedResponse::Failed(status, started));
+    }
+
+    /// Ends the streams of a connection that has ended. The handlers of a server's streams have been
+    /// dropped.
+    pub(in super::super) fn end_streams_of(&self, link: LinkKey) {
+        let reason = self.close_reason(link).unwrap_or(CloseReason::Local);
+        let keys = self.state.borrow().streams.keys_of(link);
+        for key in keys {
+            let mut borrowed = self.state.borrow_mut();
+            let call = borrowed.served_of(key);
+            let kept = borrowed.end_with_connection(key, &reason);
+            drop(borrowed);
+            if let (Some(call), Some(kept)) = (call, kept) {
+                self.counters.dropped(call.served.method);
+                if let BlockedResponse::Kept { handler_key, .. } = kept {
+                    self.discard_handler(call.served.method, handler_key);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Ends the stream that a response belongs to. Wakers are collected.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn complete_stream(
+        &mut self,
+        link: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) {
+        let call = header.call;
+        let Some(key) = self.stream_of(link, call) else {
+            return self.close_for_violation(link, buf, ProtocolError::UnknownCall { call });
+        };
+        let body = buf.as_ref()[HEADER_LEN..].to_vec();
+        let head = ResponseHead::of(header);
+        self.end_core(key, StreamEnd::Response { head, body });
+        if let Some(stream) = self.streams.get_mut(key)
+            && let Phase::Sent { counters, .. } = &stream.phase
+        {
+            counters.end(header.selector);
+        }
+        self.remove_stream(key);
+        self.release_received(link, buf);
+    }
+
+    /// Ends a client's stream on this side: with `error`, or because the application has dropped it.
+    /// If the server has its request, the call is cancelled, and its response is still to come.
+    pub(super) fn abandon_stream(&mut self, key: StreamKey, error: Option<CallError>) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        let link = stream.link;
+        let count = |counters: &crate::stats::MethodCounters| match &error {
+            Some(error) => counters.end(error.code().number()),
+            None => counters.drop_one(),
+        };
+        let sent = match &stream.phase {
+            Phase::Opening(request) => {
+                count(&request.counters);
+                None
+            }
+            Phase::Sent { call, counters } => {
+                count(counters);
+                Some(*call)
+            }
+            Phase::Abandoned { .. } | Phase::Serving(_) => return,
+        };
+        if let Some(timer) = stream.timer.take() {
+            self.timers.cancel(timer);
+        }
+        let dropped = || CallError::new(Cause::Cancelled, Execution::MayHaveRun);
+        let end = StreamEnd::Failed(error.unwrap_or_else(dropped));
+        self.end_core(key, end);
+        let Some(call) = sent else {
+            self.counters.cancels.never_sent.add(1);
+            return self.remove_stream(key);
+        };
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.phase = Phase::Abandoned { call };
+        }
+        self.cancel_call(link, call);
+    }
+
+    /// Fails a stream that has not been opened, because its server shuts down.
+    #[cold]
+    pub(super) fn fail_going_away(&mut self, key: StreamKey) {
+        let cause = Cause::Disconnected(CloseReason::GoingAway);
+        let error = CallError::new(cause, Execution::NeverSent);
+        self.abandon_stream(key, Some(error));
+    }
+
+    /// Ends both directions for the application. Collects the wakers.
+    fn end_core(&mut self, key: StreamKey, end: StreamEnd) {
+        if let Some(stream) = self.streams.get_mut(key) {
+            let wakers = stream.core.lock().end(end);
+            self.wakers.extend(wakers.into_iter().flatten());
+        }
+    }
+
+    /// Ends a stream of a connection that has ended. Returns the answer that was not sent.
+    fn end_with_connection(
+        &mut self,
+        key: StreamKey,
+        reason: &CloseReason,
+    ) -> Option<BlockedResponse> {
+        let stream = self.streams.get_mut(key)?;
+        let execution = match &stream.phase {
+            Phase::Opening(_) => Execution::NeverSent,
+            _ => Execution::MayHaveRun,
+        };
+        let error = CallError::new(Cause::Disconnected(reason.clone()), execution);
+        let mut answer = None;
+        match &mut stream.phase {
+            Phase::Opening(request) => request.counters.end(error.code().number()),
+            Phase::Sent { counters, .. } => counters.end(error.code().number()),
+            Phase::Abandoned { .. } => {}
+            Phase::Serving(serving) => answer = serving.answer.take(),
+        }
+        self.end_core(key, StreamEnd::Failed(error));
+        self.remove_stream(key);
+        answer
+    }
+
+    /// Removes a stream that has ended on both sides.
+    pub(super) fn remove_stream(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.entries.try_remove(key.index()) else {
+            return;
+        };
+        if let Some(timer) = stream.timer {
+            self.timers.cancel(timer);
+        }
+        self.counters.streams.ended.add(1);
+        let Some(link) = self.links.get_mut(stream.link.index()) else {
+            return;
+        };
+        link.streams.open -= 1;
+        if stream.is_stalled {
+            link.streams.stalled.retain(|stalled| *stalled != key);
+        }
+        link.streams.grants.retain(|granted| *granted != key);
+        match &stream.phase {
+            Phase::Opening(_) => {
+                link.streams.awaiting_room.retain(|waiting| *waiting != key);
+            }
+            Phase::Sent { call, .. } | Phase::Abandoned { call } => link.calls.end_stream(*call),
+            Phase::Serving(serving) => {
+                link.streams.served.remove(&serving.call);
+                // A part of the handler may live on in a task of its own.
+                let error = CallError::new(Cause::Cancelled, Execution::Answered);
+                let wakers = stream.core.lock().end(StreamEnd::Failed(error));
+                self.wakers.extend(wakers.into_iter().flatten());
+            }
+        }
+        if let Some(next) = link.streams.awaiting_room.pop_front() {
+            self.streams.queue(next);
+        }
+        let is_last = link.streams.is_orphaned && link.streams.open == 0 && link.ended.is_none();
+        if is_last && mem::take(&mut link.streams.is_orphaned) {
+            link.ended = Some(CloseReason::Local);
+            self.transport.close(link.id);
+        }
+    }
+}

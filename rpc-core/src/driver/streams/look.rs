@@ -1,0 +1,274 @@
+//! What a stream needs is done, once per turn.
+
+use std::collections::VecDeque;
+
+use super::super::{Driver, State};
+use super::{Phase, StreamKey};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
+use crate::protocol::inline_frame::InlineFrame;
+use crate::stream::inbound::StreamEnd;
+use crate::transport::{ReserveError, Transport};
+
+/// Frames that a stream sends before it is the turn of the next one, and their bytes: one long frame,
+/// or a few short ones.
+const FRAMES_PER_LOOK: u32 = 16;
+
+/// The next step for a stream, which needs code of the application.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Nothing,
+    /// Its answer, for which a credit has been taken.
+    Answer,
+}
+
+/// The reason that a frame is not sent.
+enum Obstacle {
+    NoCredit,
+    NoSlot,
+    /// The connection has ended, which the next event reports.
+    Closed,
+    /// The metadata does not fit in a frame of this length.
+    TooLong(usize),
+}
+
+impl<T: Transport> Driver<T> {
+    /// Looks at the streams that have work.
+    #[inline(never)]
+    pub(in super::super) fn look_at_streams(&self) {
+        let mut signalled = std::mem::take(&mut self.state.borrow_mut().streams.signalled);
+        self.ready.take_streams(&mut signalled);
+        let mut state = self.state.borrow_mut();
+        for index in signalled.drain(..) {
+            state.streams.queue(StreamKey(index));
+        }
+        state.streams.signalled = signalled;
+        state.resume_stalled();
+        let count = state.streams.to_look.len();
+        drop(state);
+        let mut memory = self.inline_frame.take();
+        // Each is looked at once: a stream that has more is queued behind the others.
+        for _ in 0..count {
+            let mut state = self.state.borrow_mut();
+            let Some(key) = state.streams.to_look.pop_front() else {
+                break;
+            };
+            let next = state.look_at(key, &mut memory);
+            drop(state);
+            if next == Next::Answer {
+                self.send_answer(key);
+            }
+        }
+        self.inline_frame.put_back(memory);
+        if !self.state.borrow().wakers.is_empty() {
+            self.wake_collected();
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    fn look_at(&mut self, key: StreamKey, memory: &mut InlineFrame) -> Next {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Next::Nothing;
+        };
+        stream.is_queued = false;
+        stream.was_used = true;
+        let link = stream.link;
+        if self.links[link.index()].ended.is_some() {
+            // The event of its end ends the stream.
+            return Next::Nothing;
+        }
+        let mut core = stream.core.lock();
+        core.begin_look();
+        let is_cancelled = core.is_cancelled();
+        drop(core);
+        match &stream.phase {
+            Phase::Abandoned { .. } => return Next::Nothing,
+            Phase::Opening(_) | Phase::Sent { .. } if is_cancelled => {
+                self.abandon_stream(key, None);
+                return Next::Nothing;
+            }
+            Phase::Opening(_) if self.links[link.index()].going_away => {
+                self.fail_going_away(key);
+                return Next::Nothing;
+            }
+            Phase::Opening(_) if !self.send_opening(key) => return Next::Nothing,
+            Phase::Opening(_) | Phase::Sent { .. } | Phase::Serving(_) => {}
+        }
+        self.send_messages(key, memory);
+        self.note_grant(key);
+        self.next_for_answer(key)
+    }
+
+    /// Sends the messages of a stream, as far as its turn, credits and slots allow.
+    fn send_messages(&mut self, key: StreamKey, memory: &mut InlineFrame) {
+        let mut sent = 0;
+        for _ in 0..FRAMES_PER_LOOK {
+            let room = self.transport.limits().slot_len;
+            if sent >= room {
+                break;
+            }
+            match self.send_next_frame(key, memory) {
+                Ok(Some(len)) => sent += len,
+                Ok(None) => return,
+                Err(Obstacle::NoCredit) => return self.stall(key),
+                Err(Obstacle::NoSlot) => break,
+                Err(Obstacle::Closed) => return,
+                Err(Obstacle::TooLong(limit)) => return self.fail_too_long(key, limit),
+            }
+        }
+        self.streams.queue(key);
+    }
+
+    /// Sends the next frame of a stream, if it has one. Returns the frame's length.
+    fn send_next_frame(
+        &mut self,
+        key: StreamKey,
+        memory: &mut InlineFrame,
+    ) -> Result<Option<usize>, Obstacle> {
+        let Some(stream) = self.streams.entries.get_mut(key.index()) else {
+            return Ok(None);
+        };
+        let link = &mut self.links[stream.link.index()];
+        let Some(call) = stream.phase.call() else {
+            return Ok(None);
+        };
+        let mut core = stream.core.lock();
+        let Some(next) = core.outbound.next_frame() else {
+            return Ok(None);
+        };
+        if !link.connection.take_message() {
+            return Err(Obstacle::NoCredit);
+        }
+        let len = HEADER_LEN + next.metadata_len + next.message_len;
+        let is_inline = len <= self.longest_inline;
+        let mut reserved = None;
+        let room = if is_inline {
+            self.transport.check_inline(link.id, len)
+        } else {
+            let reserve = self.transport.reserve(link.id, len);
+            reserve.map(|buf| reserved = Some(buf))
+        };
+        if let Err(error) = room {
+            link.connection.return_message_credit();
+            return Err(match error {
+                ReserveError::NoSlot => Obstacle::NoSlot,
+                ReserveError::Closed => Obstacle::Closed,
+                ReserveError::TooLong { limit, .. } => Obstacle::TooLong(limit),
+            });
+        }
+        let selector = next.form.selector();
+        let flags = match next.is_last {
+            true => Flags::LAST,
+            false => Flags::NONE,
+        };
+        let connection = &mut link.connection;
+        let mut header = connection.next_header_with(FrameKind::Message, flags, call, selector);
+        // Longer metadata was refused.
+        header.metadata_len = next.metadata_len as u16;
+        header.time_us = core.inbound.take_grant();
+        let frame = match &mut reserved {
+            None => memory.frame_mut(len - HEADER_LEN),
+            Some(buf) => buf.as_mut(),
+        };
+        core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
+        header.encode(frame);
+        let sender = core.outbound.wake_sender();
+        drop(core);
+        // If the connection has ended, the next event reports it.
+        let _ = match reserved {
+            None => self.transport.send_inline(link.id, frame),
+            Some(buf) => self.transport.send(link.id, buf),
+        };
+        self.unflushed = true;
+        self.counters.streams.frames_sent.add(1);
+        self.wakers.extend(sender);
+        Ok(Some(len))
+    }
+
+    /// Queues the grant that a stream owes, for the connection's next control frame.
+    fn note_grant(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        let link = stream.link;
+        if stream.owes_grant || !stream.core.lock().inbound.owes_grant() {
+            return;
+        }
+        stream.owes_grant = true;
+        self.links[link.index()].streams.grants.push(key);
+        self.owe(link);
+    }
+
+    /// Takes a credit for a stream's answer, if it is the answer's turn.
+    fn next_for_answer(&mut self, key: StreamKey) -> Next {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Next::Nothing;
+        };
+        let Phase::Serving(serving) = &stream.phase else {
+            return Next::Nothing;
+        };
+        let is_turn = serving.answer.is_some() && stream.core.lock().outbound.is_empty();
+        let link = stream.link;
+        if !is_turn {
+            return Next::Nothing;
+        }
+        if self.links[link.index()].connection.take_message() {
+            return Next::Answer;
+        }
+        self.stall(key);
+        Next::Nothing
+    }
+
+    /// Lets a stream wait for a credit, or for room among the streams of its connection.
+    pub(super) fn stall(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.entries.get_mut(key.index()) else {
+            return;
+        };
+        if std::mem::replace(&mut stream.is_stalled, true) {
+            return;
+        }
+        self.counters.streams.stalled.add(1);
+        let link = &mut self.links[stream.link.index()];
+        if link.streams.stalled.is_empty() {
+            self.streams.stalled.push(stream.link);
+        }
+        link.streams.stalled.push_back(key);
+    }
+
+    /// Queues the stalled streams of connections that have credits again.
+    fn resume_stalled(&mut self) {
+        if self.streams.stalled.is_empty() {
+            return;
+        }
+        let mut links = std::mem::take(&mut self.streams.stalled);
+        links.retain(|&key| {
+            let Some(link) = self.links.get_mut(key.index()) else {
+                return false;
+            };
+            let allowed = link.connection.messages_allowed() as usize;
+            let count = allowed.min(link.streams.stalled.len());
+            let resumed: VecDeque<_> = link.streams.stalled.drain(..count).collect();
+            let stays = !link.streams.stalled.is_empty();
+            for key in resumed {
+                if let Some(stream) = self.streams.get_mut(key) {
+                    stream.is_stalled = false;
+                }
+                self.streams.queue(key);
+            }
+            stays
+        });
+        self.streams.stalled = links;
+    }
+
+    /// Ends a stream whose initial metadata fits in no frame.
+    #[cold]
+    fn fail_too_long(&mut self, key: StreamKey, limit: usize) {
+        let cause = Cause::RequestTooLong {
+            message_len: limit,
+            limit,
+        };
+        let error = CallError::new(cause, Execution::MayHaveRun);
+        self.abandon_stream(key, Some(StreamEnd::Failed(error)));
+    }
+}

@@ -1,0 +1,226 @@
+//! [`Streams`]: the driver's end of each stream of a poller, on both sides of a connection.
+//!
+//! A stream is in one table on either side. The application's end tells the driver through the ready
+//! queue that there is work, and the driver looks at the stream once per turn, in order:
+//!
+//! | file | step |
+//! | --- | --- |
+//! | `open.rs` | client: the request that opens a stream is sent, as soon as there is a credit and room |
+//! | `accept.rs` | server: a request opens a stream, and its handler begins |
+//! | `receive.rs` | messages arrive, and grants of the peer |
+//! | `look.rs` | what a stream needs is done: messages are sent, its window is granted, its answer goes out |
+//! | `answer.rs` | server: the outcome of a handler waits until all of its messages have been sent |
+//! | `end.rs` | a response, a deadline, a cancel or the end of the connection ends a stream |
+//!
+//! A message frame takes a credit of the connection, and is at once copied out of its slot, which
+//! is promised again. So a reader that does not read stops its own stream, whose window ends, and
+//! holds no receive.
+
+mod accept;
+mod answer;
+mod cancel;
+mod end;
+mod look;
+mod open;
+mod receive;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use slab::Slab;
+
+pub(crate) use super::handle::StreamRequest;
+use super::link::LinkKey;
+use super::responses::BlockedResponse;
+use super::tasks::TaskKey;
+use super::timers::TimerKey;
+use crate::protocol::frame::CallId;
+use crate::stats::{MethodCounters, ServedCall};
+use crate::stream::core::StreamCore;
+
+/// Streams whose memory a check frees if they were idle.
+const TRIMMED_PER_CHECK: usize = 256;
+
+/// Index of a stream in [`Streams`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamKey(pub(crate) u32);
+
+/// The streams of one poller.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    entries: Slab<Stream>,
+    /// Streams to look at, each at most once.
+    to_look: VecDeque<StreamKey>,
+    /// Links with streams that wait for credits, or for room among the streams.
+    stalled: Vec<LinkKey>,
+    /// The next stream whose memory is checked.
+    next_trimmed: usize,
+    /// Empty, kept for its memory.
+    signalled: Vec<u32>,
+}
+
+/// The streams of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct LinkStreams {
+    /// The number of streams.
+    pub(super) open: u32,
+    /// Server: the streams by the id of their call.
+    served: HashMap<CallId, StreamKey>,
+    /// Streams that wait for a credit, oldest first.
+    stalled: VecDeque<StreamKey>,
+    /// Client: streams that wait until another one has ended, oldest first.
+    awaiting_room: VecDeque<StreamKey>,
+    /// Streams that owe a grant, each at most once.
+    grants: Vec<StreamKey>,
+    /// Client: calls that are to be cancelled.
+    pub(super) cancels: Vec<CallId>,
+    /// Client: no channel uses the link any more. It is closed when its last stream has ended.
+    pub(super) is_orphaned: bool,
+    pub(super) inbound_window: u32,
+    pub(super) outbound_window: u32,
+}
+
+/// The driver's end of a stream.
+struct Stream {
+    core: Arc<StreamCore>,
+    link: LinkKey,
+    phase: Phase,
+    timer: Option<TimerKey>,
+    /// In `to_look`.
+    is_queued: bool,
+    /// In its link's `stalled`.
+    is_stalled: bool,
+    /// In its link's `grants`.
+    owes_grant: bool,
+    /// Since the latest check of its memory.
+    was_used: bool,
+}
+
+/// How far a stream has got.
+enum Phase {
+    /// Client: the request waits to be sent.
+    Opening(Box<StreamRequest>),
+    /// Client: the server has the request.
+    Sent {
+        call: CallId,
+        counters: Arc<MethodCounters>,
+    },
+    /// Client: the call has ended here. Its response is still to come.
+    Abandoned { call: CallId },
+    /// Server.
+    Serving(Serving),
+}
+
+/// The server's part of a stream.
+#[derive(Debug)]
+struct Serving {
+    call: CallId,
+    /// Known once the request has been counted.
+    served: Option<ServedCall>,
+    /// The handler, while it awaits.
+    task: Option<TaskKey>,
+    /// The outcome of the handler, which follows its messages.
+    answer: Option<BlockedResponse>,
+}
+
+impl StreamKey {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Stream {
+    fn new(core: Arc<StreamCore>, link: LinkKey, phase: Phase) -> Self {
+        Self {
+            core,
+            link,
+            phase,
+            timer: None,
+            is_queued: false,
+            is_stalled: false,
+            owes_grant: false,
+            was_used: true,
+        }
+    }
+}
+
+impl Phase {
+    /// Returns the id of a call that the peer knows.
+    fn call(&self) -> Option<CallId> {
+        match self {
+            Self::Opening(_) => None,
+            Self::Sent { call, .. } | Self::Abandoned { call } => Some(*call),
+            Self::Serving(serving) => Some(serving.call),
+        }
+    }
+}
+
+impl Streams {
+    fn insert(&mut self, stream: Stream) -> StreamKey {
+        // Call ids bound the streams of a connection.
+        StreamKey(self.entries.insert(stream) as u32)
+    }
+
+    fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
+        self.entries.get_mut(key.index())
+    }
+
+    /// Queues a stream to be looked at, if it still exists.
+    pub(super) fn queue(&mut self, key: StreamKey) {
+        if let Some(stream) = self.entries.get_mut(key.index())
+            && !std::mem::replace(&mut stream.is_queued, true)
+        {
+            self.to_look.push_back(key);
+        }
+    }
+
+    /// Returns the number of streams and links that wait for a turn.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.to_look.len() | self.stalled.len()
+    }
+
+    /// Returns the number of streams.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns the streams of clients.
+    pub(super) fn served_keys(&self) -> Vec<StreamKey> {
+        let is_served = |(_, stream): &(_, &Stream)| matches!(stream.phase, Phase::Serving(_));
+        let served = self.entries.iter().filter(is_served);
+        served.map(|(index, _)| StreamKey(index as u32)).collect()
+    }
+
+    /// Returns true if a client waits for the answer of a stream.
+    pub(super) fn serves_any(&self) -> bool {
+        let is_served = |(_, stream): (_, &Stream)| matches!(stream.phase, Phase::Serving(_));
+        self.entries.iter().any(is_served)
+    }
+
+    fn keys_of(&self, link: LinkKey) -> Vec<StreamKey> {
+        let of_link = |(_, stream): &(usize, &Stream)| stream.link == link;
+        let entries = self.entries.iter().filter(of_link);
+        entries.map(|(index, _)| StreamKey(index as u32)).collect()
+    }
+
+    /// Frees the memory of some streams that were idle since they were last checked.
+    pub(super) fn trim(&mut self) {
+        let end = (self.next_trimmed + TRIMMED_PER_CHECK).min(self.entries.capacity());
+        for index in self.next_trimmed..end {
+            if let Some(stream) = self.entries.get_mut(index)
+                && !std::mem::take(&mut stream.was_used)
+            {
+                stream.core.lock().trim();
+            }
+        }
+        self.next_trimmed = if end < self.entries.capacity() { end } else { 0 };
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream of {:?}", self.link)
+    }
+}

@@ -1,0 +1,163 @@
+//! What arrives for streams: messages, grants and cancels.
+
+use std::task::Waker;
+
+use super::super::State;
+use super::super::link::LinkKey;
+use super::{Phase, StreamKey};
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::frame::{
+    CallId, ControlEntries, ControlEntry, ControlRequest, Flags, FrameHeader, HEADER_LEN,
+};
+use crate::stream::batch::MessageForm;
+use crate::stream::inbound::StreamEnd;
+use crate::transport::Transport;
+
+impl<T: Transport> State<T> {
+    /// Handles the messages in `buf`, whose header has been checked. Returns the waker of their
+    /// reader.
+    pub(in super::super) fn receive_messages(
+        &mut self,
+        link: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) -> Option<Waker> {
+        let outcome = match self.stream_of(link, header.call) {
+            Some(key) => self.deliver(key, header, &buf.as_ref()[HEADER_LEN..]),
+            // The server has answered the call meanwhile.
+            None if self.links[link.index()].is_server() => Ok(None),
+            None => Err(ProtocolError::UnknownCall { call: header.call }),
+        };
+        match outcome {
+            Ok(waker) => {
+                self.release_received(link, buf);
+                waker
+            }
+            Err(error) => {
+                self.close_for_violation(link, buf, error);
+                None
+            }
+        }
+    }
+
+    /// Releases the slot of a frame that took a credit, and records the credit as owed.
+    pub(super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
+        self.transport.release(buf);
+        self.owe_credit(link);
+        self.owe(link);
+    }
+
+    fn deliver(
+        &mut self,
+        key: StreamKey,
+        header: &FrameHeader,
+        body: &[u8],
+    ) -> Result<Option<Waker>, ProtocolError> {
+        let call = header.call;
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Ok(None);
+        };
+        stream.was_used = true;
+        // The header was parsed: the metadata is within the frame.
+        let (metadata, messages) = body.split_at(header.metadata_len.into());
+        // Other selectors were refused.
+        let form = MessageForm::from_selector(header.selector).unwrap_or(MessageForm::None);
+        if form == MessageForm::None && !messages.is_empty() {
+            let len = messages.len();
+            return Err(ProtocolError::NoMessages { len });
+        }
+        let mut state = stream.core.lock();
+        let is_server = matches!(stream.phase, Phase::Serving(_));
+        if is_server && state.inbound.has_ended() {
+            return Err(ProtocolError::AfterHalfClose { call });
+        }
+        let mut has_work = false;
+        if header.time_us != 0 {
+            if !state.outbound.grant(header.time_us) {
+                return Err(ProtocolError::GrantTooLarge { call });
+            }
+            has_work = state.outbound.next_frame().is_some();
+        }
+        if !is_server && (header.metadata_len != 0 || !state.inbound.has_begun()) {
+            state.inbound.begin(metadata);
+        }
+        state
+            .inbound
+            .receive(form, messages)
+            .map_err(|exceeded| ProtocolError::StreamWindow {
+                call,
+                sent: exceeded.sent,
+                available: exceeded.available,
+            })?;
+        if header.flags.contains(Flags::LAST) {
+            state.inbound.end(StreamEnd::HalfClosed);
+        }
+        let is_news = form != MessageForm::None || !is_server || state.inbound.has_ended();
+        let waker = if is_news {
+            state.inbound.wake_reader()
+        } else {
+            None
+        };
+        // A stream whose reader has gone owes a grant at once.
+        has_work |= state.inbound.owes_grant();
+        drop(state);
+        if has_work {
+            self.streams.queue(key);
+        }
+        Ok(waker)
+    }
+
+    /// Returns the stream of a call that a peer names.
+    #[inline]
+    pub(super) fn stream_of(&self, link: LinkKey, call: CallId) -> Option<StreamKey> {
+        let link = self.links.get(link.index())?;
+        if link.is_server() {
+            link.streams.served.get(&call).copied()
+        } else {
+            link.calls.stream_of(call)
+        }
+    }
+
+    /// Handles the entries of a control frame. Returns the calls that the client has cancelled.
+    pub(in super::super) fn receive_control(
+        &mut self,
+        link: LinkKey,
+        entries: ControlEntries<'_>,
+    ) -> Result<Vec<CallId>, ProtocolError> {
+        let mut cancelled = Vec::new();
+        let is_server = self.links[link.index()].is_server();
+        for ControlEntry { call, request } in entries {
+            match request {
+                ControlRequest::Grant(bytes) => self.receive_grant(link, call, bytes)?,
+                ControlRequest::Cancel if is_server => cancelled.push(call),
+                ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
+            }
+        }
+        Ok(cancelled)
+    }
+
+    fn receive_grant(
+        &mut self,
+        link: LinkKey,
+        call: CallId,
+        bytes: u32,
+    ) -> Result<(), ProtocolError> {
+        // The call may have ended meanwhile.
+        let Some(key) = self.stream_of(link, call) else {
+            return Ok(());
+        };
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Ok(());
+        };
+        let mut state = stream.core.lock();
+        if !state.outbound.grant(bytes) {
+            return Err(ProtocolError::GrantTooLarge { call });
+        }
+        let has_work = state.outbound.next_frame().is_some();
+        drop(state);
+        if has_work {
+            self.streams.queue(key);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! The frames that arrive on a [`Connection`]: the rules that they obey, and their effect.
+
+use super::{Activity, Connection, ProtocolError, Role};
+use crate::protocol::frame::{
+    ControlEntries, Flags, FrameError, FrameHeader, FrameKind, MESSAGE_BATCH,
+};
+
+/// The flags that [`Connection::handle_flagged`] handles. The remaining flag is a property of a
+/// frame that takes a credit, and almost any frame may have it.
+const RARE: Flags = Flags::from_bits(!Flags::SPENT.bits());
+
+/// The flags of version 2.
+const OLD: Flags = Flags::ACK
+    .with(Flags::SPENT)
+    .with(Flags::GOING_AWAY)
+    .with(Flags::RETURNED);
+
+impl Connection {
+    /// Applies the header of a frame that arrived.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ProtocolError`] if the peer must not send this frame now.
+    #[inline]
+    pub(crate) fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        if header.flags.intersects(RARE) {
+            return self.handle_flagged(header);
+        }
+        if header.credits != 0 {
+            self.credits.add(header.credits)?;
+        }
+        match (header.kind, self.role) {
+            (FrameKind::Request, Role::Server) => self.receive_request(header),
+            (FrameKind::Response, Role::Client) => self.receive_response(header),
+            _ => self.handle_other(header),
+        }
+    }
+
+    /// Handles a frame with flags that few frames have.
+    #[cold]
+    #[inline(never)]
+    fn handle_flagged(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.check_flags(header)?;
+        if header.flags.contains(Flags::GOING_AWAY) {
+            self.going_away = true;
+        }
+        if header.flags.contains(Flags::RETURNED) {
+            self.freed += self.window.reclaim(header.credits, self.peer_keeps())?;
+        } else {
+            self.credits.add(header.credits)?;
+        }
+        if header.flags.contains(Flags::ACK) {
+            self.window.control_frame_acknowledged()?;
+        }
+        match (header.kind, self.role) {
+            (FrameKind::Request, Role::Server) if header.flags.contains(Flags::STREAM) => {
+                self.receive_stream_request(header)
+            }
+            (FrameKind::Response, Role::Client) if header.flags.contains(Flags::STREAM) => {
+                self.receive_stream_response(header)
+            }
+            (FrameKind::Request, Role::Server) => self.receive_request(header),
+            (FrameKind::Response, Role::Client) => self.receive_response(header),
+            _ => self.handle_other(header),
+        }
+    }
+
+    /// Checks that the peer may set these flags in such a frame.
+    fn check_flags(&self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        let (kind, role, flags) = (header.kind, self.role, header.flags);
+        if !self.speaks_streams() && flags.without(OLD) != Flags::NONE {
+            let flags = flags.bits();
+            return Err(FrameError::Flags { flags }.into());
+        }
+        let from_server = match role {
+            Role::Client => Flags::GOING_AWAY,
+            Role::Server => Flags::NONE,
+        };
+        let of_kind = match (kind, role) {
+            (FrameKind::Request, _) => Flags::STREAM | Flags::OPEN,
+            (FrameKind::Response, _) => Flags::STREAM | Flags::INITIAL,
+            // The client of version 2 has no window, so it has nothing to get back.
+            (FrameKind::Control, Role::Client) if !self.speaks_streams() => Flags::NONE,
+            (FrameKind::Control, _) => Flags::RETURNED,
+            (FrameKind::Message, Role::Server) => Flags::LAST,
+            (FrameKind::Message | FrameKind::Acknowledgement, _) => Flags::NONE,
+        };
+        let wrong = flags.without(Flags::ACK | Flags::SPENT | from_server | of_kind);
+        if wrong != Flags::NONE {
+            let flag = wrong.first_name();
+            return Err(ProtocolError::WrongFlag { flag, kind, role });
+        }
+        if flags.contains(Flags::OPEN) && !flags.contains(Flags::STREAM) {
+            let flag = Flags::STREAM.first_name();
+            return Err(ProtocolError::MissingFlag { flag, kind });
+        }
+        Ok(())
+    }
+
+    /// Handles a frame that is neither a request to a server nor a response to a client.
+    #[inline(never)]
+    fn handle_other(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        let (kind, role) = (header.kind, self.role);
+        match kind {
+            FrameKind::Control => Ok(self.window.control_frame_received()?),
+            FrameKind::Message | FrameKind::Acknowledgement if !self.speaks_streams() => {
+                let kind = kind as u8;
+                Err(FrameError::Kind { kind }.into())
+            }
+            FrameKind::Message => self.receive_message(header),
+            // Its flag has been handled.
+            FrameKind::Acknowledgement if header.flags.contains(Flags::ACK) => Ok(()),
+            FrameKind::Acknowledgement => {
+                let flag = Flags::ACK.first_name();
+                Err(ProtocolError::MissingFlag { flag, kind })
+            }
+            FrameKind::Request | FrameKind::Response => {
+                Err(ProtocolError::WrongDirection { kind, role })
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn receive_request(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.window.consume()?;
+        if self.calls_in_flight >= self.max_in_flight {
+            return Err(ProtocolError::TooManyCalls {
+                limit: self.max_in_flight,
+            });
+        }
+        self.calls_in_flight += 1;
+        self.peer_used_all_credits = header.flags.contains(Flags::SPENT);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn receive_response(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.calls_in_flight = self
+            .calls_in_flight
+            .checked_sub(1)
+            .ok_or(ProtocolError::UnknownCall { call: header.call })?;
+        Ok(())
+    }
+
+    fn receive_stream_request(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.receive_credited(header)?;
+        if self.streams >= self.max_streams {
+            return Err(ProtocolError::TooManyStreams {
+                limit: self.max_streams,
+            });
+        }
+        self.streams += 1;
+        self.activity = Activity::Used;
+        Ok(())
+    }
+
+    fn receive_stream_response(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.receive_credited(header)?;
+        self.streams = self
+            .streams
+            .checked_sub(1)
+            .ok_or(ProtocolError::UnknownCall { call: header.call })?;
+        Ok(())
+    }
+
+    fn receive_message(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.receive_credited(header)?;
+        let (selector, metadata_len) = (header.selector, header.metadata_len);
+        if selector > MESSAGE_BATCH {
+            return Err(FrameError::Selector { selector }.into());
+        }
+        if metadata_len != 0 && self.role == Role::Server {
+            return Err(ProtocolError::MessageMetadata { metadata_len });
+        }
+        Ok(())
+    }
+
+    fn receive_credited(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.window.consume()?;
+        self.peer_used_all_credits = header.flags.contains(Flags::SPENT);
+        Ok(())
+    }
+
+    /// Validates the body of a control frame, whose header has been handled, and returns its entries.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ProtocolError`] if the connection's version does not permit this body.
+    pub(crate) fn control_entries<'a>(
+        &self,
+        header: &FrameHeader,
+        body: &'a [u8],
+    ) -> Result<ControlEntries<'a>, ProtocolError> {
+        if header.metadata_len != 0 || (!self.speaks_streams() && !body.is_empty()) {
+            let error = FrameError::ControlLen {
+                metadata_len: header.metadata_len.into(),
+                len: body.len(),
+            };
+            return Err(error.into());
+        }
+        Ok(ControlEntries::parse(body)?)
+    }
+}

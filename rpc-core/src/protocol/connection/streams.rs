@@ -1,0 +1,86 @@
+//! The credits and counters of a [`Connection`] that streams use. Calls without a stream use none of
+//! them.
+
+use super::{Activity, Connection, Role};
+
+#[cfg_attr(
+    not(any(test, feature = "test-util")),
+    allow(dead_code, reason = "the stream code of the driver uses these")
+)]
+impl Connection {
+    /// Returns true if the peers speak a version with streams, cancellations and acknowledgement
+    /// frames.
+    #[inline]
+    #[must_use]
+    pub(crate) fn speaks_streams(&self) -> bool {
+        self.speaks_streams
+    }
+
+    /// Returns the number of streams that may be open at a time. 0 if the version has none.
+    #[must_use]
+    pub(crate) fn max_streams(&self) -> u32 {
+        self.max_streams
+    }
+
+    /// Returns the number of open streams. Client: streams whose request was sent and whose response
+    /// has not arrived. Server: streams whose request has arrived and whose response was not sent.
+    #[inline]
+    #[must_use]
+    pub(crate) fn streams(&self) -> u32 {
+        self.streams
+    }
+
+    /// Returns the number of message frames, or responses to streams, that may be sent now.
+    #[inline]
+    #[must_use]
+    pub(crate) fn messages_allowed(&self) -> u32 {
+        self.credits.available()
+    }
+
+    /// Takes the credit that a message frame or the response to a stream needs. Returns false if
+    /// there is none.
+    #[inline]
+    #[must_use]
+    pub(crate) fn take_message(&mut self) -> bool {
+        self.activity = Activity::Used;
+        self.credits.take()
+    }
+
+    /// Reverts [`take_message`](Self::take_message) for a frame that was not sent.
+    pub(crate) fn return_message_credit(&mut self) {
+        self.credits.return_credit();
+    }
+
+    /// Takes the credit that the request of a stream needs, and counts the stream. Returns false if
+    /// there is no credit, or if as many streams are open as agreed. Only on the client.
+    #[must_use]
+    pub(crate) fn take_stream(&mut self) -> bool {
+        self.activity = Activity::Used;
+        let allowed = self.streams < self.max_streams && self.credits.take();
+        self.streams += u32::from(allowed);
+        allowed
+    }
+
+    /// Reverts [`take_stream`](Self::take_stream) for a request that was not sent.
+    pub(crate) fn return_stream(&mut self) {
+        self.credits.return_credit();
+        // A malicious peer may already have responded to the unsent request. The check of the
+        // call's id detects this.
+        self.streams = self.streams.saturating_sub(1);
+    }
+
+    /// Returns true if this side, a client, has streams open and has promised the server no receive
+    /// for their messages. The caller takes receives from the budget and calls
+    /// [`open_window`](Self::open_window).
+    #[must_use]
+    pub(crate) fn wants_window(&self) -> bool {
+        self.role == Role::Client && self.streams > 0 && self.window.size() == 0
+    }
+
+    /// Promises receives, which the caller took from the budget, to the server's messages. The next
+    /// frame grants them. Only on the client.
+    pub(crate) fn open_window(&mut self, receives: u32) {
+        debug_assert!(self.role == Role::Client && self.speaks_streams());
+        self.window.grow(receives);
+    }
+}

@@ -1,0 +1,83 @@
+//! [`Input`]: the argument of a handler, by the kind of its method.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::handler::RawRequest;
+use crate::codec::Codec;
+use crate::message::Request;
+use crate::metadata::Metadata;
+use crate::method::MethodKind;
+use crate::status::Status;
+use crate::stream::core::StreamCore;
+use crate::stream::responses::Responses;
+use crate::stream::streaming::Streaming;
+
+/// Makes a handler's argument from a request.
+pub(super) trait Input {
+    /// Which sides stream.
+    const KIND: MethodKind;
+    type Argument;
+
+    /// Decodes the request.
+    fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status>;
+}
+
+/// One message, which the request carries: `Request<Req>`.
+pub(super) struct Message<Q, Req>(PhantomData<fn(Q) -> Req>);
+
+/// A stream of messages, which follow the request: `Request<Streaming<Req>>`.
+pub(super) struct Messages<Q, Req>(PhantomData<fn(Q) -> Req>);
+
+/// The argument of `I`, and the sender of a stream of responses.
+pub(super) struct WithResponses<I, S, Res>(PhantomData<fn(I, S) -> Res>);
+
+impl<Q: Codec<Req>, Req> Input for Message<Q, Req> {
+    const KIND: MethodKind = MethodKind::Unary;
+    type Argument = Request<Req>;
+
+    #[inline(always)]
+    fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
+        let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
+        let message = Q::decode(request.message).map_err(|error| undecodable(&error))?;
+        Ok(Request::received(message, metadata, request.deadline))
+    }
+}
+
+impl<Q: Codec<Req>, Req> Input for Messages<Q, Req> {
+    const KIND: MethodKind = MethodKind::ClientStreaming;
+    type Argument = Request<Streaming<Req>>;
+
+    fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
+        let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
+        let messages = Streaming::of_client(stream_of(request)?, Q::decode);
+        Ok(Request::received(messages, metadata, request.deadline))
+    }
+}
+
+impl<I: Input, S: Codec<Res>, Res> Input for WithResponses<I, S, Res> {
+    const KIND: MethodKind = if I::KIND.client_streams() {
+        MethodKind::Streaming
+    } else {
+        MethodKind::ServerStreaming
+    };
+    type Argument = (I::Argument, Responses<S, Res>);
+
+    fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
+        let argument = I::receive(request)?;
+        Ok((argument, Responses::new(stream_of(request)?)))
+    }
+}
+
+fn stream_of(request: RawRequest<'_>) -> Result<Arc<StreamCore>, Status> {
+    let stream = request.stream.map(Arc::clone);
+    stream.ok_or_else(|| {
+        Status::unimplemented("the method streams, and the client called it as a unary method")
+    })
+}
+
+#[cold]
+fn undecodable(error: &dyn fmt::Display) -> Status {
+    Status::internal(format!("cannot decode the request: {error}"))
+}

@@ -1,0 +1,132 @@
+//! [`ResponseLengths`]: the form of a response's metadata, and the lengths of the parts.
+
+use crate::codec::{Codec, LengthChanged};
+use crate::message::Response;
+use crate::metadata::section;
+use crate::status::Status;
+
+/// Lengths in bytes of the parts of a response that follow the frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ResponseLengths {
+    /// All of the metadata section.
+    pub(crate) metadata: usize,
+    pub(crate) message: usize,
+    /// The metadata section is the length of the initial metadata (two bytes, little-endian), the
+    /// initial and the trailing metadata. Otherwise it is the metadata of one kind: the initial
+    /// metadata, or the trailing metadata of a stream of responses.
+    pub(crate) has_initial: bool,
+}
+
+impl ResponseLengths {
+    /// Computes the lengths. `is_stream` is true if the messages have been sent as a stream: the
+    /// response then ends it.
+    #[inline(always)]
+    pub(super) fn new<S: Codec<Res>, Res>(
+        response: &Response<Res>,
+        is_stream: bool,
+    ) -> Result<Self, Status> {
+        let (metadata, has_initial) = metadata_of(response, is_stream);
+        if metadata > usize::from(u16::MAX) {
+            return Err(metadata_too_long(metadata));
+        }
+        let message = S::encoded_len(response.get_ref());
+        Ok(Self {
+            metadata,
+            message,
+            has_initial,
+        })
+    }
+
+    /// Computes the lengths for a buffer that was made for them: the message's is what the metadata
+    /// leaves.
+    pub(super) fn within<Res>(response: &Response<Res>, is_stream: bool, total: usize) -> Self {
+        let (metadata, has_initial) = metadata_of(response, is_stream);
+        Self {
+            metadata,
+            message: total.saturating_sub(metadata),
+            has_initial,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn total(self) -> usize {
+        self.metadata + self.message
+    }
+
+    /// Converts the metadata section of an encoded response to the form for a client that knows one
+    /// kind of metadata.
+    pub(crate) fn merge_metadata(&mut self, section: &mut [u8]) {
+        if std::mem::replace(&mut self.has_initial, false) {
+            section::merge(section);
+        }
+    }
+}
+
+/// Returns the length of the metadata section, and whether it is of the form with both.
+#[inline(always)]
+fn metadata_of<Res>(response: &Response<Res>, is_stream: bool) -> (usize, bool) {
+    let initial = response.metadata().encoded_len();
+    if is_stream || response.may_have_trailing_metadata() {
+        metadata_with_trailing(initial, response, is_stream)
+    } else {
+        (initial, false)
+    }
+}
+
+#[cold]
+fn metadata_with_trailing<Res>(
+    initial: usize,
+    response: &Response<Res>,
+    is_stream: bool,
+) -> (usize, bool) {
+    let trailing = response.trailing_metadata().encoded_len();
+    match (initial, trailing) {
+        (_, 0) if !is_stream => (initial, false),
+        (0, _) if is_stream => (trailing, false),
+        _ => {
+            let len = section::encoded_len(response.metadata(), response.trailing_metadata());
+            (len, true)
+        }
+    }
+}
+
+/// Encodes metadata and message into a buffer of exactly their total length.
+#[inline(always)]
+pub(super) fn encode<S: Codec<Res>, Res>(
+    response: &Response<Res>,
+    len: ResponseLengths,
+    out: &mut [u8],
+) -> Result<(), Status> {
+    let (metadata, message) = out.split_at_mut(len.metadata);
+    if !metadata.is_empty() {
+        encode_metadata(response, len.has_initial, metadata);
+    }
+    S::encode(response.get_ref(), message).map_err(|LengthChanged| length_changed())
+}
+
+#[cold]
+fn encode_metadata<Res>(response: &Response<Res>, has_initial: bool, out: &mut [u8]) {
+    let (initial, trailing) = (response.metadata(), response.trailing_metadata());
+    if has_initial {
+        section::encode(initial, trailing, out);
+    } else {
+        // One of them is empty, and encodes to nothing.
+        initial.encode(out);
+        trailing.encode(out);
+    }
+}
+
+#[cold]
+fn length_changed() -> Status {
+    Status::internal(
+        "the encoded length of the response changed between two calls of `encoded_len`",
+    )
+}
+
+#[cold]
+fn metadata_too_long(len: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "the response's metadata of {len} bytes exceeds the limit of {} bytes",
+        u16::MAX
+    ))
+}
