@@ -1,11 +1,15 @@
 //! Generates the stubs of every service in this directory, and the messages of a session.
 
 fn main() -> Result<(), rpc_codegen::Error> {
-    // Each file has one package, so each needs one line. Cargo reruns this script only if a file
-    // has changed.
+    // Each package needs one line. Cargo reruns this script only if a file has changed.
     rpc_codegen::compile_protos("greeter.proto")?;
     rpc_codegen::compile_protos("echo.proto")?;
     rpc_codegen::compile_protos("bench.proto")?;
+    rpc_codegen::compile_protos("routeguide.proto")?;
+    rpc_codegen::compile_protos("chat.proto")?;
+    rpc_codegen::compile_protos("watch.proto")?;
+    // Imports name files from this directory on.
+    rpc_codegen::configure().compile_protos(&["grpc/testing/test.proto"], &["."])?;
     // Messages only. A test compares them with the types in rpc-core.
     rpc_codegen::compile_protos("session.proto")
 }

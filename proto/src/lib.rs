@@ -1,4 +1,4 @@
-//! The services of Verbline's examples and benchmarks, with their stubs.
+//! The services of Verbline's examples, benchmarks and interop tests, with their stubs.
 //!
 //! The `.proto` files are in this package's directory. `build.rs` compiles them, and each module
 //! here includes the generated code of one file. To define your own services, follow the same three
@@ -50,9 +50,29 @@ pub mod echo {
     rpc_core::include_proto!("verbline.echo");
 }
 
-/// The benchmark service.
+/// The benchmark services.
 pub mod bench {
     rpc_core::include_proto!("verbline.bench");
+}
+
+/// gRPC's route guide, which has a method of each kind.
+pub mod routeguide {
+    rpc_core::include_proto!("routeguide");
+}
+
+/// A chat room.
+pub mod chat {
+    rpc_core::include_proto!("chat");
+}
+
+/// A store whose changes can be watched.
+pub mod watch {
+    rpc_core::include_proto!("watch");
+}
+
+/// The services of gRPC's interop tests, which are in the package `grpc.testing`.
+pub mod interop {
+    rpc_core::include_proto!("grpc.testing");
 }
 
 /// The session messages that both sides' rpc-core exchange when they connect.

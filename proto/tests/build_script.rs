@@ -16,9 +16,15 @@ fn cargo_watches_the_proto_files_and_nothing_else() {
         watched,
         BTreeSet::from([
             "./bench.proto",
+            "./chat.proto",
             "./echo.proto",
             "./greeter.proto",
-            "./session.proto"
+            "./grpc/testing/empty.proto",
+            "./grpc/testing/messages.proto",
+            "./grpc/testing/test.proto",
+            "./routeguide.proto",
+            "./session.proto",
+            "./watch.proto",
         ])
     );
 }

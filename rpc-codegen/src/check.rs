@@ -49,7 +49,6 @@ pub(crate) fn check(
         let package = packages.entry(place.file.package()).or_default();
         for (index, service) in place.file.service.iter().enumerate() {
             let place = place.below(FILE_SERVICE, index);
-            unary_only(&place, service)?;
             distinct_methods(&place, service)?;
             distinct_items(&place, service, package)?;
         }
@@ -75,23 +74,6 @@ fn readable(place: &Place<'_>, set: &FileDescriptorSet) -> Result<(), Error> {
         }),
         None => Ok(()),
     }
-}
-
-/// Checks that no method streams.
-fn unary_only(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(), Error> {
-    for (index, method) in service.method.iter().enumerate() {
-        if method.client_streaming() || method.server_streaming() {
-            return Err(Error::Streaming {
-                file: place.on_disk.to_owned(),
-                line: place.below(SERVICE_METHOD, index).line(),
-                service: qualified(place.file.package(), service.name()),
-                method: method.name().to_owned(),
-                requests: method.client_streaming(),
-                responses: method.server_streaming(),
-            });
-        }
-    }
-    Ok(())
 }
 
 /// Checks that no two methods share a Rust name, as `SayHello` and `say_hello` do.

@@ -1,7 +1,7 @@
 //! Emits the client of a service.
 
 use crate::emit::{self, Runtime};
-use crate::model::{Method, Service};
+use crate::model::{Kind, Method, Service};
 
 /// Emits the client module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
@@ -16,7 +16,10 @@ fn client(service: &Service) -> String {
     let docs = emit::docs(
         &service.docs,
         &format!("Client for the service `{full_name}`."),
-        &["Calls go through `C`: a `Channel`, or any other `Caller`."],
+        &[
+            "Calls go through `C`: a `Channel`, or any other `Caller`.",
+            "To mock the server in a test, implement the service and serve it in process.",
+        ],
     );
     let deprecated = emit::deprecated(service.deprecated);
     format!(
@@ -51,29 +54,67 @@ fn call(service: &Service, method: &Method) -> String {
         name,
         constant,
         path,
+        kind,
         request,
+        response,
         request_codec,
         response_codec,
         ..
     } = method;
-    let docs = emit::docs(
-        &method.docs,
-        &format!("Calls `{path}`."),
-        &[
-            "Returns the server's response.",
-            "# Errors",
-            "Returns a `CallError` if the server responds with an error status, or if no response arrives.",
-        ],
-    );
+    let docs = emit::docs(&method.docs, &format!("Calls `{path}`."), about(*kind));
     let deprecated = emit::deprecated(method.deprecated);
-    let (constants, response) = (&service.names.methods, emit::response(method));
+    let constants = &service.names.methods;
+    let call = match kind {
+        Kind::Unary => "unary_with",
+        Kind::ClientStreaming => "client_streaming_with",
+        Kind::ServerStreaming => "server_streaming_with",
+        Kind::Streaming => "streaming_with",
+    };
+    let (argument, convert) = match kind.client_streams() {
+        false => (format!("$IntoRequest<{request}>"), "into_request"),
+        true => (
+            format!("$IntoStreamingRequest<Message = {request}>"),
+            "into_streaming_request",
+        ),
+    };
+    let response = match kind.server_streams() {
+        false => response.clone(),
+        true => format!("$Streaming<{response}>"),
+    };
     format!(
         r#"{docs}{deprecated}pub async fn {name}(
     &self,
-    request: impl $IntoRequest<{request}>,
-) -> $Result<{response}, $CallError> {{
-    self.caller.unary_with(&super::{constants}::{constant}, request.into_request(), ${request_codec}, ${response_codec}).await
+    request: impl {argument},
+) -> $Result<$Response<{response}>, $CallError> {{
+    self.caller.{call}(&super::{constants}::{constant}, request.{convert}(), ${request_codec}, ${response_codec}).await
 }}
 "#
     )
+}
+
+/// Returns the paragraphs of documentation that every method of `kind` has.
+fn about(kind: Kind) -> &'static [&'static str] {
+    const ERRORS: &str = "# Errors";
+    const NO_RESPONSE: &str = "Returns a `CallError` if the server responds with an error status, or if no response arrives.";
+    const NO_STREAM: &str = "Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.";
+    match kind {
+        Kind::Unary => &["Returns the server's response.", ERRORS, NO_RESPONSE],
+        Kind::ClientStreaming => &[
+            "Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. \
+             Returns the server's response, which may arrive before the last message is sent.",
+            ERRORS,
+            NO_RESPONSE,
+        ],
+        Kind::ServerStreaming => &[
+            "Returns the stream of the server's responses. Dropping it cancels the call.",
+            ERRORS,
+            NO_STREAM,
+        ],
+        Kind::Streaming => &[
+            "Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. \
+             Returns the stream of the server's responses. Dropping it cancels the call.",
+            ERRORS,
+            NO_STREAM,
+        ],
+    }
 }

@@ -12,8 +12,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::Method;
-
 /// Names in Rust's prelude, which need no import.
 const PRELUDE: [&str; 5] = ["Clone", "Fn", "Result", "Send", "Sync"];
 
@@ -75,11 +73,6 @@ impl Runtime {
         }
         out
     }
-}
-
-/// Emits the type that a handler or a call returns if it succeeds.
-pub(crate) fn response(method: &Method) -> String {
-    format!("$Response<{}>", method.response)
 }
 
 /// Emits a doc comment: the `lines` of the `.proto`, or `otherwise` if it has none, then the

@@ -53,26 +53,6 @@ pub enum Error {
         edition: Option<String>,
     },
 
-    /// A method streams. Only unary methods are supported so far.
-    #[error(
-        "{}{}: method `{method}` of service `{service}` streams its {}: streaming is not supported yet, \
-         only unary methods", file.display(), at(*line), streams(*requests, *responses)
-    )]
-    Streaming {
-        /// The file.
-        file: PathBuf,
-        /// The line of the method, counted from one, if it is known.
-        line: Option<usize>,
-        /// The service's full name.
-        service: String,
-        /// The method's name.
-        method: String,
-        /// Whether the client streams.
-        requests: bool,
-        /// Whether the server streams.
-        responses: bool,
-    },
-
     /// Two items in one package would have the same Rust name.
     #[error(
         "{}{}: {what} and {other} would both have the Rust name `{name}`: rename one of them",
@@ -204,12 +184,4 @@ fn editions(edition: Option<&str>) -> String {
     edition.map_or("editions are".to_owned(), |edition| {
         format!("edition {edition:?} is")
     })
-}
-
-fn streams(requests: bool, responses: bool) -> &'static str {
-    match (requests, responses) {
-        (true, true) => "requests and responses",
-        (true, false) => "requests",
-        _ => "responses",
-    }
 }

@@ -51,11 +51,27 @@
 //!
 //! | item | purpose |
 //! | --- | --- |
-//! | `GreeterClient` | Calls the service: an `async fn` per method, which takes a message or a `Request`. |
+//! | `GreeterClient` | Calls the service: an `async fn` per method, which takes a message, a stream of messages, or a `Request` of either. |
 //! | `Greeter` | The trait to implement for a server, with an `async fn` per method. The futures are `Send`. |
 //! | `GreeterServer` | Wraps an implementation for a `Server`. `GreeterServer::on_executor` runs the handlers on a runtime such as tokio's. |
 //! | `greeter_server::LocalGreeter` | `Greeter` without `Send`, for a service that stays on one poller. |
 //! | `greeter_methods` | A constant per method that describes it. |
+//!
+//! The signatures of a method are, for `rpc Go(Q) returns (S)` and with `stream` before `Q`, `S` or
+//! both:
+//!
+//! | kind | client | server |
+//! | --- | --- | --- |
+//! | unary | `go(Q) -> Response<S>` | `go(&self, Request<Q>) -> Response<S>` |
+//! | client streaming | `go(impl Stream<Item = Q>) -> Response<S>` | `go(&self, Request<Streaming<Q>>) -> Response<S>` |
+//! | server streaming | `go(Q) -> Response<Streaming<S>>` | `go(&self, Request<Q>) -> Response<impl Stream<Item = Result<S, Status>>>` |
+//! | both | `go(impl Stream<Item = Q>) -> Response<Streaming<S>>` | `go(&self, Request<Streaming<Q>>) -> Response<impl Stream<Item = Result<S, Status>>>` |
+//!
+//! All of them are `async` and return a `Result`. A server's stream may borrow from `self`;
+//! `rpc_core::stream` turns a loop that sends into a stream. Write `impl Stream<…>` in the signature,
+//! even for a stream whose type has a name: for any other type, rustc's lint `refining_impl_trait`
+//! warns. A signature need not say `Send`: the compiler checks that the futures and streams of a
+//! `Greeter` are.
 //!
 //! The client and the server are in modules `greeter_client` and `greeter_server`, from which the
 //! first three items are re-exported. `LocalGreeter` is not: it has the same methods as `Greeter`,
@@ -154,10 +170,18 @@
 //! include!(concat!(env!("OUT_DIR"), "/shop.rs"));
 //! ```
 //!
+//! # Mocks
+//!
+//! To test code that uses a client, implement the service's trait and serve it in the process of the
+//! test, as the example `in_process` does over the device `soft`. The client is the real one, so
+//! calls of all four kinds have metadata, deadlines, cancellation and flow control. The mock of a
+//! method that streams responses returns any stream: for example one that yields two messages and
+//! then an `Err`, or one that does not end.
+//!
 //! # Limits
 //!
-//! Streaming methods and files with an `edition` statement are not supported yet; the [`Error`]
-//! says so. Like a compiler, an error shows the location of the mistake:
+//! Files with an `edition` statement are not supported yet; the [`Error`] says so. Like a compiler,
+//! an error shows the location of the mistake:
 //!
 //! ```text
 //! Error: greeter.proto:5:16: name 'HelloRequest' is not defined

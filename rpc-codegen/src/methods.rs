@@ -1,7 +1,7 @@
 //! Emits the constants that describe a service's methods. The client and the server both use them.
 
 use crate::emit::Runtime;
-use crate::model::{Idempotency, Method, Service};
+use crate::model::{Idempotency, Kind, Method, Service};
 
 /// Emits the module of method constants of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
@@ -18,6 +18,12 @@ fn constant(method: &Method) -> String {
         response_proto,
         ..
     } = method;
+    let kind = match method.kind {
+        Kind::Unary => "Unary",
+        Kind::ClientStreaming => "ClientStreaming",
+        Kind::ServerStreaming => "ServerStreaming",
+        Kind::Streaming => "Streaming",
+    };
     let idempotency = match method.idempotency {
         Idempotency::Unknown => "Unknown",
         Idempotency::NoSideEffects => "NoSideEffects",
@@ -27,7 +33,7 @@ fn constant(method: &Method) -> String {
         r#"/// Describes `{path}`.
 pub const {constant}: $MethodSpec = $MethodSpec::new(
     "{path}",
-    $MethodKind::Unary,
+    $MethodKind::{kind},
     $Idempotency::{idempotency},
     "{request_proto}",
     "{response_proto}",

@@ -19,7 +19,7 @@ pub(crate) struct Service {
     pub(crate) methods: Vec<Method>,
 }
 
-/// One unary method.
+/// One method.
 #[derive(Clone, Debug)]
 pub(crate) struct Method {
     /// `say_hello`.
@@ -28,13 +28,14 @@ pub(crate) struct Method {
     pub(crate) constant: String,
     /// `demo.Greeter/SayHello`.
     pub(crate) path: String,
-    /// The request's type, as a path from one of the service's modules: `super::HelloRequest`.
+    pub(crate) kind: Kind,
+    /// The type of a client's message, as a path from one of the service's modules: `super::HelloRequest`.
     pub(crate) request: String,
-    /// The response's type, likewise.
+    /// The type of a server's message, likewise.
     pub(crate) response: String,
-    /// The runtime's codec for the request: `GeneratedCodec`.
+    /// The runtime's codec for a client's message: `GeneratedCodec`.
     pub(crate) request_codec: &'static str,
-    /// The codec for the response, likewise.
+    /// The codec for a server's message, likewise.
     pub(crate) response_codec: &'static str,
     /// `demo.HelloRequest`.
     pub(crate) request_proto: String,
@@ -44,6 +45,37 @@ pub(crate) struct Method {
     pub(crate) docs: Vec<String>,
     pub(crate) deprecated: bool,
     pub(crate) idempotency: Idempotency,
+}
+
+/// Which sides stream. The variants are those of the runtime's `MethodKind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Unary,
+    ClientStreaming,
+    ServerStreaming,
+    /// Both sides stream.
+    Streaming,
+}
+
+impl Kind {
+    fn new(client_streaming: bool, server_streaming: bool) -> Kind {
+        match (client_streaming, server_streaming) {
+            (false, false) => Kind::Unary,
+            (true, false) => Kind::ClientStreaming,
+            (false, true) => Kind::ServerStreaming,
+            (true, true) => Kind::Streaming,
+        }
+    }
+
+    /// Returns true if the client sends a stream of messages.
+    pub(crate) fn client_streams(self) -> bool {
+        matches!(self, Kind::ClientStreaming | Kind::Streaming)
+    }
+
+    /// Returns true if the server sends a stream of messages.
+    pub(crate) fn server_streams(self) -> bool {
+        matches!(self, Kind::ServerStreaming | Kind::Streaming)
+    }
 }
 
 /// `google.protobuf.MethodOptions.idempotency_level`.
@@ -93,6 +125,7 @@ impl Method {
             constant: names::method_constant(&name),
             name,
             path: format!("{service}/{}", method.proto_name),
+            kind: Kind::new(method.client_streaming, method.server_streaming),
             request_codec: codec_of(&method.input_proto_type),
             response_codec: codec_of(&method.output_proto_type),
             request: externs.path_in_module(&method.input_type, &method.input_proto_type),

@@ -4,9 +4,17 @@
 //! of them may be in scope where a service calls its own methods (E0034). `LocalGreeter` is
 //! therefore not among the package's [re-exports](crate::generate): a glob import of the package
 //! brings in `Greeter` alone, and a service that isn't `Send` names `greeter_server::LocalGreeter`.
+//!
+//! The server has one implementation of `Service` for services on pollers and one for services on
+//! an executor. They do not overlap: `OnExecutor` implements neither trait, and the orphan rule
+//! forbids other crates to implement them for it.
+//!
+//! A stream of responses may borrow the service. The future of a call owns the service, creates the
+//! stream and sends it (`send_all`), so the stream does not outlive the service. On an executor, all
+//! of this happens there.
 
 use crate::emit::{self, Runtime};
-use crate::model::{Method, Service};
+use crate::model::{Kind, Method, Service};
 
 /// Emits the server module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
@@ -16,11 +24,11 @@ pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
         server_trait(service),
         local_trait(service),
         forwarding(service),
-        on_executor(service),
         server(service),
         constructors(service),
         derivable(service),
-        registration(service),
+        on_pollers(service),
+        on_executor(service),
     ]
     .concat();
     rt.module(&names.server_module, &docs, &names.server_trait, &items)
@@ -36,15 +44,23 @@ fn bound(service: &Service) -> &str {
 
 fn server_trait(service: &Service) -> String {
     let (name, server) = (&service.names.server_trait, &service.names.server);
+    let implement = format!(
+        "Write an `async fn` for each method and serve the implementation with [`{server}`]."
+    );
+    let mut more = vec![
+        implement.as_str(),
+        "If a method returns `Err`, the client receives that status.",
+    ];
+    if service.methods.iter().any(|it| it.kind.server_streams()) {
+        more.push(
+            "A method that streams responses returns an `impl Stream`, which may borrow from `self`. \
+             If the stream yields an `Err`, the call ends with that status.",
+        );
+    }
     let docs = emit::docs(
         &service.docs,
         &format!("The service `{}`.", service.full_name),
-        &[
-            &format!(
-                "Write an `async fn` for each method and serve the implementation with [`{server}`]."
-            ),
-            "If a method returns `Err`, the client receives that status.",
-        ],
+        &more,
     );
     let deprecated = emit::deprecated(service.deprecated);
     let methods = trait_methods(service, " + $Send");
@@ -69,7 +85,7 @@ fn trait_methods(service: &Service, send: &str) -> String {
     let method = |method: &Method| {
         let docs = emit::docs(&method.docs, &format!("Handles `{}`.", method.path), &[]);
         let deprecated = emit::deprecated(method.deprecated);
-        format!("{docs}{deprecated}{}{send};\n", signature(method))
+        format!("{docs}{deprecated}{};\n", signature(method, send))
     };
     service.methods.iter().map(method).collect()
 }
@@ -77,27 +93,11 @@ fn trait_methods(service: &Service, send: &str) -> String {
 fn forwarding(service: &Service) -> String {
     let (server_trait, local_trait) = (bound(service), &service.names.local_trait);
     let method = |method: &Method| {
-        let (name, signature) = (&method.name, signature(method));
+        let (name, signature) = (&method.name, signature(method, ""));
         format!("{signature} {{ {server_trait}::{name}(self, request) }}\n")
     };
     let methods: String = service.methods.iter().map(method).collect();
     format!("impl<T: {server_trait}> {local_trait} for T {{\n{methods}}}\n")
-}
-
-fn on_executor(service: &Service) -> String {
-    let (server_trait, local_trait) = (bound(service), &service.names.local_trait);
-    let method = |method: &Method| {
-        let (name, request, output) = (&method.name, &method.request, output(method));
-        format!(
-            r#"async fn {name}(&self, request: $Request<{request}>) -> {output} {{
-    let service = self.service();
-    self.run(async move {{ {server_trait}::{name}(&*service, request).await }}).await
-}}
-"#
-        )
-    };
-    let methods: String = service.methods.iter().map(method).collect();
-    format!("impl<T: {server_trait}> {local_trait} for $OnExecutor<T> {{\n{methods}}}\n")
 }
 
 fn server(service: &Service) -> String {
@@ -167,20 +167,52 @@ impl<T> $fmt::Debug for {name}<T> {{
     )
 }
 
-fn registration(service: &Service) -> String {
-    let (name, full_name) = (&service.names.server, &service.full_name);
-    let local_trait = &service.names.local_trait;
+/// Emits the registration of a service whose handlers run on the pollers.
+fn on_pollers(service: &Service) -> String {
+    let (name, local_trait) = (&service.names.server, &service.names.local_trait);
+    let target = format!("impl<T: {local_trait}> $Service for {name}<T>");
+    registration(service, &target, |method| {
+        format!("{}.await", outcome(local_trait, method, "instance"))
+    })
+}
+
+/// Emits the registration of a service whose handlers run on an executor.
+fn on_executor(service: &Service) -> String {
+    let (name, server_trait) = (&service.names.server, bound(service));
+    let target = format!("impl<T: {server_trait}> $Service for {name}<$OnExecutor<T>>");
+    registration(service, &target, |method| {
+        let outcome = outcome(server_trait, method, "service");
+        format!(
+            "let service = instance.service();\ninstance.run(async move {{ {outcome}.await }}).await"
+        )
+    })
+}
+
+/// Emits the future of a call's outcome, which sends the stream of responses if there is one.
+/// `service` is the variable that holds the service.
+fn outcome(service_trait: &str, method: &Method, service: &str) -> String {
+    let call = format!("{service_trait}::{}(&*{service}, request)", method.name);
+    match method.kind.server_streams() {
+        false => call,
+        true => format!("responses.send_all({call}.await)"),
+    }
+}
+
+/// Emits the implementation of `Service` that begins with `target`. `handler` emits the body of a
+/// call's future, in which `instance` is the poller's instance of the service.
+fn registration(service: &Service, target: &str, handler: impl Fn(&Method) -> String) -> String {
+    let full_name = &service.full_name;
     let methods: String = service
         .methods
         .iter()
-        .map(|method| register(service, method))
+        .map(|method| register(service, method, &handler(method)))
         .collect();
     let (parameter, instance) = match service.methods.as_slice() {
         [] => ("_", ""),
         _ => ("methods", "let instance = self.instances.instance();\n"),
     };
     format!(
-        r#"impl<T: {local_trait}> $Service for {name}<T> {{
+        r#"{target} {{
     fn name(&self) -> &'static str {{
         "{full_name}"
     }}
@@ -192,33 +224,53 @@ fn registration(service: &Service) -> String {
     )
 }
 
-fn register(service: &Service, method: &Method) -> String {
+fn register(service: &Service, method: &Method, handler: &str) -> String {
     let Method {
-        name,
         constant,
+        kind,
         request_codec,
         response_codec,
         ..
     } = method;
-    let (local_trait, constants) = (&service.names.local_trait, &service.names.methods);
+    let constants = &service.names.methods;
+    let (register, parameters) = match kind {
+        Kind::Unary => ("unary_with", "request"),
+        Kind::ClientStreaming => ("client_streaming_with", "request"),
+        Kind::ServerStreaming => ("server_streaming_with", "request, responses"),
+        Kind::Streaming => ("streaming_with", "request, responses"),
+    };
     format!(
         r#"{{
     let instance = instance.clone();
-    methods.unary_with(&super::{constants}::{constant}, ${request_codec}, ${response_codec}, move |request| {{
+    methods.{register}(&super::{constants}::{constant}, ${request_codec}, ${response_codec}, move |{parameters}| {{
         let instance = instance.clone();
-        async move {{ {local_trait}::{name}(&*instance, request).await }}
+        async move {{ {handler} }}
     }});
 }}
 "#
     )
 }
 
-/// Emits the signature of a method in both traits, up to the bounds of the future.
-fn signature(method: &Method) -> String {
-    let (name, request, output) = (&method.name, &method.request, output(method));
-    format!("fn {name}(&self, request: $Request<{request}>) -> impl $Future<Output = {output}>")
-}
-
-fn output(method: &Method) -> String {
-    format!("$Result<{}, $Status>", emit::response(method))
+/// Emits the signature of a method in both traits. `send` is the last bound of its futures and
+/// streams.
+fn signature(method: &Method, send: &str) -> String {
+    let Method {
+        name,
+        kind,
+        request,
+        response,
+        ..
+    } = method;
+    let request = match kind.client_streams() {
+        false => request.clone(),
+        true => format!("$Streaming<{request}>"),
+    };
+    let response = match kind.server_streams() {
+        false => response.clone(),
+        true => format!("impl $Stream<Item = $Result<{response}, $Status>>{send}"),
+    };
+    format!(
+        "fn {name}(&self, request: $Request<{request}>) \
+         -> impl $Future<Output = $Result<$Response<{response}>, $Status>>{send}"
+    )
 }

@@ -37,10 +37,22 @@ fn without_the_codec() {
 
 #[test]
 fn a_handler_that_is_not_send_does_not_compile() {
-    let user = UserCrate::new("2024-not-send");
+    future_is_not_send("not-send");
+}
+
+#[test]
+fn a_stream_that_is_not_send_does_not_compile() {
+    future_is_not_send("stream-not-send");
+}
+
+/// Checks that the user's crate does not compile with `feature`, which adds a value that is not
+/// `Send` to one future.
+#[track_caller]
+fn future_is_not_send(feature: &str) {
+    let user = UserCrate::new(&format!("2024-{feature}"));
     let output = user
         .cargo("check")
-        .args(["--features", "not-send"])
+        .args(["--features", feature])
         .output()
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -49,6 +61,9 @@ fn a_handler_that_is_not_send_does_not_compile() {
         stderr.contains("future cannot be sent between threads safely"),
         "{stderr}"
     );
+    let errors = stderr.lines().filter(|line| line.starts_with("error"));
+    // rustc summarizes the errors in the last one.
+    assert_eq!(errors.count(), 2, "{stderr}");
 }
 
 /// A user's crate, in the target directory.
@@ -77,6 +92,7 @@ impl UserCrate {
                 rpc-core = {{ path = {:?} }}
                 [features]
                 not-send = []
+                stream-not-send = []
                 # The target directory may be in the workspace, which this crate is not part of.
                 [workspace]
             "#,

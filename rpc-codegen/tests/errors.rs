@@ -208,48 +208,6 @@ fn a_file_outside_the_include_directories() {
 }
 
 #[test]
-fn streaming_methods_are_rejected() {
-    let file = "syntax = \"proto3\";\npackage demo;\nmessage M {}\n\nservice Watcher {\n  rpc Get(M) returns (M);\n  \
-                // Endless.\n  rpc Watch(M) returns (stream M);\n}\n";
-    let protos = Protos::new(&[("a.proto", file)]);
-    let error = protos.error();
-    let message = protos.message(&error);
-    assert!(message.starts_with("a.proto:8: "), "{message}");
-    let Error::Streaming {
-        service, method, ..
-    } = &error
-    else {
-        panic!("{error}")
-    };
-    assert_eq!(
-        (service.as_str(), method.as_str()),
-        ("demo.Watcher", "Watch")
-    );
-    // Messages alone can be generated.
-    protos
-        .compile(protos.settings().build_client(false).build_server(false))
-        .unwrap();
-
-    for (signature, expected) in [
-        ("(M) returns (stream M)", (false, true)),
-        ("(stream M) returns (M)", (true, false)),
-        ("(stream M) returns (stream M)", (true, true)),
-    ] {
-        let file = file.replace("(M) returns (stream M)", signature);
-        let error = Protos::new(&[("a.proto", &file)]).error();
-        let Error::Streaming {
-            requests,
-            responses,
-            ..
-        } = error
-        else {
-            panic!("{error}")
-        };
-        assert_eq!((requests, responses), expected);
-    }
-}
-
-#[test]
 fn editions_are_rejected() {
     let protos = Protos::new(&[(
         "a.proto",

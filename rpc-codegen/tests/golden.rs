@@ -94,6 +94,7 @@ fn generate_with(set: impl FnOnce(Builder) -> Builder) -> BTreeMap<String, Strin
 fn generate_sorted() -> BTreeMap<String, String> {
     let mut protos = vec!["fields.proto".to_owned(), "fields2.proto".to_owned()];
     protos.extend(files_in(Path::new(PROTO), "proto").into_keys());
+    protos.push("grpc/testing/test.proto".to_owned());
     let out = TempDir::new().unwrap();
     rpc_codegen::configure()
         .build_server(false)

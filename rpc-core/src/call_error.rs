@@ -53,6 +53,8 @@ pub enum Cause {
     Remote(Status),
     /// The deadline passed on this side's clock.
     DeadlineExceeded,
+    /// This side has given the call up: its future, or the stream of its responses, was dropped.
+    Cancelled,
     /// The connection closed.
     Disconnected(CloseReason),
     /// The server is overloaded, and has asked its clients to send no calls for a while that ends after
@@ -143,6 +145,7 @@ impl CallError {
         match &self.0.cause {
             Cause::Remote(status) => status.code(),
             Cause::DeadlineExceeded => Code::DeadlineExceeded,
+            Cause::Cancelled => Code::Cancelled,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
@@ -173,6 +176,13 @@ impl fmt::Display for CallError {
                     self.code()
                 )
             }
+            Cause::Cancelled => {
+                write!(
+                    f,
+                    "{}: this side gave the call up; the call {verb}",
+                    self.code()
+                )
+            }
             Cause::Disconnected(reason) => {
                 write!(f, "{}: {reason}; the call {verb}", self.code())
             }
@@ -194,7 +204,7 @@ impl fmt::Display for CallError {
                 f,
                 "{}: the request's message of {message_len} bytes exceeds the limit of {limit} bytes, the \
                  smaller of both sides' limits: raise `max_message_len` on the client and on the \
-                 server; the call was never sent",
+                 server; the call {verb}",
                 self.code()
             ),
             Cause::Unimplemented { path } => write!(

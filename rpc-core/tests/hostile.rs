@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use proptest::prelude::*;
-use rpc_core::frame::{CallId, ControlEntries, Flags, FrameError, FrameHeader, FrameKind, HEADER_LEN};
+use rpc_core::frame::{
+    CallId, ControlEntries, Flags, FrameError, FrameHeader, FrameKind, HEADER_LEN,
+};
 use rpc_core::testing::{Node, Pair};
 use rpc_core::transport::CloseReason;
 use rpc_core::{CallError, Cause, Code, CreditError, Execution, ProtocolError, Role};
@@ -153,7 +155,11 @@ fn flags_of_the_other_side() {
         };
         frame(header, &[])
     };
-    assert_ends_its_connection(Pair::client, returned(FrameKind::Response, 1), is_wrong_flag);
+    assert_ends_its_connection(
+        Pair::client,
+        returned(FrameKind::Response, 1),
+        is_wrong_flag,
+    );
     assert_ends_its_connection(Pair::server, returned(FrameKind::Request, 0), is_wrong_flag);
     // More credits than the window has grown by. The client's window is empty.
     for (at, credits) in [

@@ -18,6 +18,8 @@ pub mod alone_client {
     /// Client for the service `Alone`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct AloneClient<C = Channel> {
         caller: C,
@@ -90,16 +92,6 @@ pub mod alone_server {
             request: Request<super::Lonely>,
         ) -> impl Future<Output = Result<Response<super::Lonely>, Status>> {
             Alone::go(self, request)
-        }
-    }
-
-    impl<T: Alone> LocalAlone for OnExecutor<T> {
-        async fn go(
-            &self,
-            request: Request<super::Lonely>,
-        ) -> Result<Response<super::Lonely>, Status> {
-            let service = self.service();
-            self.run(async move { Alone::go(&*service, request).await }).await
         }
     }
 
@@ -176,6 +168,34 @@ pub mod alone_server {
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalAlone::go(&*instance, request).await }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Alone> Service for AloneServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "Alone"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::alone_methods::GO,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Alone::go(&*service, request).await })
+                                    .await
+                            }
                         },
                     );
             }

@@ -105,6 +105,36 @@ pub struct Fn {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Stream {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Streaming {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Sender {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Messages {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Responses {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct IntoStreamingRequest {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct Clone {}
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
@@ -181,12 +211,15 @@ pub use self::{client_client::ClientClient, client_server::{Client, ClientServer
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod client_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, IntoStreamingRequest,
+        Response, Streaming,
     };
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct ClientClient<C = Channel> {
         caller: C,
@@ -386,6 +419,90 @@ pub mod client_client {
                 )
                 .await
         }
+
+        /// Calls `clashes.Client/Stream`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn stream(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::Stream>,
+        ) -> Result<Response<Streaming<super::Streaming>>, CallError> {
+            self.caller
+                .streaming_with(
+                    &super::client_methods::STREAM,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Client/Streaming`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn streaming(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::Streaming>,
+        ) -> Result<Response<Streaming<super::Stream>>, CallError> {
+            self.caller
+                .streaming_with(
+                    &super::client_methods::STREAMING,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Client/Sender`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the server's response, which may arrive before the last message is sent.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
+        pub async fn sender(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::Sender>,
+        ) -> Result<Response<super::Messages>, CallError> {
+            self.caller
+                .client_streaming_with(
+                    &super::client_methods::SENDER,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Client/Responses`.
+        ///
+        /// Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn responses(
+            &self,
+            request: impl IntoRequest<super::IntoStreamingRequest>,
+        ) -> Result<Response<Streaming<super::Responses>>, CallError> {
+            self.caller
+                .server_streaming_with(
+                    &super::client_methods::RESPONSES,
+                    request.into_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
     }
 }
 
@@ -394,7 +511,7 @@ pub mod client_client {
 pub mod client_server {
     use ::rpc_core::codegen::v1::{
         Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
@@ -402,6 +519,8 @@ pub mod client_server {
     /// Write an `async fn` for each method and serve the implementation with [`ClientServer`].
     ///
     /// If a method returns `Err`, the client receives that status.
+    ///
+    /// A method that streams responses returns an `impl Stream`, which may borrow from `self`. If the stream yields an `Err`, the call ends with that status.
     pub trait Client: Send + Sync + 'static {
         /// Handles `clashes.Client/Call`.
         fn call(
@@ -456,6 +575,45 @@ pub mod client_server {
             &self,
             request: Request<super::client_method::Nested>,
         ) -> impl Future<Output = Result<Response<super::F>, Status>> + Send;
+
+        /// Handles `clashes.Client/Stream`.
+        fn stream(
+            &self,
+            request: Request<Streaming<super::Stream>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Streaming, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
+
+        /// Handles `clashes.Client/Streaming`.
+        fn streaming(
+            &self,
+            request: Request<Streaming<super::Streaming>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Stream, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
+
+        /// Handles `clashes.Client/Sender`.
+        fn sender(
+            &self,
+            request: Request<Streaming<super::Sender>>,
+        ) -> impl Future<Output = Result<Response<super::Messages>, Status>> + Send;
+
+        /// Handles `clashes.Client/Responses`.
+        fn responses(
+            &self,
+            request: Request<super::IntoStreamingRequest>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Responses, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
     }
 
     /// [`Client`] without `Send`, for a service that stays on one poller: see [`ClientServer::per_poller`].
@@ -515,6 +673,45 @@ pub mod client_server {
             &self,
             request: Request<super::client_method::Nested>,
         ) -> impl Future<Output = Result<Response<super::F>, Status>>;
+
+        /// Handles `clashes.Client/Stream`.
+        fn stream(
+            &self,
+            request: Request<Streaming<super::Stream>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Streaming, Status>>>,
+                Status,
+            >,
+        >;
+
+        /// Handles `clashes.Client/Streaming`.
+        fn streaming(
+            &self,
+            request: Request<Streaming<super::Streaming>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Stream, Status>>>,
+                Status,
+            >,
+        >;
+
+        /// Handles `clashes.Client/Sender`.
+        fn sender(
+            &self,
+            request: Request<Streaming<super::Sender>>,
+        ) -> impl Future<Output = Result<Response<super::Messages>, Status>>;
+
+        /// Handles `clashes.Client/Responses`.
+        fn responses(
+            &self,
+            request: Request<super::IntoStreamingRequest>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Responses, Status>>>,
+                Status,
+            >,
+        >;
     }
 
     impl<T: Client> LocalClient for T {
@@ -580,79 +777,48 @@ pub mod client_server {
         ) -> impl Future<Output = Result<Response<super::F>, Status>> {
             Client::nested(self, request)
         }
-    }
 
-    impl<T: Client> LocalClient for OnExecutor<T> {
-        async fn call(
+        fn stream(
             &self,
-            request: Request<super::Request>,
-        ) -> Result<Response<super::Response>, Status> {
-            let service = self.service();
-            self.run(async move { Client::call(&*service, request).await }).await
+            request: Request<Streaming<super::Stream>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Streaming, Status>>>,
+                Status,
+            >,
+        > {
+            Client::stream(self, request)
         }
 
-        async fn status(
+        fn streaming(
             &self,
-            request: Request<super::Status>,
-        ) -> Result<Response<super::Result>, Status> {
-            let service = self.service();
-            self.run(async move { Client::status(&*service, request).await }).await
+            request: Request<Streaming<super::Streaming>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Stream, Status>>>,
+                Status,
+            >,
+        > {
+            Client::streaming(self, request)
         }
 
-        async fn option(
+        fn sender(
             &self,
-            request: Request<super::Option>,
-        ) -> Result<Response<super::Some>, Status> {
-            let service = self.service();
-            self.run(async move { Client::option(&*service, request).await }).await
+            request: Request<Streaming<super::Sender>>,
+        ) -> impl Future<Output = Result<Response<super::Messages>, Status>> {
+            Client::sender(self, request)
         }
 
-        async fn none(
+        fn responses(
             &self,
-            request: Request<super::None>,
-        ) -> Result<Response<super::Ok>, Status> {
-            let service = self.service();
-            self.run(async move { Client::none(&*service, request).await }).await
-        }
-
-        async fn send(
-            &self,
-            request: Request<super::Send>,
-        ) -> Result<Response<super::Sync>, Status> {
-            let service = self.service();
-            self.run(async move { Client::send(&*service, request).await }).await
-        }
-
-        async fn future(
-            &self,
-            request: Request<super::Future>,
-        ) -> Result<Response<super::Service>, Status> {
-            let service = self.service();
-            self.run(async move { Client::future(&*service, request).await }).await
-        }
-
-        async fn methods(
-            &self,
-            request: Request<super::Methods>,
-        ) -> Result<Response<super::Instances>, Status> {
-            let service = self.service();
-            self.run(async move { Client::methods(&*service, request).await }).await
-        }
-
-        async fn generic(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::C>, Status> {
-            let service = self.service();
-            self.run(async move { Client::generic(&*service, request).await }).await
-        }
-
-        async fn nested(
-            &self,
-            request: Request<super::client_method::Nested>,
-        ) -> Result<Response<super::F>, Status> {
-            let service = self.service();
-            self.run(async move { Client::nested(&*service, request).await }).await
+            request: Request<super::IntoStreamingRequest>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Responses, Status>>>,
+                Status,
+            >,
+        > {
+            Client::responses(self, request)
         }
     }
 
@@ -840,6 +1006,340 @@ pub mod client_server {
                         },
                     );
             }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::client_methods::STREAM,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalClient::stream(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::client_methods::STREAMING,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalClient::streaming(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .client_streaming_with(
+                        &super::client_methods::SENDER,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move { LocalClient::sender(&*instance, request).await }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::client_methods::RESPONSES,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalClient::responses(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Client> Service for ClientServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "clashes.Client"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::CALL,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Client::call(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::STATUS,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Client::status(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::OPTION,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Client::option(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::NONE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Client::none(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::SEND,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Client::send(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::FUTURE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Client::future(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::METHODS,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Client::methods(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::GENERIC,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Client::generic(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::client_methods::NESTED,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Client::nested(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::client_methods::STREAM,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Client::stream(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::client_methods::STREAMING,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Client::streaming(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .client_streaming_with(
+                        &super::client_methods::SENDER,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Client::sender(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::client_methods::RESPONSES,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Client::responses(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
         }
     }
 }
@@ -929,6 +1429,42 @@ pub mod client_methods {
         "clashes.ClientMethod.Nested",
         "clashes.F",
     );
+
+    /// Describes `clashes.Client/Stream`.
+    pub const STREAM: MethodSpec = MethodSpec::new(
+        "clashes.Client/Stream",
+        MethodKind::Streaming,
+        Idempotency::Unknown,
+        "clashes.Stream",
+        "clashes.Streaming",
+    );
+
+    /// Describes `clashes.Client/Streaming`.
+    pub const STREAMING: MethodSpec = MethodSpec::new(
+        "clashes.Client/Streaming",
+        MethodKind::Streaming,
+        Idempotency::Unknown,
+        "clashes.Streaming",
+        "clashes.Stream",
+    );
+
+    /// Describes `clashes.Client/Sender`.
+    pub const SENDER: MethodSpec = MethodSpec::new(
+        "clashes.Client/Sender",
+        MethodKind::ClientStreaming,
+        Idempotency::Unknown,
+        "clashes.Sender",
+        "clashes.Messages",
+    );
+
+    /// Describes `clashes.Client/Responses`.
+    pub const RESPONSES: MethodSpec = MethodSpec::new(
+        "clashes.Client/Responses",
+        MethodKind::ServerStreaming,
+        Idempotency::Unknown,
+        "clashes.IntoStreamingRequest",
+        "clashes.Responses",
+    );
 }
 
 #[doc(inline)]
@@ -939,12 +1475,15 @@ pub use self::{trait_client::TraitClient, trait_server::{Trait, TraitServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod trait_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, IntoStreamingRequest,
+        Response, Streaming,
     };
 
     /// Its methods have the names of items of traits, and of items that stubs have already.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct TraitClient<C = Channel> {
         caller: C,
@@ -1333,6 +1872,153 @@ pub mod trait_client {
                 )
                 .await
         }
+
+        /// Calls `clashes.Trait/SendAll`.
+        ///
+        /// Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn send_all(
+            &self,
+            request: impl IntoRequest<super::T>,
+        ) -> Result<Response<Streaming<super::T>>, CallError> {
+            self.caller
+                .server_streaming_with(
+                    &super::trait_methods::SEND_ALL,
+                    request.into_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Trait/PollNext`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn poll_next(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::T>,
+        ) -> Result<Response<Streaming<super::T>>, CallError> {
+            self.caller
+                .streaming_with(
+                    &super::trait_methods::POLL_NEXT,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Trait/Message`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the server's response, which may arrive before the last message is sent.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
+        pub async fn message(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::T>,
+        ) -> Result<Response<super::T>, CallError> {
+            self.caller
+                .client_streaming_with(
+                    &super::trait_methods::MESSAGE,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Trait/IntoStreamingRequest`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn into_streaming_request(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::T>,
+        ) -> Result<Response<Streaming<super::T>>, CallError> {
+            self.caller
+                .streaming_with(
+                    &super::trait_methods::INTO_STREAMING_REQUEST,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Trait/StreamingWith`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn streaming_with(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::T>,
+        ) -> Result<Response<Streaming<super::T>>, CallError> {
+            self.caller
+                .streaming_with(
+                    &super::trait_methods::STREAMING_WITH,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Trait/Run`.
+        ///
+        /// Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn run(
+            &self,
+            request: impl IntoRequest<super::T>,
+        ) -> Result<Response<Streaming<super::T>>, CallError> {
+            self.caller
+                .server_streaming_with(
+                    &super::trait_methods::RUN,
+                    request.into_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Calls `clashes.Trait/Methods`.
+        ///
+        /// Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn methods(
+            &self,
+            request: impl IntoRequest<super::T>,
+        ) -> Result<Response<Streaming<super::T>>, CallError> {
+            self.caller
+                .server_streaming_with(
+                    &super::trait_methods::METHODS,
+                    request.into_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
     }
 }
 
@@ -1341,7 +2027,7 @@ pub mod trait_client {
 pub mod trait_server {
     use ::rpc_core::codegen::v1::{
         Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// Its methods have the names of items of traits, and of items that stubs have already.
@@ -1349,6 +2035,8 @@ pub mod trait_server {
     /// Write an `async fn` for each method and serve the implementation with [`TraitServer`].
     ///
     /// If a method returns `Err`, the client receives that status.
+    ///
+    /// A method that streams responses returns an `impl Stream`, which may borrow from `self`. If the stream yields an `Err`, the call ends with that status.
     pub trait Trait: Send + Sync + 'static {
         /// Handles `clashes.Trait/New`.
         fn new_(
@@ -1457,6 +2145,78 @@ pub mod trait_server {
             &self,
             request: Request<super::T>,
         ) -> impl Future<Output = Result<Response<super::T>, Status>> + Send;
+
+        /// Handles `clashes.Trait/SendAll`.
+        fn send_all(
+            &self,
+            request: Request<super::T>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
+
+        /// Handles `clashes.Trait/PollNext`.
+        fn poll_next(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
+
+        /// Handles `clashes.Trait/Message`.
+        fn message(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<Output = Result<Response<super::T>, Status>> + Send;
+
+        /// Handles `clashes.Trait/IntoStreamingRequest`.
+        fn into_streaming_request(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
+
+        /// Handles `clashes.Trait/StreamingWith`.
+        fn streaming_with(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
+
+        /// Handles `clashes.Trait/Run`.
+        fn run(
+            &self,
+            request: Request<super::T>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
+
+        /// Handles `clashes.Trait/Methods`.
+        fn methods(
+            &self,
+            request: Request<super::T>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
     }
 
     /// [`Trait`] without `Send`, for a service that stays on one poller: see [`TraitServer::per_poller`].
@@ -1570,6 +2330,78 @@ pub mod trait_server {
             &self,
             request: Request<super::T>,
         ) -> impl Future<Output = Result<Response<super::T>, Status>>;
+
+        /// Handles `clashes.Trait/SendAll`.
+        fn send_all(
+            &self,
+            request: Request<super::T>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        >;
+
+        /// Handles `clashes.Trait/PollNext`.
+        fn poll_next(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        >;
+
+        /// Handles `clashes.Trait/Message`.
+        fn message(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<Output = Result<Response<super::T>, Status>>;
+
+        /// Handles `clashes.Trait/IntoStreamingRequest`.
+        fn into_streaming_request(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        >;
+
+        /// Handles `clashes.Trait/StreamingWith`.
+        fn streaming_with(
+            &self,
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        >;
+
+        /// Handles `clashes.Trait/Run`.
+        fn run(
+            &self,
+            request: Request<super::T>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        >;
+
+        /// Handles `clashes.Trait/Methods`.
+        fn methods(
+            &self,
+            request: Request<super::T>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        >;
     }
 
     impl<T: Trait> LocalTrait for T {
@@ -1698,151 +2530,84 @@ pub mod trait_server {
         ) -> impl Future<Output = Result<Response<super::T>, Status>> {
             Trait::to_string(self, request)
         }
-    }
 
-    impl<T: Trait> LocalTrait for OnExecutor<T> {
-        async fn new_(
+        fn send_all(
             &self,
             request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::new_(&*service, request).await }).await
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        > {
+            Trait::send_all(self, request)
         }
 
-        async fn clone_(
+        fn poll_next(
             &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::clone_(&*service, request).await }).await
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        > {
+            Trait::poll_next(self, request)
         }
 
-        async fn name(
+        fn message(
             &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::name(&*service, request).await }).await
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<Output = Result<Response<super::T>, Status>> {
+            Trait::message(self, request)
         }
 
-        async fn register(
+        fn into_streaming_request(
             &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::register(&*service, request).await }).await
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        > {
+            Trait::into_streaming_request(self, request)
         }
 
-        async fn unary(
+        fn streaming_with(
             &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::unary(&*service, request).await }).await
+            request: Request<Streaming<super::T>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        > {
+            Trait::streaming_with(self, request)
         }
 
-        async fn into_request(
+        fn run(
             &self,
             request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::into_request(&*service, request).await }).await
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        > {
+            Trait::run(self, request)
         }
 
-        async fn deref(
+        fn methods(
             &self,
             request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::deref(&*service, request).await }).await
-        }
-
-        async fn fmt(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::fmt(&*service, request).await }).await
-        }
-
-        async fn default(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::default(&*service, request).await }).await
-        }
-
-        async fn drop(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::drop(&*service, request).await }).await
-        }
-
-        async fn into_(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::into_(&*service, request).await }).await
-        }
-
-        async fn try_into_(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::try_into_(&*service, request).await }).await
-        }
-
-        async fn request(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::request(&*service, request).await }).await
-        }
-
-        async fn instance(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::instance(&*service, request).await }).await
-        }
-
-        async fn per_poller(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::per_poller(&*service, request).await }).await
-        }
-
-        async fn from_arc(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::from_arc(&*service, request).await }).await
-        }
-
-        async fn is_empty(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::is_empty(&*service, request).await }).await
-        }
-
-        async fn to_string(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Trait::to_string(&*service, request).await }).await
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::T, Status>>>,
+                Status,
+            >,
+        > {
+            Trait::methods(self, request)
         }
     }
 
@@ -2159,6 +2924,634 @@ pub mod trait_server {
                         },
                     );
             }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::trait_methods::SEND_ALL,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalTrait::send_all(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::trait_methods::POLL_NEXT,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalTrait::poll_next(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .client_streaming_with(
+                        &super::trait_methods::MESSAGE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move { LocalTrait::message(&*instance, request).await }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::trait_methods::INTO_STREAMING_REQUEST,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(
+                                        LocalTrait::into_streaming_request(&*instance, request)
+                                            .await,
+                                    )
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::trait_methods::STREAMING_WITH,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(
+                                        LocalTrait::streaming_with(&*instance, request).await,
+                                    )
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::trait_methods::RUN,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalTrait::run(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::trait_methods::METHODS,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalTrait::methods(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Trait> Service for TraitServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "clashes.Trait"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::NEW_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::new_(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::CLONE_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::clone_(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::NAME,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::name(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::REGISTER,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::register(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::UNARY,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::unary(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::INTO_REQUEST,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::into_request(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::DEREF,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::deref(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::FMT,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::fmt(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::DEFAULT,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::default(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::DROP,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::drop(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::INTO_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Trait::into_(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::TRY_INTO_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::try_into_(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::REQUEST,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::request(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::INSTANCE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::instance(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::PER_POLLER,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::per_poller(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::FROM_ARC,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::from_arc(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::IS_EMPTY,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::is_empty(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::trait_methods::TO_STRING,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::to_string(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::trait_methods::SEND_ALL,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Trait::send_all(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::trait_methods::POLL_NEXT,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Trait::poll_next(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .client_streaming_with(
+                        &super::trait_methods::MESSAGE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Trait::message(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::trait_methods::INTO_STREAMING_REQUEST,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(
+                                                Trait::into_streaming_request(&*service, request).await,
+                                            )
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::trait_methods::STREAMING_WITH,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Trait::streaming_with(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::trait_methods::RUN,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Trait::run(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .server_streaming_with(
+                        &super::trait_methods::METHODS,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Trait::methods(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
         }
     }
 }
@@ -2329,6 +3722,69 @@ pub mod trait_methods {
         "clashes.T",
         "clashes.T",
     );
+
+    /// Describes `clashes.Trait/SendAll`.
+    pub const SEND_ALL: MethodSpec = MethodSpec::new(
+        "clashes.Trait/SendAll",
+        MethodKind::ServerStreaming,
+        Idempotency::Unknown,
+        "clashes.T",
+        "clashes.T",
+    );
+
+    /// Describes `clashes.Trait/PollNext`.
+    pub const POLL_NEXT: MethodSpec = MethodSpec::new(
+        "clashes.Trait/PollNext",
+        MethodKind::Streaming,
+        Idempotency::Unknown,
+        "clashes.T",
+        "clashes.T",
+    );
+
+    /// Describes `clashes.Trait/Message`.
+    pub const MESSAGE: MethodSpec = MethodSpec::new(
+        "clashes.Trait/Message",
+        MethodKind::ClientStreaming,
+        Idempotency::Unknown,
+        "clashes.T",
+        "clashes.T",
+    );
+
+    /// Describes `clashes.Trait/IntoStreamingRequest`.
+    pub const INTO_STREAMING_REQUEST: MethodSpec = MethodSpec::new(
+        "clashes.Trait/IntoStreamingRequest",
+        MethodKind::Streaming,
+        Idempotency::Unknown,
+        "clashes.T",
+        "clashes.T",
+    );
+
+    /// Describes `clashes.Trait/StreamingWith`.
+    pub const STREAMING_WITH: MethodSpec = MethodSpec::new(
+        "clashes.Trait/StreamingWith",
+        MethodKind::Streaming,
+        Idempotency::Unknown,
+        "clashes.T",
+        "clashes.T",
+    );
+
+    /// Describes `clashes.Trait/Run`.
+    pub const RUN: MethodSpec = MethodSpec::new(
+        "clashes.Trait/Run",
+        MethodKind::ServerStreaming,
+        Idempotency::Unknown,
+        "clashes.T",
+        "clashes.T",
+    );
+
+    /// Describes `clashes.Trait/Methods`.
+    pub const METHODS: MethodSpec = MethodSpec::new(
+        "clashes.Trait/Methods",
+        MethodKind::ServerStreaming,
+        Idempotency::Unknown,
+        "clashes.T",
+        "clashes.T",
+    );
 }
 
 #[doc(inline)]
@@ -2345,6 +3801,8 @@ pub mod server_client {
     /// The traits of these services have the names of other traits.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct ServerClient<C = Channel> {
         caller: C,
@@ -2417,16 +3875,6 @@ pub mod server_server {
             request: Request<super::Caller>,
         ) -> impl Future<Output = Result<Response<super::IntoRequest>, Status>> {
             Server::caller(self, request)
-        }
-    }
-
-    impl<T: Server> LocalServer for OnExecutor<T> {
-        async fn caller(
-            &self,
-            request: Request<super::Caller>,
-        ) -> Result<Response<super::IntoRequest>, Status> {
-            let service = self.service();
-            self.run(async move { Server::caller(&*service, request).await }).await
         }
     }
 
@@ -2508,6 +3956,36 @@ pub mod server_server {
             }
         }
     }
+
+    impl<T: Server> Service for ServerServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "clashes.Server"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::server_methods::CALLER,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Server::caller(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
 }
 
 /// Descriptions of the methods of `clashes.Server`.
@@ -2539,6 +4017,8 @@ pub mod sized_client {
     /// Client for the service `clashes.Sized`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct SizedClient<C = Channel> {
         caller: C,
@@ -2611,16 +4091,6 @@ pub mod sized_server {
             request: Request<super::T>,
         ) -> impl Future<Output = Result<Response<super::T>, Status>> {
             Sized::go(self, request)
-        }
-    }
-
-    impl<T: Sized> LocalSized for OnExecutor<T> {
-        async fn go(
-            &self,
-            request: Request<super::T>,
-        ) -> Result<Response<super::T>, Status> {
-            let service = self.service();
-            self.run(async move { Sized::go(&*service, request).await }).await
         }
     }
 
@@ -2697,6 +4167,34 @@ pub mod sized_server {
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalSized::go(&*instance, request).await }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Sized> Service for SizedServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "clashes.Sized"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::sized_methods::GO,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Sized::go(&*service, request).await })
+                                    .await
+                            }
                         },
                     );
             }
@@ -3003,6 +4501,90 @@ mod _codec {
     }
 
     impl GeneratedMessage for super::Fn {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Stream {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Streaming {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Sender {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Messages {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Responses {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::IntoStreamingRequest {
         fn encoded_len(&self) -> usize {
             0
         }

@@ -132,6 +132,8 @@ pub mod comments_client {
     ///     * deeper
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct CommentsClient<C = Channel> {
         caller: C,
@@ -437,48 +439,6 @@ pub mod comments_server {
         }
     }
 
-    impl<T: Comments> LocalComments for OnExecutor<T> {
-        async fn one(
-            &self,
-            request: Request<super::Message>,
-        ) -> Result<Response<super::Message>, Status> {
-            let service = self.service();
-            self.run(async move { Comments::one(&*service, request).await }).await
-        }
-
-        async fn two(
-            &self,
-            request: Request<super::Message>,
-        ) -> Result<Response<super::Message>, Status> {
-            let service = self.service();
-            self.run(async move { Comments::two(&*service, request).await }).await
-        }
-
-        async fn three(
-            &self,
-            request: Request<super::Message>,
-        ) -> Result<Response<super::Message>, Status> {
-            let service = self.service();
-            self.run(async move { Comments::three(&*service, request).await }).await
-        }
-
-        async fn four(
-            &self,
-            request: Request<super::Message>,
-        ) -> Result<Response<super::Message>, Status> {
-            let service = self.service();
-            self.run(async move { Comments::four(&*service, request).await }).await
-        }
-
-        async fn five(
-            &self,
-            request: Request<super::Message>,
-        ) -> Result<Response<super::Message>, Status> {
-            let service = self.service();
-            self.run(async move { Comments::five(&*service, request).await }).await
-        }
-    }
-
     /// Serves an implementation of [`Comments`] or of [`LocalComments`].
     pub struct CommentsServer<T> {
         instances: Instances<T>,
@@ -606,6 +566,112 @@ pub mod comments_server {
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::five(&*instance, request).await }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Comments> Service for CommentsServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "comments.Comments"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::comments_methods::ONE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Comments::one(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::comments_methods::TWO,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Comments::two(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::comments_methods::THREE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Comments::three(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::comments_methods::FOUR,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Comments::four(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::comments_methods::FIVE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Comments::five(&*service, request).await
+                                    })
+                                    .await
+                            }
                         },
                     );
             }

@@ -30,6 +30,8 @@ pub mod greeter_client {
     /// Greets.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct GreeterClient<C = Channel> {
         caller: C,
@@ -102,16 +104,6 @@ pub mod greeter_server {
             request: Request<super::HelloRequest>,
         ) -> impl Future<Output = Result<Response<super::HelloReply>, Status>> {
             Greeter::say_hello(self, request)
-        }
-    }
-
-    impl<T: Greeter> LocalGreeter for OnExecutor<T> {
-        async fn say_hello(
-            &self,
-            request: Request<super::HelloRequest>,
-        ) -> Result<Response<super::HelloReply>, Status> {
-            let service = self.service();
-            self.run(async move { Greeter::say_hello(&*service, request).await }).await
         }
     }
 
@@ -189,6 +181,36 @@ pub mod greeter_server {
                             let instance = instance.clone();
                             async move {
                                 LocalGreeter::say_hello(&*instance, request).await
+                            }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Greeter> Service for GreeterServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "greeter.Greeter"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::greeter_methods::SAY_HELLO,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Greeter::say_hello(&*service, request).await
+                                    })
+                                    .await
                             }
                         },
                     );

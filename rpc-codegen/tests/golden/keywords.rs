@@ -42,12 +42,15 @@ pub use self::{type_client::TypeClient, type_server::{Type, TypeServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod type_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, IntoStreamingRequest,
+        Response, Streaming,
     };
 
     /// Client for the service `keywords.Type`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct TypeClient<C = Channel> {
         caller: C,
@@ -310,6 +313,27 @@ pub mod type_client {
                 )
                 .await
         }
+
+        /// Calls `keywords.Type/Yield`.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn r#yield(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::Empty>,
+        ) -> Result<Response<Streaming<super::Empty>>, CallError> {
+            self.caller
+                .streaming_with(
+                    &super::type_methods::YIELD,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
     }
 }
 
@@ -318,7 +342,7 @@ pub mod type_client {
 pub mod type_server {
     use ::rpc_core::codegen::v1::{
         Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// The service `keywords.Type`.
@@ -326,6 +350,8 @@ pub mod type_server {
     /// Write an `async fn` for each method and serve the implementation with [`TypeServer`].
     ///
     /// If a method returns `Err`, the client receives that status.
+    ///
+    /// A method that streams responses returns an `impl Stream`, which may borrow from `self`. If the stream yields an `Err`, the call ends with that status.
     pub trait Type: Send + Sync + 'static {
         /// Handles `keywords.Type/type`.
         fn r#type(
@@ -398,6 +424,17 @@ pub mod type_server {
             &self,
             request: Request<super::Empty>,
         ) -> impl Future<Output = Result<Response<super::Empty>, Status>> + Send;
+
+        /// Handles `keywords.Type/Yield`.
+        fn r#yield(
+            &self,
+            request: Request<Streaming<super::Empty>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Empty, Status>> + Send>,
+                Status,
+            >,
+        > + Send;
     }
 
     /// [`Type`] without `Send`, for a service that stays on one poller: see [`TypeServer::per_poller`].
@@ -475,6 +512,17 @@ pub mod type_server {
             &self,
             request: Request<super::Empty>,
         ) -> impl Future<Output = Result<Response<super::Empty>, Status>>;
+
+        /// Handles `keywords.Type/Yield`.
+        fn r#yield(
+            &self,
+            request: Request<Streaming<super::Empty>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Empty, Status>>>,
+                Status,
+            >,
+        >;
     }
 
     impl<T: Type> LocalType for T {
@@ -561,103 +609,17 @@ pub mod type_server {
         ) -> impl Future<Output = Result<Response<super::Empty>, Status>> {
             Type::http_get(self, request)
         }
-    }
 
-    impl<T: Type> LocalType for OnExecutor<T> {
-        async fn r#type(
+        fn r#yield(
             &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::r#type(&*service, request).await }).await
-        }
-
-        async fn r#move(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::r#move(&*service, request).await }).await
-        }
-
-        async fn r#async(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::r#async(&*service, request).await }).await
-        }
-
-        async fn r#await(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::r#await(&*service, request).await }).await
-        }
-
-        async fn r#gen(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::r#gen(&*service, request).await }).await
-        }
-
-        async fn r#dyn(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::r#dyn(&*service, request).await }).await
-        }
-
-        async fn r#try(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::r#try(&*service, request).await }).await
-        }
-
-        async fn self_(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::self_(&*service, request).await }).await
-        }
-
-        async fn super_(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::super_(&*service, request).await }).await
-        }
-
-        async fn crate_(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::crate_(&*service, request).await }).await
-        }
-
-        async fn _1st(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::_1st(&*service, request).await }).await
-        }
-
-        async fn http_get(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Type::http_get(&*service, request).await }).await
+            request: Request<Streaming<super::Empty>>,
+        ) -> impl Future<
+            Output = Result<
+                Response<impl Stream<Item = Result<super::Empty, Status>>>,
+                Status,
+            >,
+        > {
+            Type::r#yield(self, request)
         }
     }
 
@@ -880,6 +842,273 @@ pub mod type_server {
                         },
                     );
             }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::type_methods::YIELD,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                responses
+                                    .send_all(LocalType::r#yield(&*instance, request).await)
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Type> Service for TypeServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "keywords.Type"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::TYPE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::r#type(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::MOVE,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::r#move(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::ASYNC,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::r#async(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::AWAIT,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::r#await(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::GEN,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::r#gen(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::DYN,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::r#dyn(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::TRY,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::r#try(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::SELF_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::self_(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::SUPER_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::super_(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::CRATE_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::crate_(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::_1ST,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Type::_1st(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::type_methods::HTTP_GET,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Type::http_get(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .streaming_with(
+                        &super::type_methods::YIELD,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request, responses| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        responses
+                                            .send_all(Type::r#yield(&*service, request).await)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
         }
     }
 }
@@ -996,6 +1225,15 @@ pub mod type_methods {
         "keywords.Empty",
         "keywords.Empty",
     );
+
+    /// Describes `keywords.Type/Yield`.
+    pub const YIELD: MethodSpec = MethodSpec::new(
+        "keywords.Type/Yield",
+        MethodKind::Streaming,
+        Idempotency::Unknown,
+        "keywords.Empty",
+        "keywords.Empty",
+    );
 }
 
 #[doc(inline)]
@@ -1012,6 +1250,8 @@ pub mod self_client {
     /// Client for the service `keywords.Self`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct SelfClient<C = Channel> {
         caller: C,
@@ -1084,16 +1324,6 @@ pub mod self_server {
             request: Request<super::Empty>,
         ) -> impl Future<Output = Result<Response<super::Empty>, Status>> {
             Self_::self_(self, request)
-        }
-    }
-
-    impl<T: Self_> LocalSelf for OnExecutor<T> {
-        async fn self_(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { Self_::self_(&*service, request).await }).await
         }
     }
 
@@ -1175,6 +1405,34 @@ pub mod self_server {
             }
         }
     }
+
+    impl<T: Self_> Service for SelfServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "keywords.Self"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::self_methods::SELF_,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Self_::self_(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
 }
 
 /// Descriptions of the methods of `keywords.Self`.
@@ -1209,6 +1467,8 @@ pub mod snake_case_service_client {
     /// Client for the service `keywords.snake_case_service`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct SnakeCaseServiceClient<C = Channel> {
         caller: C,
@@ -1281,19 +1541,6 @@ pub mod snake_case_service_server {
             request: Request<super::Empty>,
         ) -> impl Future<Output = Result<Response<super::Empty>, Status>> {
             SnakeCaseService::snake_case_method(self, request)
-        }
-    }
-
-    impl<T: SnakeCaseService> LocalSnakeCaseService for OnExecutor<T> {
-        async fn snake_case_method(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move {
-                    SnakeCaseService::snake_case_method(&*service, request).await
-                })
-                .await
         }
     }
 
@@ -1381,6 +1628,37 @@ pub mod snake_case_service_server {
             }
         }
     }
+
+    impl<T: SnakeCaseService> Service for SnakeCaseServiceServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "keywords.snake_case_service"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::snake_case_service_methods::SNAKE_CASE_METHOD,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        SnakeCaseService::snake_case_method(&*service, request)
+                                            .await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
 }
 
 /// Descriptions of the methods of `keywords.snake_case_service`.
@@ -1412,6 +1690,8 @@ pub mod _2nd_client {
     /// Client for the service `keywords._2nd`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct _2ndClient<C = Channel> {
         caller: C,
@@ -1484,16 +1764,6 @@ pub mod _2nd_server {
             request: Request<super::Empty>,
         ) -> impl Future<Output = Result<Response<super::Empty>, Status>> {
             _2nd::go(self, request)
-        }
-    }
-
-    impl<T: _2nd> Local2nd for OnExecutor<T> {
-        async fn go(
-            &self,
-            request: Request<super::Empty>,
-        ) -> Result<Response<super::Empty>, Status> {
-            let service = self.service();
-            self.run(async move { _2nd::go(&*service, request).await }).await
         }
     }
 
@@ -1570,6 +1840,34 @@ pub mod _2nd_server {
                         move |request| {
                             let instance = instance.clone();
                             async move { Local2nd::go(&*instance, request).await }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: _2nd> Service for _2ndServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "keywords._2nd"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::_2nd_methods::GO,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { _2nd::go(&*service, request).await })
+                                    .await
+                            }
                         },
                     );
             }

@@ -26,6 +26,8 @@ pub mod deep_client {
     /// Client for the service `nested.type.fooBar.v1beta1.Deep`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct DeepClient<C = Channel> {
         caller: C,
@@ -98,16 +100,6 @@ pub mod deep_server {
             request: Request<super::Ping>,
         ) -> impl Future<Output = Result<Response<super::Pong>, Status>> {
             Deep::go(self, request)
-        }
-    }
-
-    impl<T: Deep> LocalDeep for OnExecutor<T> {
-        async fn go(
-            &self,
-            request: Request<super::Ping>,
-        ) -> Result<Response<super::Pong>, Status> {
-            let service = self.service();
-            self.run(async move { Deep::go(&*service, request).await }).await
         }
     }
 
@@ -184,6 +176,34 @@ pub mod deep_server {
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalDeep::go(&*instance, request).await }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Deep> Service for DeepServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "nested.type.fooBar.v1beta1.Deep"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::deep_methods::GO,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Deep::go(&*service, request).await })
+                                    .await
+                            }
                         },
                     );
             }

@@ -49,6 +49,11 @@ pub mod services {
 }
 
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub mod streams {
+    include!("streams.rs");
+}
+
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod types {
     pub mod common {
         include!("types.common.rs");

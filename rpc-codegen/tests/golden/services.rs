@@ -30,6 +30,8 @@ pub mod reader_client {
     /// Reads.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct ReaderClient<C = Channel> {
         caller: C,
@@ -145,24 +147,6 @@ pub mod reader_server {
         }
     }
 
-    impl<T: Reader> LocalReader for OnExecutor<T> {
-        async fn get(
-            &self,
-            request: Request<super::Key>,
-        ) -> Result<Response<super::Value>, Status> {
-            let service = self.service();
-            self.run(async move { Reader::get(&*service, request).await }).await
-        }
-
-        async fn has(
-            &self,
-            request: Request<super::Key>,
-        ) -> Result<Response<super::Value>, Status> {
-            let service = self.service();
-            self.run(async move { Reader::has(&*service, request).await }).await
-        }
-    }
-
     /// Serves an implementation of [`Reader`] or of [`LocalReader`].
     pub struct ReaderServer<T> {
         instances: Instances<T>,
@@ -254,6 +238,52 @@ pub mod reader_server {
             }
         }
     }
+
+    impl<T: Reader> Service for ReaderServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "services.Reader"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::reader_methods::GET,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Reader::get(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::reader_methods::HAS,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Reader::has(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
 }
 
 /// Descriptions of the methods of `services.Reader`.
@@ -294,6 +324,8 @@ pub mod writer_client {
     /// Writes.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct WriterClient<C = Channel> {
         caller: C,
@@ -452,32 +484,6 @@ pub mod writer_server {
         }
     }
 
-    impl<T: Writer> LocalWriter for OnExecutor<T> {
-        async fn get(
-            &self,
-            request: Request<super::Value>,
-        ) -> Result<Response<super::Key>, Status> {
-            let service = self.service();
-            self.run(async move { Writer::get(&*service, request).await }).await
-        }
-
-        async fn put(
-            &self,
-            request: Request<super::Value>,
-        ) -> Result<Response<super::Key>, Status> {
-            let service = self.service();
-            self.run(async move { Writer::put(&*service, request).await }).await
-        }
-
-        async fn old_put(
-            &self,
-            request: Request<super::Value>,
-        ) -> Result<Response<super::Key>, Status> {
-            let service = self.service();
-            self.run(async move { Writer::old_put(&*service, request).await }).await
-        }
-    }
-
     /// Serves an implementation of [`Writer`] or of [`LocalWriter`].
     pub struct WriterServer<T> {
         instances: Instances<T>,
@@ -584,6 +590,72 @@ pub mod writer_server {
             }
         }
     }
+
+    impl<T: Writer> Service for WriterServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "services.Writer"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::writer_methods::GET,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Writer::get(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::writer_methods::PUT,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Writer::put(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::writer_methods::OLD_PUT,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Writer::old_put(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
 }
 
 /// Descriptions of the methods of `services.Writer`.
@@ -633,6 +705,8 @@ pub mod old_client {
     /// Use `Reader` instead.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     #[deprecated]
     pub struct OldClient<C = Channel> {
@@ -707,16 +781,6 @@ pub mod old_server {
             request: Request<super::Key>,
         ) -> impl Future<Output = Result<Response<super::Value>, Status>> {
             Old::get(self, request)
-        }
-    }
-
-    impl<T: Old> LocalOld for OnExecutor<T> {
-        async fn get(
-            &self,
-            request: Request<super::Key>,
-        ) -> Result<Response<super::Value>, Status> {
-            let service = self.service();
-            self.run(async move { Old::get(&*service, request).await }).await
         }
     }
 
@@ -799,6 +863,34 @@ pub mod old_server {
             }
         }
     }
+
+    impl<T: Old> Service for OldServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "services.Old"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::old_methods::GET,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Old::get(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+        }
+    }
 }
 
 /// Descriptions of the methods of `services.Old`.
@@ -828,6 +920,8 @@ pub mod nothing_client {
     /// Client for the service `services.Nothing`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct NothingClient<C = Channel> {
         caller: C,
@@ -861,8 +955,6 @@ pub mod nothing_server {
     pub trait LocalNothing: 'static {}
 
     impl<T: Nothing> LocalNothing for T {}
-
-    impl<T: Nothing> LocalNothing for OnExecutor<T> {}
 
     /// Serves an implementation of [`Nothing`] or of [`LocalNothing`].
     pub struct NothingServer<T> {
@@ -921,6 +1013,14 @@ pub mod nothing_server {
     }
 
     impl<T: LocalNothing> Service for NothingServer<T> {
+        fn name(&self) -> &'static str {
+            "services.Nothing"
+        }
+
+        fn register(&self, _: &mut Methods) {}
+    }
+
+    impl<T: Nothing> Service for NothingServer<OnExecutor<T>> {
         fn name(&self) -> &'static str {
             "services.Nothing"
         }

@@ -123,6 +123,8 @@ pub mod types_client {
     /// Client for the service `types.v1.Types`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct TypesClient<C = Channel> {
         caller: C,
@@ -436,59 +438,6 @@ pub mod types_server {
         }
     }
 
-    impl<T: Types> LocalTypes for OnExecutor<T> {
-        async fn nested(
-            &self,
-            request: Request<super::outer::Inner>,
-        ) -> Result<Response<super::outer::inner::Innermost>, Status> {
-            let service = self.service();
-            self.run(async move { Types::nested(&*service, request).await }).await
-        }
-
-        async fn imported(
-            &self,
-            request: Request<super::super::common::Thing>,
-        ) -> Result<Response<super::super::common::thing::Part>, Status> {
-            let service = self.service();
-            self.run(async move { Types::imported(&*service, request).await }).await
-        }
-
-        async fn time(
-            &self,
-            request: Request<::rpc_core::codegen::v1::prost_types::Timestamp>,
-        ) -> Result<Response<()>, Status> {
-            let service = self.service();
-            self.run(async move { Types::time(&*service, request).await }).await
-        }
-
-        async fn nothing(
-            &self,
-            request: Request<()>,
-        ) -> Result<
-            Response<::rpc_core::codegen::v1::prost::alloc::string::String>,
-            Status,
-        > {
-            let service = self.service();
-            self.run(async move { Types::nothing(&*service, request).await }).await
-        }
-
-        async fn wrapped(
-            &self,
-            request: Request<::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>>,
-        ) -> Result<Response<bool>, Status> {
-            let service = self.service();
-            self.run(async move { Types::wrapped(&*service, request).await }).await
-        }
-
-        async fn r#struct(
-            &self,
-            request: Request<::rpc_core::codegen::v1::prost_types::Struct>,
-        ) -> Result<Response<::rpc_core::codegen::v1::prost_types::Any>, Status> {
-            let service = self.service();
-            self.run(async move { Types::r#struct(&*service, request).await }).await
-        }
-    }
-
     /// Serves an implementation of [`Types`] or of [`LocalTypes`].
     pub struct TypesServer<T> {
         instances: Instances<T>,
@@ -630,6 +579,132 @@ pub mod types_server {
                             let instance = instance.clone();
                             async move {
                                 LocalTypes::r#struct(&*instance, request).await
+                            }
+                        },
+                    );
+            }
+        }
+    }
+
+    impl<T: Types> Service for TypesServer<OnExecutor<T>> {
+        fn name(&self) -> &'static str {
+            "types.v1.Types"
+        }
+
+        fn register(&self, methods: &mut Methods) {
+            let instance = self.instances.instance();
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::types_methods::NESTED,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Types::nested(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::types_methods::IMPORTED,
+                        GeneratedCodec,
+                        GeneratedCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Types::imported(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::types_methods::TIME,
+                        ProstCodec,
+                        ProstCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move { Types::time(&*service, request).await })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::types_methods::NOTHING,
+                        ProstCodec,
+                        ProstCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Types::nothing(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::types_methods::WRAPPED,
+                        ProstCodec,
+                        ProstCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Types::wrapped(&*service, request).await
+                                    })
+                                    .await
+                            }
+                        },
+                    );
+            }
+            {
+                let instance = instance.clone();
+                methods
+                    .unary_with(
+                        &super::types_methods::STRUCT,
+                        ProstCodec,
+                        ProstCodec,
+                        move |request| {
+                            let instance = instance.clone();
+                            async move {
+                                let service = instance.service();
+                                instance
+                                    .run(async move {
+                                        Types::r#struct(&*service, request).await
+                                    })
+                                    .await
                             }
                         },
                     );

@@ -25,7 +25,7 @@ use super::local_turn;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Codec;
 use crate::driver::handle::StreamRequest;
-use crate::message::{Request, Response, TimeAllowed};
+use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
 use crate::stream::core::{StreamCore, Turns};
@@ -138,11 +138,7 @@ fn new_stream<C: OpenStream, R>(
     lengths: RequestLengths,
     write: impl FnOnce(&mut [u8]),
 ) -> NewStream {
-    let deadline = match request.time_allowed() {
-        TimeAllowed::Unlimited => None,
-        TimeAllowed::For(timeout) => channel.deadline_after(timeout),
-        TimeAllowed::Until(deadline) => Some(deadline),
-    };
+    let deadline = request.deadline_of_call(|timeout| channel.deadline_after(timeout));
     // The driver checks the lengths.
     let mut frame = vec![0; HEADER_LEN + lengths.metadata + lengths.message];
     write(&mut frame[HEADER_LEN..]);

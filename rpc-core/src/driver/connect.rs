@@ -58,7 +58,7 @@ impl<T: Transport> Driver<T> {
         let connection = Connection::client(&agreed);
         let unneeded = UNCREDITED_RECEIVES - connection.uncredited_receives();
         state.budget.release(unneeded);
-        let link = state.add_client(connected.connection, connection);
+        let link = state.add_client(connected.connection, connection, session.stream_window);
         Ok(ConnectedLink { link, session })
     }
 }

@@ -5,7 +5,7 @@ use super::State;
 use super::call_table::{Response, ResponseFrame};
 use super::link::LinkKey;
 use crate::protocol::credit::UNCREDITED_RECEIVES;
-use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
+use crate::protocol::frame::{CallId, ENTRY_LEN, FrameKind, HEADER_LEN};
 use crate::transport::{ReserveError, Transport};
 
 /// Receives that are kept posted beyond those that are promised, so that most calls change nothing.
@@ -118,7 +118,7 @@ impl<T: Transport> State<T> {
     /// Sends the credits and acknowledgements that no other frame has carried.
     pub(crate) fn send_owed_credits(&mut self) {
         let (links, transport) = (&mut self.links, &mut self.transport);
-        let unflushed = &mut self.unflushed;
+        let (streams, unflushed) = (&mut self.streams, &mut self.unflushed);
         // Each is tried once: a link whose peer receives nothing must not hold up the others.
         self.owing.retain(|key| {
             let Some(link) = links.get_mut(key.index()) else {
@@ -128,7 +128,11 @@ impl<T: Transport> State<T> {
             if link.ended.is_some() {
                 return false;
             }
-            let kind = if link.connection.wants_control_frame() {
+            link.streams.collect_entries(streams);
+            let may_send = link.connection.may_send_control_frame();
+            let kind = if link.connection.wants_control_frame()
+                || (may_send && link.streams.has_entries())
+            {
                 FrameKind::Control
             } else if link.connection.wants_ack_frame() {
                 // The calls that the control frame woke are sent before the next turn ends.
@@ -138,15 +142,22 @@ impl<T: Transport> State<T> {
                 }
                 FrameKind::Acknowledgement
             } else {
-                // If a client has yet to be notified of the shutdown and cannot be now, keep the
-                // link.
-                link.owes = link.connection.must_announce_shutdown();
+                // If a client has yet to be notified of the shutdown and cannot be now, or entries
+                // wait for an acknowledgement, keep the link.
+                link.owes = link.connection.must_announce_shutdown() || link.streams.has_entries();
                 return link.owes;
             };
-            match transport.reserve(link.id, HEADER_LEN) {
+            let room = transport.longest_frame(link.id).saturating_sub(HEADER_LEN);
+            let entries = match kind {
+                FrameKind::Control => link.streams.entries_within(room),
+                _ => 0,
+            };
+            match transport.reserve(link.id, HEADER_LEN + entries * ENTRY_LEN) {
                 Ok(mut buf) => {
                     let header = link.connection.next_header(kind, CallId(0), 0);
                     header.encode(buf.as_mut());
+                    link.streams
+                        .write_entries(entries, &mut buf.as_mut()[HEADER_LEN..]);
                     self.counters.credits.frames_sent.add(1);
                     // If the connection has ended, its credits no longer matter.
                     let _ = transport.send(link.id, buf);

@@ -10,7 +10,6 @@ use super::block_on_waker::BlockOnWaker;
 use super::call_origin::CallingFuture;
 use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use super::link::LinkKey;
-use super::streams::StreamRequest;
 use super::waiters::WaiterKey;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};

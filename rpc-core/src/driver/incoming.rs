@@ -24,6 +24,7 @@ use super::link::LinkKey;
 use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
+use crate::deadline::BelowFloor;
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::service::handler::{Handler, HandlerKey, RawRequest, Served};
@@ -118,9 +119,11 @@ impl<T: Transport> Driver<T> {
     #[inline(always)]
     pub(super) fn request_parts(&self, header: &FrameHeader) -> RequestParts {
         // Requests without a deadline cost no reading of the clock.
-        let now = (header.time_us != 0).then(|| self.clock.now());
-        let deadline = now.map(|now| self.clock.deadline_of(header.time_us, now));
-        let is_expired = deadline.is_some() && deadline == now;
+        let needs_clock = (header.time_us != 0) | self.has_deadline_policy.get();
+        let (deadline, is_expired) = match needs_clock {
+            false => (None, false),
+            true => self.deadline_of(header),
+        };
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let may_start = !is_expired && self.tasks.borrow().has_capacity();
         RequestParts {
@@ -128,6 +131,21 @@ impl<T: Transport> Driver<T> {
             is_expired,
             handler,
             may_start,
+        }
+    }
+
+    /// Returns a request's deadline, and whether its handler may not begin because of it.
+    #[inline(never)]
+    fn deadline_of(&self, header: &FrameHeader) -> (Option<Instant>, bool) {
+        let now = self.clock.now();
+        let stated = (header.time_us != 0).then(|| self.clock.deadline_of(header.time_us, now));
+        if stated == Some(now) {
+            return (stated, true);
+        }
+        let policy = self.methods.borrow().deadline_policy();
+        match policy.apply(stated, now) {
+            Ok(deadline) => (deadline, false),
+            Err(BelowFloor { .. }) => (stated, true),
         }
     }
 

@@ -26,6 +26,7 @@ impl<T: Transport> Driver<T> {
             "futures and responses of handlers",
             self.methods.borrow().in_use(),
         );
+        report("streams", state.streams.len());
         report("blocked responses", state.blocked.len());
         report("timers", state.timers.len());
         let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();

@@ -13,6 +13,7 @@ use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
+use crate::protocol::session::{ClientSession, ServerSession, initial_stream_window};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -71,16 +72,6 @@ impl<T: Transport> Driver<T> {
     /// Returns the number of a link's streams that this side has opened and that have not ended.
     pub(crate) fn client_streams(&self, _: LinkKey) -> usize {
         0
-    }
-
-    /// Returns true if a stream that is opened now would be sent now, so that it should not wait for
-    /// the next connection instead.
-    pub(crate) fn may_open_stream(&self, key: LinkKey) -> bool {
-        let state = self.state.borrow();
-        state
-            .links
-            .get(key.index())
-            .is_some_and(|link| !link.takes_no_calls() && link.connection.requests_allowed() > 0)
     }
 
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.
@@ -145,6 +136,7 @@ impl<T: Transport> State<T> {
         &mut self,
         id: ConnectionId,
         connection: Connection,
+        streams: LinkStreams,
         quota: Option<ConnectionQuota>,
     ) -> LinkKey {
         let key = LinkKey(self.links.insert(Link {
@@ -153,7 +145,7 @@ impl<T: Transport> State<T> {
             calls: CallTable::default(),
             waiters: Waiters::default(),
             requests: RequestQueue::default(),
-            streams: LinkStreams::default(),
+            streams,
             handles: 0,
             going_away: false,
             idle_since: None,
@@ -172,15 +164,21 @@ impl<T: Transport> State<T> {
     }
 
     /// Adds the client's side of a connection that the transport has established.
-    pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
+    pub(crate) fn add_client(
+        &mut self,
+        id: ConnectionId,
+        connection: Connection,
+        outbound_window: u32,
+    ) -> LinkKey {
         self.counters.connections.connected.add(1);
-        self.add(id, connection, None)
+        let inbound_window = initial_stream_window(self.transport.limits().slot_len);
+        let streams = LinkStreams::new(inbound_window, outbound_window);
+        self.add(id, connection, streams, None)
     }
 
     pub(super) fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
         // These are this side's own bytes, so they decode.
-        let Ok(session) = crate::protocol::session::ServerSession::accept(&admitted.server_session)
-        else {
+        let Ok(session) = ServerSession::accept(&admitted.server_session) else {
             return self.transport.close(id);
         };
         let connection = Connection::server(&session.agreed());
@@ -192,7 +190,11 @@ impl<T: Transport> State<T> {
             );
             return self.transport.close(id);
         }
-        let key = self.add(id, connection, Some(admitted.quota));
+        // The listener has decoded it.
+        let client = ClientSession::accept(&admitted.client_session);
+        let outbound_window = client.map_or(0, |(client, _)| client.stream_window);
+        let streams = LinkStreams::new(session.stream_window, outbound_window);
+        let key = self.add(id, connection, streams, Some(admitted.quota));
         self.counters.connections.accepted.add(1);
         if self.going_away {
             // The client was admitted just before the listener was closed.

@@ -44,8 +44,8 @@ use self::link::{Link, LinkKey};
 use self::responses::Blocked;
 use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
-use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::streams::{StreamKey, Streams};
+use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::timers::Timers;
 use self::waiters::WaiterKey;
 use self::wakeup::Wakeup;
@@ -78,6 +78,8 @@ pub(crate) struct Driver<T: Transport> {
     inline_frame: SpareFrame,
     /// Length of the longest frame that is sent inline.
     longest_inline: usize,
+    /// True if the server has rules for deadlines, so that every request needs the time.
+    has_deadline_policy: Cell<bool>,
     /// The task whose waker the next handler is polled with for the first time.
     lent_task: Cell<Option<LentTask>>,
     turning: Cell<bool>,
@@ -194,6 +196,7 @@ impl<T: Transport> Driver<T> {
                 settled: Vec::new(),
             }),
             tasks: RefCell::new(tasks),
+            has_deadline_policy: Cell::new(!methods.deadline_policy().is_empty()),
             methods: RefCell::new(methods),
             clock,
             inline_frame: SpareFrame::default(),

@@ -9,12 +9,11 @@
 //! [`Poller`](super::handle::Poller).
 
 use std::mem;
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::call_origin::{CallOrigin, CallingFuture};
 use super::call_table::{Response, TakeOutcome, WakeTarget};
-use super::handle::{BeginOutcome, PollOutcome, RequestHead, StreamRequest};
+use super::handle::{BeginOutcome, PollOutcome, RequestHead};
 use super::link::LinkKey;
 use super::request_permit::{LongRequest, Obstacle};
 use super::waiters::{RemovedWaiter, WaiterKey};
@@ -22,8 +21,6 @@ use super::{Driver, State, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::{Counter, StallCounters};
-use crate::stream::core::StreamCore;
-use crate::stream::inbound::StreamEnd;
 use crate::transport::{CloseReason, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -85,15 +82,6 @@ impl<T: Transport> Driver<T> {
         drop(state);
         drop(left);
         outcome
-    }
-
-    /// Opens a stream, or ends it if it cannot be opened.
-    pub(crate) fn open_stream(&self, _: LinkKey, core: Arc<StreamCore>, request: StreamRequest) {
-        let cause = Cause::Disconnected(CloseReason::Local);
-        let error = CallError::new(cause, Execution::NeverSent);
-        request.counters.begin();
-        request.counters.end(error.code().number());
-        core.end(StreamEnd::Failed(error));
     }
 
     /// Takes the response of a call, if it has arrived. Copies its body into `body` if it fits, and

@@ -13,7 +13,8 @@ use super::link::LinkKey;
 use super::tasks::IncomingCall;
 use super::{Driver, State};
 use crate::metadata::Metadata;
-use crate::protocol::frame::{FrameKind, HEADER_LEN, StatusBody};
+use crate::protocol::connection::Connection;
+use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody};
 use crate::service::catch_panic::catch_panic;
 use crate::service::handler::{Handler, HandlerKey, ResponseLengths, Served};
 use crate::status::{Code, Status};
@@ -108,19 +109,19 @@ impl<T: Transport> Driver<T> {
     pub(super) fn respond_blocked(&self, call: IncomingCall, response: BlockedResponse) {
         match response {
             BlockedResponse::Encoded { mut frame, len } => {
-                    let state = &mut *self.state.borrow_mut();
-                    state.respond_later(&call, len, &mut frame);
-                }
-                BlockedResponse::Kept { handler_key, len } => {
-                    let handler = self.methods.borrow().handler(call.served.method).cloned();
-                    if let Some(handler) = handler {
-                        self.respond_long(&call, &*handler, handler_key, len);
-                    }
-                }
-                BlockedResponse::Failed(status, started) => {
-                    self.respond_failure(&call, status, started);
+                let state = &mut *self.state.borrow_mut();
+                state.respond_later(&call, len, &mut frame);
+            }
+            BlockedResponse::Kept { handler_key, len } => {
+                let handler = self.methods.borrow().handler(call.served.method).cloned();
+                if let Some(handler) = handler {
+                    self.respond_long(&call, &*handler, handler_key, len);
                 }
             }
+            BlockedResponse::Failed(status, started) => {
+                self.respond_failure(&call, status, started);
+            }
+        }
     }
 
     /// Sends a response that is too long for an inline frame: encodes it into its slot.
@@ -143,7 +144,7 @@ impl<T: Transport> Driver<T> {
                 match encoded {
                     Ok(()) => {
                         let code = Code::Ok.number();
-                        state.send_response(call, code, Started::Maybe, len.metadata, buf);
+                        state.send_response(call, code, Started::Maybe, len, buf);
                     }
                     Err(status) => {
                         state.transport.cancel(buf);
@@ -219,7 +220,7 @@ impl<T: Transport> State<T> {
     pub(super) fn respond_inline(
         &mut self,
         call: &IncomingCall,
-        len: ResponseLengths,
+        mut len: ResponseLengths,
         frame: &mut [u8],
     ) {
         let code = Code::Ok.number();
@@ -234,7 +235,11 @@ impl<T: Transport> State<T> {
             return self.cannot_respond(call, len, frame, error);
         }
         let connection = &mut link.connection;
-        let mut header = connection.next_header(FrameKind::Response, call.call, code);
+        let flags = match len.has_initial | call.stream.is_some() {
+            false => Flags::NONE,
+            true => rare_flags(connection, call, &mut len, &mut frame[HEADER_LEN..]),
+        };
+        let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
         // Longer metadata was rejected when its length was computed.
         header.metadata_len = len.metadata as u16;
         header.encode(frame);
@@ -284,7 +289,7 @@ impl<T: Transport> State<T> {
         call: &IncomingCall,
         code: u16,
         started: Started,
-        metadata_len: usize,
+        mut len: ResponseLengths,
         mut buf: T::SendBuf,
     ) {
         // The handler may have run for long, but it took no turn of the driver, so the link still
@@ -295,9 +300,10 @@ impl<T: Transport> State<T> {
         };
         self.counters.responded(call.served, code);
         let connection = &mut link.connection;
-        let mut header = connection.next_header(FrameKind::Response, call.call, code);
+        let flags = rare_flags(connection, call, &mut len, &mut buf.as_mut()[HEADER_LEN..]);
+        let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
         // Longer metadata was rejected when its length was computed.
-        header.metadata_len = metadata_len as u16;
+        header.metadata_len = len.metadata as u16;
         header.time_us = started.time_us();
         header.encode(buf.as_mut());
         // If the connection has ended, the next event reports it.
@@ -355,7 +361,12 @@ impl<T: Transport> State<T> {
             Code::Ok => Code::Unknown,
             code => code,
         };
-        self.send_response(call, code.number(), started, metadata_len, buf);
+        let len = ResponseLengths {
+            metadata: metadata_len,
+            message: body_len,
+            has_initial: false,
+        };
+        self.send_response(call, code.number(), started, len, buf);
         Ok(())
     }
 
@@ -368,6 +379,27 @@ impl<T: Transport> State<T> {
         // because it would find no slot either.
         self.blocked.push_back(Blocked { call, response });
     }
+}
+
+/// Returns the flags of a response that answers a stream, or that has both kinds of metadata. A client
+/// of a version with one kind gets them as one.
+#[cold]
+fn rare_flags(
+    connection: &Connection,
+    call: &IncomingCall,
+    len: &mut ResponseLengths,
+    body: &mut [u8],
+) -> Flags {
+    let mut flags = Flags::NONE;
+    if call.stream.is_some() {
+        flags |= Flags::STREAM;
+    }
+    if len.has_initial && connection.speaks_streams() {
+        flags |= Flags::INITIAL;
+    } else {
+        len.merge_metadata(&mut body[..len.metadata]);
+    }
+    flags
 }
 
 fn too_long(len: ResponseLengths, limit: usize) -> Status {

@@ -44,6 +44,7 @@ impl<T: Transport> Driver<T> {
             return;
         }
         state.idle_checked_at = Some(now);
+        state.streams.trim();
         let owing_before = state.owing.len();
         for (index, link) in &mut state.links {
             if link.ended.is_some() || link.connection.take_was_used() {
@@ -111,6 +112,8 @@ impl<T: Transport> Driver<T> {
                 available += u64::from(link.connection.requests_allowed());
             }
         }
+        let open = state.streams.len() as u64;
+        self.counters.streams.open.set(open);
         let (credits, stalls) = (&self.counters.credits, &self.counters.stalls);
         credits.windows.set(windows);
         credits.available.set(available);
@@ -141,7 +144,8 @@ impl<T: Transport> State<T> {
         // Some work needs turns even if the device reports no event: woken waiters that do not
         // retry are skipped, and calls and responses that found no slot are retried.
         let is_waiting =
-            !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());
+            !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty())
+                || self.streams.waiting() != 0;
         let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };
         let until_deadline = self
             .timers

@@ -299,12 +299,7 @@ impl<T: Transport> State<T> {
     /// Ends the call that a response belongs to. Returns the target to wake.
     #[inline]
     fn complete_call(&mut self, key: LinkKey, header: &FrameHeader, buf: T::RecvBuf) -> WakeTarget {
-        let head = ResponseHead {
-            code: header.selector,
-            metadata_len: header.metadata_len,
-            has_initial: false,
-            pushback_us: header.time_us,
-        };
+        let head = ResponseHead::of(header);
         let calls = &mut self.links[key.index()].calls;
         match calls.complete(header.call, head, buf) {
             ResponseOutcome::Completed { waiting, timer } => {

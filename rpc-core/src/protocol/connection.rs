@@ -383,8 +383,8 @@ impl Connection {
     /// Returns true if the connection was used since the last call of this method: a client sent a
     /// request or a message; a server had a stream open.
     pub(crate) fn take_was_used(&mut self) -> bool {
-        let was_used = self.activity == Activity::Used
-            || (self.role == Role::Server && self.streams > 0);
+        let was_used =
+            self.activity == Activity::Used || (self.role == Role::Server && self.streams > 0);
         if was_used {
             self.activity = Activity::Unused;
         }

@@ -156,6 +156,19 @@ pub(crate) struct ResponseHead {
     pub(crate) pushback_us: u32,
 }
 
+impl ResponseHead {
+    /// Returns the fields of a response's header.
+    #[inline]
+    pub(crate) fn of(header: &FrameHeader) -> Self {
+        Self {
+            code: header.selector,
+            metadata_len: header.metadata_len,
+            has_initial: header.flags.contains(Flags::INITIAL),
+            pushback_us: header.time_us,
+        }
+    }
+}
+
 /// The reason that bytes from a peer are not a valid frame. The connection that sent them is
 /// closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

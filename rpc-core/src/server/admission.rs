@@ -7,6 +7,7 @@ use prost::Message;
 
 use crate::limits::Limits;
 use crate::method::MethodSpec;
+use crate::protocol::frame::CallId;
 use crate::protocol::session::{
     Agreed, ClientSession, ServerSession, clamp_in_flight, initial_stream_window,
 };
@@ -21,6 +22,7 @@ pub(crate) struct ServerAdmission {
     max_in_flight: u32,
     window: u32,
     stream_window: u32,
+    max_streams: u32,
     max_connections: usize,
     /// Limit over all pollers.
     max_total: Option<usize>,
@@ -41,6 +43,7 @@ impl ServerAdmission {
             max_in_flight: clamp_in_flight(limits.max_in_flight),
             window: shares.initial_window,
             stream_window: initial_stream_window(limits.slot_len),
+            max_streams: limits.max_streams,
             max_connections: shares.connections as usize,
             max_total: None,
             connections: (0..pollers).map(|_| Arc::default()).collect(),
@@ -100,7 +103,7 @@ impl ServerAdmission {
         let agreed = Agreed {
             version,
             max_in_flight,
-            max_streams: 0,
+            max_streams: self.max_streams.min(CallId::MAX_INDEX),
             initial_credits: self.window.min(max_in_flight),
         };
         let offer = ServerSession::new(&agreed, self.stream_window, &self.methods);

@@ -12,6 +12,8 @@
 //! ```
 
 use std::fmt;
+#[cfg(feature = "test-util")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -44,6 +46,22 @@ pub(crate) struct StreamSizes {
     /// Whether messages that wait together share a frame.
     pub(crate) coalesces: bool,
 }
+
+/// Returns whether messages that wait together share a frame: always, but in a measurement.
+#[cfg(not(feature = "test-util"))]
+pub(crate) fn coalesces() -> bool {
+    true
+}
+
+/// Returns whether messages that wait together share a frame.
+#[cfg(feature = "test-util")]
+pub(crate) fn coalesces() -> bool {
+    COALESCES.load(Ordering::Relaxed)
+}
+
+/// Cleared by a measurement of what shared frames are worth.
+#[cfg(feature = "test-util")]
+pub(crate) static COALESCES: AtomicBool = AtomicBool::new(true);
 
 /// How a client's stream takes turns of a poller without a thread of its own
 /// ([`LocalPoller`](crate::LocalPoller)).
@@ -251,11 +269,6 @@ impl StreamCore {
         }
     }
 
-    /// Returns an end that [`poll_begun`](Self::poll_begun) has taken, for the reader.
-    pub(crate) fn put_back(&self, end: StreamEnd) {
-        self.lock().inbound.put_back(end);
-    }
-
     /// Ends a call that no driver has, and wakes whoever waits for it.
     pub(crate) fn end(&self, end: StreamEnd) {
         let wakers = self.lock().end(end);
@@ -301,6 +314,19 @@ impl StreamState {
     /// Returns true if the application has given the call up.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled
+    }
+
+    /// Discards what waits to be sent, because the call has been answered. Returns the waker of the
+    /// sender.
+    #[must_use]
+    pub(crate) fn stop_sending(&mut self) -> Option<Waker> {
+        self.outbound.end()
+    }
+
+    /// Frees the memory of a stream that has been idle.
+    pub(crate) fn trim(&mut self) {
+        self.inbound.trim();
+        self.outbound.trim();
     }
 
     /// Ends the stream. Returns the wakers of its reader and its sender.

@@ -162,7 +162,7 @@ impl Inbound {
     }
 
     /// Returns true if so much is owed that a grant should be sent for it alone.
-    pub(super) fn owes_grant(&self) -> bool {
+    pub(crate) fn owes_grant(&self) -> bool {
         !self.has_ended && self.window.owed > 0 && self.window.owed >= self.window.size / 2
     }
 

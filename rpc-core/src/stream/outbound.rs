@@ -218,12 +218,6 @@ impl Outbound {
         self.chunks.is_empty() && self.metadata.is_none()
     }
 
-    /// Returns true if messages wait for the peer's window.
-    pub(crate) fn awaits_window(&self) -> bool {
-        let front = self.chunks.front();
-        front.is_some_and(|chunk| chunk.bytes.len() > self.window as usize)
-    }
-
     /// Frees the memory of a stream that has been idle.
     pub(crate) fn trim(&mut self) {
         if self.chunks.is_empty() {

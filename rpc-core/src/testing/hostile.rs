@@ -97,10 +97,7 @@ pub fn frame(bytes: &[u8]) {
         assert!(again.iter().eq(metadata.iter()));
     }
     if let Ok((initial, trailing)) = split_initial(metadata) {
-        assert_eq!(
-            INITIAL_LEN + initial.len() + trailing.len(),
-            metadata.len()
-        );
+        assert_eq!(INITIAL_LEN + initial.len() + trailing.len(), metadata.len());
     }
     match ControlEntries::parse(message) {
         Ok(entries) => {
@@ -164,7 +161,10 @@ pub fn connection(bytes: &[u8]) {
         assert!(connection.window_len() <= max_window);
         assert!(connection.streams() <= connection.max_streams());
         assert!(*pending <= limit, "more calls than the agreed limit");
-        assert!(*received <= connection.window_len(), "more than was granted");
+        assert!(
+            *received <= connection.window_len(),
+            "more than was granted"
+        );
         assert!(connection.wants_ack_frame() <= connection.speaks_streams());
     }
 }

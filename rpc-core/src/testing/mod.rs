@@ -34,6 +34,12 @@ mod network;
 mod node;
 mod shared;
 
+/// Makes each message of a stream that is opened from now on, in this process, take a frame of its own:
+/// a measurement of what shared frames are worth.
+pub fn disable_coalescing() {
+    crate::stream::core::COALESCES.store(false, std::sync::atomic::Ordering::Relaxed);
+}
+
 pub use crate::clock::Clock;
 pub use faults::{Faults, Random};
 pub use loopback::{Loopback, SlotCounts};

@@ -32,6 +32,32 @@ pub struct Blob {
     pub payload: ::rpc_core::codegen::v1::prost::bytes::Bytes,
 }
 
+/// Requests messages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct SubscribeRequest {
+    /// The number of messages.
+    #[prost(uint64, tag = "1")]
+    pub count: u64,
+    /// The length of the payload of each `Blob`, in bytes. A `Fixed` has always the same length.
+    #[prost(uint32, tag = "2")]
+    pub payload_len: u32,
+}
+
+/// The messages that the client sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct CollectReply {
+    /// Their number.
+    #[prost(uint64, tag = "1")]
+    pub count: u64,
+    /// The sum of their first fields, modulo 2^64.
+    #[prost(fixed64, tag = "2")]
+    pub sum: u64,
+}
+
 /// Requests the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
@@ -80,6 +106,8 @@ pub mod bench_client {
     /// Answers as fast as possible, and reports the server's counters.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct BenchClient<C = Channel> {
         caller: C,
@@ -187,6 +215,162 @@ pub mod bench_methods {
         Idempotency::NoSideEffects,
         "verbline.bench.StatsRequest",
         "verbline.bench.StatsReply",
+    );
+}
+
+#[doc(inline)]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub use self::bench_streams_client::BenchStreamsClient;
+
+/// Client for the service `verbline.bench.BenchStreams`.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub mod bench_streams_client {
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, IntoStreamingRequest,
+        Response, Streaming,
+    };
+
+    /// Streams of the same two messages.
+    ///
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
+    #[derive(Clone, Debug)]
+    pub struct BenchStreamsClient<C = Channel> {
+        caller: C,
+    }
+
+    impl<C: Caller> BenchStreamsClient<C> {
+        /// Creates a client that calls through `caller`.
+        pub fn new(caller: C) -> Self {
+            Self { caller }
+        }
+
+        /// Sends messages without heap allocations as fast as the client receives them.
+        ///
+        /// Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn subscribe_fixed(
+            &self,
+            request: impl IntoRequest<super::SubscribeRequest>,
+        ) -> Result<Response<Streaming<super::Fixed>>, CallError> {
+            self.caller
+                .server_streaming_with(
+                    &super::bench_streams_methods::SUBSCRIBE_FIXED,
+                    request.into_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Sends messages of the same size as fast as the client receives them.
+        ///
+        /// Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn subscribe_blob(
+            &self,
+            request: impl IntoRequest<super::SubscribeRequest>,
+        ) -> Result<Response<Streaming<super::Blob>>, CallError> {
+            self.caller
+                .server_streaming_with(
+                    &super::bench_streams_methods::SUBSCRIBE_BLOB,
+                    request.into_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Sends each message back as soon as it arrives.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the stream of the server's responses. Dropping it cancels the call.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the call ends before the stream of responses begins. Later errors come from the stream.
+        pub async fn ping_pong(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::Fixed>,
+        ) -> Result<Response<Streaming<super::Fixed>>, CallError> {
+            self.caller
+                .streaming_with(
+                    &super::bench_streams_methods::PING_PONG,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+
+        /// Counts the messages that the client sends.
+        ///
+        /// Sends the messages of `request`, which is any `Stream`: for example the `Messages` of a `Sender`. Returns the server's response, which may arrive before the last message is sent.
+        ///
+        /// # Errors
+        ///
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
+        pub async fn collect(
+            &self,
+            request: impl IntoStreamingRequest<Message = super::Fixed>,
+        ) -> Result<Response<super::CollectReply>, CallError> {
+            self.caller
+                .client_streaming_with(
+                    &super::bench_streams_methods::COLLECT,
+                    request.into_streaming_request(),
+                    GeneratedCodec,
+                    GeneratedCodec,
+                )
+                .await
+        }
+    }
+}
+
+/// Descriptions of the methods of `verbline.bench.BenchStreams`.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub mod bench_streams_methods {
+    use ::rpc_core::codegen::v1::{Idempotency, MethodKind, MethodSpec};
+
+    /// Describes `verbline.bench.BenchStreams/SubscribeFixed`.
+    pub const SUBSCRIBE_FIXED: MethodSpec = MethodSpec::new(
+        "verbline.bench.BenchStreams/SubscribeFixed",
+        MethodKind::ServerStreaming,
+        Idempotency::NoSideEffects,
+        "verbline.bench.SubscribeRequest",
+        "verbline.bench.Fixed",
+    );
+
+    /// Describes `verbline.bench.BenchStreams/SubscribeBlob`.
+    pub const SUBSCRIBE_BLOB: MethodSpec = MethodSpec::new(
+        "verbline.bench.BenchStreams/SubscribeBlob",
+        MethodKind::ServerStreaming,
+        Idempotency::NoSideEffects,
+        "verbline.bench.SubscribeRequest",
+        "verbline.bench.Blob",
+    );
+
+    /// Describes `verbline.bench.BenchStreams/PingPong`.
+    pub const PING_PONG: MethodSpec = MethodSpec::new(
+        "verbline.bench.BenchStreams/PingPong",
+        MethodKind::Streaming,
+        Idempotency::NoSideEffects,
+        "verbline.bench.Fixed",
+        "verbline.bench.Fixed",
+    );
+
+    /// Describes `verbline.bench.BenchStreams/Collect`.
+    pub const COLLECT: MethodSpec = MethodSpec::new(
+        "verbline.bench.BenchStreams/Collect",
+        MethodKind::ClientStreaming,
+        Idempotency::NoSideEffects,
+        "verbline.bench.Fixed",
+        "verbline.bench.CollectReply",
     );
 }
 
@@ -319,6 +503,71 @@ mod _codec {
             let mut fields = Reader::new(bytes, depth);
             let message = Self {
                 payload: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::SubscribeRequest {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if self.count != 0 {
+                len += 1 + field::Uint64::len(&self.count);
+            }
+            if self.payload_len != 0 {
+                len += 1 + field::Uint32::len(&self.payload_len);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if self.count != 0 {
+                field::Uint64::encode([0x08], &self.count, &mut out)?;
+            }
+            if self.payload_len != 0 {
+                field::Uint32::encode([0x10], &self.payload_len, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                count: field::Uint64::decode([0x08], &mut fields).unwrap_or_default(),
+                payload_len: field::Uint32::decode([0x10], &mut fields)
+                    .unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::CollectReply {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if self.count != 0 {
+                len += 1 + field::Uint64::len(&self.count);
+            }
+            if self.sum != 0 {
+                len += 1 + field::Fixed64::len(&self.sum);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if self.count != 0 {
+                field::Uint64::encode([0x08], &self.count, &mut out)?;
+            }
+            if self.sum != 0 {
+                field::Fixed64::encode([0x11], &self.sum, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                count: field::Uint64::decode([0x08], &mut fields).unwrap_or_default(),
+                sum: field::Fixed64::decode([0x11], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }

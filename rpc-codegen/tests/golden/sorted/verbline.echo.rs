@@ -33,6 +33,8 @@ pub mod echo_client {
     /// Echoes its requests.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct EchoClient<C = Channel> {
         caller: C,

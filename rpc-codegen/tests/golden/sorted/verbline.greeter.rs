@@ -35,6 +35,8 @@ pub mod greeter_client {
     /// A server implements the trait `Greeter`; a client calls the methods of `GreeterClient`.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    ///
+    /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
     pub struct GreeterClient<C = Channel> {
         caller: C,

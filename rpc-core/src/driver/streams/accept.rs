@@ -105,11 +105,11 @@ impl<T: Transport> Driver<T> {
             metadata,
             message,
             deadline,
-            stream: Some(core),
+            stream: Some(&core),
         };
         let (task, waker) = self.lend_task();
         let mut frame = self.inline_frame.take();
-        let outcome = self.poll_handler(header.selector, deadline, &waker, &mut frame, |cx, out| {
+        let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
             handler.serve(request, cx, out)
         });
         self.release_request(link, buf);
@@ -155,4 +155,3 @@ impl<T: Transport> Driver<T> {
         self.inline_frame.put_back(frame);
     }
 }
-

@@ -50,7 +50,8 @@ impl<T: Transport> Driver<T> {
         let task = self.tasks.borrow_mut().take_call(link, call);
         let Some(task) = task else {
             // The response has crossed the cancel.
-            return cancels.too_late.add_one();
+            cancels.too_late.add(1);
+            return;
         };
         cancels.running.add(1);
         if let Some(timer) = task.timer {

@@ -7,7 +7,6 @@ use super::{Phase, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
-use crate::stream::inbound::StreamEnd;
 use crate::transport::{ReserveError, Transport};
 
 /// Frames that a stream sends before it is the turn of the next one, and their bytes: one long frame,
@@ -82,18 +81,21 @@ impl<T: Transport> State<T> {
         core.begin_look();
         let is_cancelled = core.is_cancelled();
         drop(core);
-        match &stream.phase {
+        let is_opening = match &stream.phase {
             Phase::Abandoned { .. } => return Next::Nothing,
             Phase::Opening(_) | Phase::Sent { .. } if is_cancelled => {
                 self.abandon_stream(key, None);
                 return Next::Nothing;
             }
-            Phase::Opening(_) if self.links[link.index()].going_away => {
-                self.fail_going_away(key);
-                return Next::Nothing;
-            }
-            Phase::Opening(_) if !self.send_opening(key) => return Next::Nothing,
-            Phase::Opening(_) | Phase::Sent { .. } | Phase::Serving(_) => {}
+            Phase::Opening(_) => true,
+            Phase::Sent { .. } | Phase::Serving(_) => false,
+        };
+        if is_opening && self.links[link.index()].going_away {
+            self.fail_going_away(key);
+            return Next::Nothing;
+        }
+        if is_opening && !self.send_opening(key) {
+            return Next::Nothing;
         }
         self.send_messages(key, memory);
         self.note_grant(key);
@@ -167,19 +169,24 @@ impl<T: Transport> State<T> {
         // Longer metadata was refused.
         header.metadata_len = next.metadata_len as u16;
         header.time_us = core.inbound.take_grant();
-        let frame = match &mut reserved {
-            None => memory.frame_mut(len - HEADER_LEN),
-            Some(buf) => buf.as_mut(),
+        let mut write = |frame: &mut [u8]| {
+            core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
+            header.encode(frame);
         };
-        core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
-        header.encode(frame);
-        let sender = core.outbound.wake_sender();
-        drop(core);
         // If the connection has ended, the next event reports it.
         let _ = match reserved {
-            None => self.transport.send_inline(link.id, frame),
-            Some(buf) => self.transport.send(link.id, buf),
+            None => {
+                let frame = memory.frame_mut(len - HEADER_LEN);
+                write(frame);
+                self.transport.send_inline(link.id, frame)
+            }
+            Some(mut buf) => {
+                write(buf.as_mut());
+                self.transport.send(link.id, buf)
+            }
         };
+        let sender = core.outbound.wake_sender();
+        drop(core);
         self.unflushed = true;
         self.counters.streams.frames_sent.add(1);
         self.wakers.extend(sender);
@@ -269,6 +276,6 @@ impl<T: Transport> State<T> {
             limit,
         };
         let error = CallError::new(cause, Execution::MayHaveRun);
-        self.abandon_stream(key, Some(StreamEnd::Failed(error)));
+        self.abandon_stream(key, Some(error));
     }
 }

@@ -10,6 +10,7 @@
 //! | `receive.rs` | messages arrive, and grants of the peer |
 //! | `look.rs` | what a stream needs is done: messages are sent, its window is granted, its answer goes out |
 //! | `answer.rs` | server: the outcome of a handler waits until all of its messages have been sent |
+//! | `control.rs` | grants and cancels of many streams and calls share a control frame |
 //! | `end.rs` | a response, a deadline, a cancel or the end of the connection ends a stream |
 //!
 //! A message frame takes a credit of the connection, and is at once copied out of its slot, which
@@ -19,6 +20,7 @@
 mod accept;
 mod answer;
 mod cancel;
+mod control;
 mod end;
 mod look;
 mod open;
@@ -35,7 +37,7 @@ use super::link::LinkKey;
 use super::responses::BlockedResponse;
 use super::tasks::TaskKey;
 use super::timers::TimerKey;
-use crate::protocol::frame::CallId;
+use crate::protocol::frame::{CallId, ControlEntry};
 use crate::stats::{MethodCounters, ServedCall};
 use crate::stream::core::StreamCore;
 
@@ -74,11 +76,25 @@ pub(crate) struct LinkStreams {
     /// Streams that owe a grant, each at most once.
     grants: Vec<StreamKey>,
     /// Client: calls that are to be cancelled.
-    pub(super) cancels: Vec<CallId>,
+    cancels: Vec<CallId>,
+    /// Entries of the next control frames, oldest first.
+    entries: VecDeque<ControlEntry>,
     /// Client: no channel uses the link any more. It is closed when its last stream has ended.
     pub(super) is_orphaned: bool,
-    pub(super) inbound_window: u32,
-    pub(super) outbound_window: u32,
+    inbound_window: u32,
+    outbound_window: u32,
+}
+
+impl LinkStreams {
+    /// Creates the state of a link without streams. The windows are the initial ones of each stream,
+    /// in bytes.
+    pub(super) fn new(inbound_window: u32, outbound_window: u32) -> Self {
+        Self {
+            inbound_window,
+            outbound_window,
+            ..Self::default()
+        }
+    }
 }
 
 /// The driver's end of a stream.
@@ -215,7 +231,11 @@ impl Streams {
                 stream.core.lock().trim();
             }
         }
-        self.next_trimmed = if end < self.entries.capacity() { end } else { 0 };
+        self.next_trimmed = if end < self.entries.capacity() {
+            end
+        } else {
+            0
+        };
     }
 }
 

@@ -54,6 +54,27 @@ impl<T: Transport> Driver<T> {
     }
 }
 
+impl<T: Transport> Driver<T> {
+    /// Returns true if a stream that is opened now is sent at once, as far as the connection's limits
+    /// are concerned. Otherwise it should wait, perhaps for the next connection.
+    pub(crate) fn may_open_stream(&self, link: LinkKey) -> bool {
+        let state = self.state.borrow();
+        let link = state.links.get(link.index());
+        link.is_some_and(|link| {
+            let connection = &link.connection;
+            let is_full = connection.streams() >= connection.max_streams();
+            let waits = !(link.streams.stalled.is_empty() && link.streams.awaiting_room.is_empty());
+            // It fails at once.
+            let fails = !connection.speaks_streams();
+            fails
+                || !(link.takes_no_calls()
+                    || is_full
+                    || waits
+                    || connection.messages_allowed() == 0)
+        })
+    }
+}
+
 impl<T: Transport> State<T> {
     fn cause_not_to_open(&self, link: LinkKey, request: &StreamRequest) -> Option<Cause> {
         let Some(entry) = self.links.get(link.index()) else {
@@ -64,6 +85,11 @@ impl<T: Transport> State<T> {
         }
         if entry.going_away {
             return Some(Cause::Disconnected(CloseReason::GoingAway));
+        }
+        if !entry.connection.speaks_streams() {
+            return Some(Cause::Unimplemented {
+                path: request.counters.path(),
+            });
         }
         let limit = self.transport.longest_frame(entry.id);
         let too_long = |message_len, limit| Some(Cause::RequestTooLong { message_len, limit });
@@ -82,7 +108,10 @@ impl<T: Transport> State<T> {
     pub(super) fn stream_sizes(&self, link: LinkKey) -> StreamSizes {
         let entry = &self.links[link.index()];
         StreamSizes {
-            frame_room: self.transport.longest_frame(entry.id).saturating_sub(HEADER_LEN),
+            frame_room: self
+                .transport
+                .longest_frame(entry.id)
+                .saturating_sub(HEADER_LEN),
             inbound_window: entry.streams.inbound_window,
             outbound_window: entry.streams.outbound_window,
             coalesces: crate::stream::core::coalesces(),
@@ -168,7 +197,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Makes sure that the server holds receives for messages and responses of streams.
-    pub(super) fn has_window_for_streams(&mut self, link: LinkKey) -> bool {
+    pub(in super::super) fn has_window_for_streams(&mut self, link: LinkKey) -> bool {
         if self.links[link.index()].connection.window_len() > 0 {
             return true;
         }

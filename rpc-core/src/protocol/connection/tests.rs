@@ -189,10 +189,7 @@ fn version_2_has_neither_the_new_kinds_nor_the_new_flags() {
         assert!(connection.control_entries(&control, &[]).is_ok());
         let refused = connection.control_entries(&control, &[1; 8]).unwrap_err();
         let (metadata_len, len) = (0, 8);
-        assert_eq!(
-            refused,
-            FrameError::ControlLen { metadata_len, len }.into()
-        );
+        assert_eq!(refused, FrameError::ControlLen { metadata_len, len }.into());
     }
     assert!(!Connection::client(&old).take_stream());
 }

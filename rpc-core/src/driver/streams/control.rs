@@ -1,0 +1,51 @@
+//! The entries of control frames: the grants and cancels of many streams and calls.
+
+use super::{LinkStreams, Streams};
+use crate::protocol::frame::{ControlEntry, ControlRequest, ENTRY_LEN};
+
+impl LinkStreams {
+    /// Makes entries of the grants that streams owe, unless a message has carried them, and of the
+    /// cancels.
+    pub(in super::super) fn collect_entries(&mut self, streams: &mut Streams) {
+        for key in self.grants.drain(..) {
+            let Some(stream) = streams.get_mut(key) else {
+                continue;
+            };
+            stream.owes_grant = false;
+            let Some(call) = stream.phase.call() else {
+                continue;
+            };
+            let granted = stream.core.lock().inbound.take_due_grant();
+            self.entries.extend(granted.map(|bytes| ControlEntry {
+                call,
+                request: ControlRequest::Grant(bytes),
+            }));
+        }
+        self.entries
+            .extend(self.cancels.drain(..).map(|call| ControlEntry {
+                call,
+                request: ControlRequest::Cancel,
+            }));
+    }
+
+    /// Returns true if entries wait for a control frame.
+    pub(in super::super) fn has_entries(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// Returns the number of entries that a control frame with a body of at most `room` bytes takes.
+    pub(in super::super) fn entries_within(&self, room: usize) -> usize {
+        self.entries.len().min(room / ENTRY_LEN)
+    }
+
+    /// Writes the oldest `count` entries, and removes them.
+    pub(in super::super) fn write_entries(&mut self, count: usize, body: &mut [u8]) {
+        for (entry, out) in self
+            .entries
+            .drain(..count)
+            .zip(body.chunks_exact_mut(ENTRY_LEN))
+        {
+            out.copy_from_slice(&entry.encode());
+        }
+    }
+}
