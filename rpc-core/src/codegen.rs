@@ -21,6 +21,8 @@ pub mod v1 {
     pub use core::result::Result;
     pub use std::sync::Arc;
 
+    pub use futures_core::Stream;
+
     pub use crate::call_error::CallError;
     pub use crate::client::Caller;
     pub use crate::codec::{GeneratedCodec, GeneratedMessage, ProstCodec, Reader, Writer, field};
@@ -30,4 +32,6 @@ pub mod v1 {
     pub use crate::service::executor::{Executor, OnExecutor};
     pub use crate::shared::Channel;
     pub use crate::status::Status;
+    pub use crate::stream::request::IntoStreamingRequest;
+    pub use crate::stream::streaming::Streaming;
 }
