@@ -114,7 +114,7 @@ impl<T: Transport> Calls<T> {
                 submission.began,
             );
             if !self.dropped.is_empty() && self.was_dropped(submission.permit.number) {
-                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                self.fail_unsent(submission.permit, Cause::Cancelled);
                 continue;
             }
             let unsent = if self.pushback.is_holding() {
@@ -285,7 +285,7 @@ impl<T: Transport> Calls<T> {
             let number = submission.permit.number;
             let unsent = if self.permits.is_abandoned(number) {
                 // Settling the call releases its permit.
-                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                self.fail_unsent(submission.permit, Cause::Cancelled);
                 None
             } else {
                 let record = mem::replace(&mut self.records[number as usize], Record::Free);

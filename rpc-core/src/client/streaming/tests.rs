@@ -202,7 +202,10 @@ fn a_call_that_ends_before_its_first_message_fails_or_is_an_empty_stream() {
         panic!("the call has succeeded");
     };
     let mut messages = response.into_inner();
-    assert!(matches!(poll(pin!(messages.message())), Poll::Ready(Ok(None))));
+    assert!(matches!(
+        poll(pin!(messages.message())),
+        Poll::Ready(Ok(None))
+    ));
     drop(messages);
     assert!(!channel.core().lock().is_cancelled(), "it has ended");
     assert_eq!(channel.given_up.get(), 0);
@@ -250,7 +253,8 @@ fn a_message_that_is_too_long_fails_the_call_with_its_cause() {
         panic!("the message does not fit");
     };
     let limit = SIZES.frame_room;
-    let is_limit = |cause: &Cause| matches!(cause, Cause::RequestTooLong { limit: l, .. } if *l == limit);
+    let is_limit =
+        |cause: &Cause| matches!(cause, Cause::RequestTooLong { limit: l, .. } if *l == limit);
     assert!(is_limit(error.cause()), "{error}");
     assert!(channel.core().lock().is_cancelled());
 }

@@ -46,7 +46,7 @@ impl<T: Transport> Calls<T> {
             .partition(|submission| permits.is_abandoned(submission.permit.number));
         self.backlog = kept;
         for submission in dropped {
-            self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+            self.fail_unsent(submission.permit, Cause::Cancelled);
         }
     }
 
@@ -62,5 +62,5 @@ impl<T: Transport> Calls<T> {
 
 /// The outcome of a call whose caller no longer waits for it.
 fn dropped_call() -> CallError {
-    CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun)
+    CallError::new(Cause::Cancelled, Execution::MayHaveRun)
 }
