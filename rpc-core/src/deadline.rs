@@ -195,10 +195,10 @@ mod tests {
             CurrentDeadline::capture()
         };
         assert_eq!(captured.instant(), Some(now));
-        let seen = std::cell::RefCell::new(Vec::new());
-        let mut future = pin!(captured.scope(poll_fn(|_| {
-            seen.borrow_mut().push(current());
-            if seen.borrow().len() == 1 {
+        let mut seen = Vec::new();
+        let mut future = Box::pin(captured.scope(poll_fn(|_| {
+            seen.push(current());
+            if seen.len() == 1 {
                 Poll::Pending
             } else {
                 Poll::Ready(())
@@ -208,7 +208,8 @@ mod tests {
         assert!(future.as_mut().poll(&mut cx).is_pending());
         assert_eq!(current(), None);
         assert!(future.as_mut().poll(&mut cx).is_ready());
-        assert_eq!(*seen.borrow(), [Some(now), Some(now)]);
+        drop(future);
+        assert_eq!(seen, [Some(now), Some(now)]);
     }
 
     #[test]

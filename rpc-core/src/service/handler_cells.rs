@@ -255,3 +255,6 @@ where
         self.kept.borrow().len()
     }
 }
+
+#[cfg(test)]
+mod tests;

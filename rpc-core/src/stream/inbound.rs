@@ -51,6 +51,8 @@ pub(crate) struct WindowExceeded {
 pub(crate) struct Inbound {
     /// Messages that have arrived, in the form of a batch.
     arrived: Vec<u8>,
+    /// Memory of the reader, for what arrives while it decodes.
+    spare: Vec<u8>,
     window: Window,
     /// The server's initial metadata, encoded.
     metadata: Option<Vec<u8>>,
@@ -74,6 +76,8 @@ struct Window {
     owed: u32,
     /// The peer has used all of the window since the reader last took.
     was_used_up: bool,
+    /// The reader has waited for messages since it last took some: it keeps up.
+    reader_waits: bool,
 }
 
 impl Inbound {
@@ -133,17 +137,25 @@ impl Inbound {
         batch.clear();
         if !self.arrived.is_empty() {
             mem::swap(&mut self.arrived, batch);
+            if self.arrived.capacity() == 0 {
+                mem::swap(&mut self.arrived, &mut self.spare);
+            }
             self.window.took(batch.len());
             return Some(Taken::Batch);
         }
         // The stream keeps the memory, so that the driver can free it if the stream is idle.
-        if self.arrived.capacity() < batch.capacity() {
+        if self.arrived.capacity() == 0 {
             mem::swap(&mut self.arrived, batch);
+        } else if self.spare.capacity() == 0 {
+            mem::swap(&mut self.spare, batch);
         }
         match self.end.take() {
             Some(end) => Some(Taken::End(end)),
             None if self.has_ended => Some(Taken::Nothing),
-            None => None,
+            None => {
+                self.window.reader_waits = true;
+                None
+            }
         }
     }
 
@@ -187,6 +199,7 @@ impl Inbound {
         if self.arrived.is_empty() && self.arrived.capacity() > KEPT_WHEN_IDLE {
             self.arrived = Vec::new();
         }
+        self.spare = Vec::new();
     }
 }
 
@@ -205,7 +218,9 @@ impl Window {
 
     fn took(&mut self, len: usize) {
         self.owed += len as u32;
-        if mem::take(&mut self.was_used_up) && self.size < MAX_WINDOW {
+        let was_used_up = mem::take(&mut self.was_used_up);
+        let keeps_up = mem::take(&mut self.reader_waits);
+        if was_used_up && keeps_up && self.size < MAX_WINDOW {
             let growth = self.size.min(MAX_WINDOW - self.size);
             self.size += growth;
             self.owed += growth;

@@ -13,3 +13,6 @@ pub(crate) mod request;
 pub(crate) mod responses;
 pub(crate) mod sender;
 pub(crate) mod streaming;
+
+#[cfg(test)]
+mod tests;

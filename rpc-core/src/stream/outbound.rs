@@ -120,7 +120,9 @@ impl Outbound {
     }
 
     pub(super) fn begin(&mut self, metadata: Vec<u8>) {
-        self.metadata = Some(metadata);
+        if !self.has_ended {
+            self.metadata = Some(metadata);
+        }
     }
 
     pub(super) fn close(&mut self) -> bool {

@@ -93,11 +93,21 @@ pub(super) enum Added {
 
 impl Batcher {
     /// Waits until the stream is attached and has room. Returns what fits in a frame.
-    fn poll_room(&mut self, core: &StreamCore, cx: &mut Context<'_>) -> Poll<Option<FrameRoom>> {
+    pub(super) fn poll_room(
+        &mut self,
+        core: &StreamCore,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<FrameRoom>> {
         if self.room.is_none() {
             self.room = ready!(core.poll_room(cx));
         }
         Poll::Ready(self.room)
+    }
+
+    /// Removes all messages.
+    pub(super) fn clear(&mut self) {
+        self.batch.clear();
+        self.count = 0;
     }
 
     /// Encodes a message into the batch if it fits.

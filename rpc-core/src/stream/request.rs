@@ -1,12 +1,14 @@
 //! [`IntoStreamingRequest`]: the argument of stubs whose client sends a stream, and the future that
 //! sends it.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use futures_core::Stream;
 
 use super::core::StreamCore;
 use super::pump::{Pump, PumpError};
+use super::sender::Messages;
 use super::streaming::PumpFuture;
 use crate::codec::Codec;
 use crate::message::Request;
@@ -53,7 +55,15 @@ where
     Req: Send + 'static,
     St: Stream<Item = Req> + Send + 'static,
 {
+    let mut stream = Some(stream);
+    let any: &mut dyn Any = &mut stream;
+    if let Some(messages) = any.downcast_mut::<Option<Messages<Req>>>()
+        && let Some(messages) = messages.take()
+    {
+        return Box::pin(messages.link::<Q>(core));
+    }
     Box::pin(async move {
+        let Some(stream) = stream else { return };
         let sent = Pump::<Q, St>::new(Arc::clone(&core), stream).await;
         if let Some(error) = sent.err().and_then(PumpError::into_call_error) {
             core.fail(error);

@@ -1,18 +1,31 @@
 //! [`sender`]: a stream of requests that the application feeds with [`Sender::send`].
 //!
-//! [`Messages`] is the stream. If it is passed to a stub as it is, a call takes it over: then the
-//! sender encodes its messages into the call's [`StreamCore`] by itself, and they are sent whether
-//! the response is polled or not. The call's future sends only the messages that were left when the
-//! stream had no room.
+//! [`Messages`] is the stream. If it is passed to a stub as it is, the call links the sender to its
+//! [`StreamCore`]: the sender then encodes its messages into the core by itself, and they are sent
+//! whether the response is polled or not. [`LinkedMessages`], a part of the call, sends those that
+//! waited before.
+//!
+//! ```text
+//!  before the call:  Sender ─▶ queue ─▶ Messages, a Stream
+//!  linked:           Sender ─────────▶ StreamCore        (the queue first, if it is not empty)
+//! ```
+//!
+//! The core keeps one waker for both. It wakes the sender, which waits for room, and the linked
+//! messages, which may have to send the queue.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use futures_core::Stream;
+
+use super::core::{StreamCore, Turns};
+use super::pump::{Added, Batcher, PumpError};
+use crate::codec::Codec;
 
 /// Messages that may wait in a sender.
 const QUEUED_MESSAGES: usize = 32;
@@ -29,6 +42,7 @@ pub fn sender<T>() -> (Sender<T>, Messages<T>) {
         receiver: None,
         is_closed: false,
         end: None,
+        link: None,
     })));
     let messages = Messages {
         shared: Arc::clone(&shared),
@@ -69,25 +83,131 @@ pub enum SendError {
     },
 }
 
-#[derive(Debug)]
 struct Shared<T>(Mutex<State<T>>);
 
-#[derive(Debug)]
 struct State<T> {
+    /// Messages that wait for their stream to be polled, or for the linked call to have room.
     queue: VecDeque<T>,
     /// The sender's task, which waits for room.
     sender: Option<Waker>,
-    /// The task of the stream, which waits for messages.
+    /// The task that polls the stream, or the linked call.
     receiver: Option<Waker>,
     /// The sender has been dropped.
     is_closed: bool,
     /// Messages cannot be sent any more.
     end: Option<SendError>,
+    link: Option<Link<T>>,
+}
+
+/// The connection of a sender with a call.
+struct Link<T> {
+    core: Arc<StreamCore>,
+    /// Empty unless a message is being sent.
+    batcher: Batcher,
+    /// [`push`] with the codec of the call.
+    push: Push<T>,
+    /// Wakes the sender and the call. It refers to the state that has this link, which is why the
+    /// call removes the link at its end.
+    waker: Waker,
+}
+
+type Push<T> = fn(&mut Link<T>, &mut VecDeque<T>, Option<&T>) -> Poll<Result<(), PumpError>>;
+
+/// Sends the queue and then a message. A message that cannot be sent yet stays where it is.
+fn push<Q: Codec<T>, T>(
+    link: &mut Link<T>,
+    queue: &mut VecDeque<T>,
+    message: Option<&T>,
+) -> Poll<Result<(), PumpError>> {
+    let mut cx = Context::from_waker(&link.waker);
+    let Some(room) = ready!(link.batcher.poll_room(&link.core, &mut cx)) else {
+        return Poll::Ready(Err(PumpError::Ended));
+    };
+    while !queue.is_empty() {
+        link.batcher.clear();
+        let mut count = 0;
+        for message in queue.iter() {
+            let added = link.batcher.add::<Q, T>(room, message)?;
+            count += usize::from(added != Added::No);
+            if added != Added::Yes {
+                break;
+            }
+        }
+        ready!(link.batcher.poll_flush(&link.core, &mut cx))?;
+        queue.drain(..count);
+    }
+    if let Some(message) = message {
+        link.batcher.clear();
+        link.batcher.add::<Q, T>(room, message)?;
+        ready!(link.batcher.poll_flush(&link.core, &mut cx))?;
+    }
+    Poll::Ready(Ok(()))
 }
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the turns that the sender takes while it waits. Before it is linked, the call takes
+    /// them.
+    fn turns(&self) -> Option<Turns> {
+        let state = self.lock();
+        state.link.as_ref().map(|link| link.core.turns())
+    }
+
+    /// Ends the stream because of an error, and fails the call that it is linked with.
+    #[cold]
+    fn fail(&self, mut state: MutexGuard<'_, State<T>>, error: PumpError) -> SendError {
+        let end = match error {
+            PumpError::TooLong { message_len, limit } => SendError::TooLong { message_len, limit },
+            _ => SendError::Ended,
+        };
+        state.end = Some(end);
+        let core = state.link.as_ref().map(|link| Arc::clone(&link.core));
+        drop(state);
+        if let Some(core) = core
+            && let Some(error) = error.into_call_error()
+        {
+            core.fail(error);
+        }
+        end
+    }
+
+    fn end(&self) {
+        let mut state = self.lock();
+        state.end.get_or_insert(SendError::Ended);
+        let left = (mem::take(&mut state.queue), state.link.take());
+        let sender = state.sender.take();
+        drop(state);
+        drop(left);
+        if let Some(sender) = sender {
+            sender.wake();
+        }
+    }
+}
+
+impl<T> State<T> {
+    /// Sends the queue and then a message, if the stream is linked.
+    fn push(&mut self, message: Option<&T>) -> Option<Poll<Result<(), PumpError>>> {
+        let link = self.link.as_mut()?;
+        let push = link.push;
+        Some(push(link, &mut self.queue, message))
+    }
+}
+
+impl<T: Send> Wake for Shared<T> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let wakers = [state.sender.take(), state.receiver.take()];
+        drop(state);
+        for waker in wakers.into_iter().flatten() {
+            waker.wake();
+        }
     }
 }
 
@@ -102,7 +222,16 @@ impl<T> Sender<T> {
     /// call's response says how it ended.
     pub async fn send(&mut self, message: T) -> Result<(), SendError> {
         let mut message = Some(message);
-        poll_fn(|cx| self.poll_send(&mut message, cx)).await
+        poll_fn(|cx| {
+            let polled = self.poll_send(&mut message, cx);
+            if polled.is_pending()
+                && let Some(turns) = self.shared.turns()
+            {
+                return turns.poll_again(cx, |cx| self.poll_send(&mut message, cx));
+            }
+            polled
+        })
+        .await
     }
 
     fn poll_send(
@@ -114,17 +243,26 @@ impl<T> Sender<T> {
         if let Some(end) = state.end {
             return Poll::Ready(Err(end));
         }
-        if state.queue.len() >= QUEUED_MESSAGES {
-            state.sender = Some(cx.waker().clone());
-            return Poll::Pending;
+        match state.push(message.as_ref()) {
+            Some(Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
+            Some(Poll::Ready(Err(error))) => {
+                return Poll::Ready(Err(self.shared.fail(state, error)));
+            }
+            None if state.queue.len() < QUEUED_MESSAGES => {
+                state.queue.extend(message.take());
+                let receiver = state.receiver.take();
+                drop(state);
+                if let Some(receiver) = receiver {
+                    receiver.wake();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            Some(Poll::Pending) | None => {}
         }
-        state.queue.extend(message.take());
-        let receiver = state.receiver.take();
+        let replaced = state.sender.replace(cx.waker().clone());
         drop(state);
-        if let Some(receiver) = receiver {
-            receiver.wake();
-        }
-        Poll::Ready(Ok(()))
+        drop(replaced);
+        Poll::Pending
     }
 }
 
@@ -132,11 +270,74 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_closed = true;
+        if let Some(link) = &state.link
+            && state.queue.is_empty()
+        {
+            let core = Arc::clone(&link.core);
+            drop(state);
+            core.close();
+            return;
+        }
+        // The stream ends, or the linked messages send what waits and half-close.
         let receiver = state.receiver.take();
         drop(state);
         if let Some(receiver) = receiver {
             receiver.wake();
         }
+    }
+}
+
+/// Messages that a call has taken over. The future completes when all have been sent and the sender
+/// has been dropped.
+pub(super) struct LinkedMessages<T>(Messages<T>);
+
+impl<T: Send + 'static> Messages<T> {
+    /// Links the sender to a call. `Q` encodes its messages.
+    pub(super) fn link<Q: Codec<T>>(self, core: Arc<StreamCore>) -> LinkedMessages<T> {
+        let mut state = self.shared.lock();
+        state.link = Some(Link {
+            core,
+            batcher: Batcher::default(),
+            push: push::<Q, T>,
+            waker: Waker::from(Arc::clone(&self.shared)),
+        });
+        let sender = state.sender.take();
+        drop(state);
+        if let Some(sender) = sender {
+            sender.wake();
+        }
+        LinkedMessages(self)
+    }
+}
+
+impl<T> Future for LinkedMessages<T> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let shared = &self.0.shared;
+        let mut state = shared.lock();
+        if state.end.is_some() {
+            return Poll::Ready(());
+        }
+        match state.push(None) {
+            Some(Poll::Ready(Err(error))) => {
+                shared.fail(state, error);
+                return Poll::Ready(());
+            }
+            Some(Poll::Ready(Ok(()))) if state.is_closed => {
+                let core = state.link.as_ref().map(|link| Arc::clone(&link.core));
+                drop(state);
+                if let Some(core) = core {
+                    core.close();
+                }
+                return Poll::Ready(());
+            }
+            Some(_) | None => {}
+        }
+        let replaced = state.receiver.replace(cx.waker().clone());
+        drop(state);
+        drop(replaced);
+        Poll::Pending
     }
 }
 
@@ -161,15 +362,7 @@ impl<T> Stream for Messages<T> {
 
 impl<T> Drop for Messages<T> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.end.get_or_insert(SendError::Ended);
-        let left = std::mem::take(&mut state.queue);
-        let sender = state.sender.take();
-        drop(state);
-        drop(left);
-        if let Some(sender) = sender {
-            sender.wake();
-        }
+        self.shared.end();
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use prost::Message;
-use rpc_core::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
+use rpc_core::frame::{CallId, Flags, FrameHeader, FrameKind, HEADER_LEN};
 use rpc_core::session::{ClientSession, ServerSession};
 
 use super::Gid;
@@ -125,7 +125,7 @@ pub fn client_hello(gid: &Gid, qp_number: u32, psn: u32) -> Body {
             psn,
         }],
         max_frame_len: 4200,
-        session: ClientSession::new(16).encode_to_vec(),
+        session: ClientSession::new(16, 32 * 1024).encode_to_vec(),
     })
 }
 
@@ -179,10 +179,7 @@ pub fn request(method: u16, generation: u32, message: &impl Message) -> Vec<u8> 
     let mut frame = vec![0; HEADER_LEN];
     let header = FrameHeader {
         kind: FrameKind::Request,
-        credit_ack: false,
-        credits_spent: false,
-        going_away: false,
-        credits_returned: false,
+        flags: Flags::NONE,
         credits: 0,
         call: CallId::new(0, generation),
         selector: method,

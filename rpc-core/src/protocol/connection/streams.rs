@@ -3,10 +3,6 @@
 
 use super::{Activity, Connection, Role};
 
-#[cfg_attr(
-    not(any(test, feature = "test-util")),
-    allow(dead_code, reason = "the stream code of the driver uses these")
-)]
 impl Connection {
     /// Returns true if the peers speak a version with streams, cancellations and acknowledgement
     /// frames.

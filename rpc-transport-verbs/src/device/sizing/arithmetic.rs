@@ -1,9 +1,9 @@
 //! Functions that several of the numbers need.
 
-/// Returns the number of calls that the connections may have in flight, plus a credit frame for
-/// each connection.
+/// Returns the number of calls that the connections may have in flight, plus a control frame and an
+/// acknowledgement for each connection.
 pub(super) fn frames_in_flight(connections: u32, max_in_flight: u32) -> u32 {
-    connections.saturating_mul(max_in_flight.saturating_add(1))
+    connections.saturating_mul(max_in_flight.saturating_add(2))
 }
 
 /// Returns the largest number from 1 to `most` for which `fits` is true, or 0 if there is none.

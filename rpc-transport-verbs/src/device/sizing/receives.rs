@@ -12,9 +12,10 @@ use crate::verbs::DeviceAttributes;
 /// need more for their minimum. With 4 KiB messages: 4.25 MiB.
 const MAX_RECEIVES_POSTED: u32 = 1024;
 
-/// Minimum number of receives for each connection: one for the peer's credit frame and one for a
-/// call (the core promises these two), and two so that the window can grow.
-const MIN_RECEIVES_PER_CONNECTION: u32 = 4;
+/// Minimum number of receives for each connection: two for the peer's control frame and
+/// acknowledgement, one for a call (the core promises these three), and two so that the window can
+/// grow.
+const MIN_RECEIVES_PER_CONNECTION: u32 = 5;
 
 /// Maximum number of send slots of a poller. A frame above the inline size occupies a slot until
 /// its completion, which takes a network round trip; a smaller frame only while it is written.

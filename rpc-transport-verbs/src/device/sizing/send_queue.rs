@@ -26,9 +26,9 @@ impl SendQueue {
     /// Returns an error if the signal interval is more than half of the depth.
     pub(super) fn choose(max_in_flight: u32, sizing: &Sizing) -> Result<Self, FabricError> {
         let interval = sizing.signal_interval.unwrap_or(SIGNAL_INTERVAL).max(1);
-        // Every call in flight may have a frame queued, in addition to one credit frame and one
-        // cancellation. Entries are freed one interval at a time, and the next interval fills while
-        // the completion of the previous one is in flight: add twice the interval.
+        // Every call in flight may have a frame queued, in addition to one control frame and one
+        // acknowledgement. Entries are freed one interval at a time, and the next interval fills
+        // while the completion of the previous one is in flight: add twice the interval.
         let depth = sizing.send_queue_depth.unwrap_or_else(|| {
             max_in_flight
                 .saturating_add(2 * interval + 2)
