@@ -364,8 +364,8 @@ fn a_poller_that_ends_ends_its_streams() {
     let error = poll(&mut waiting).unwrap().unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     assert_eq!(error.execution(), Execution::NeverSent);
-    let mut next = Box::pin(async { numbers.message().await });
-    assert_eq!(poll(&mut next).unwrap().unwrap(), Some(7));
+    let number = poll(&mut Box::pin(numbers.message())).unwrap();
+    assert_eq!(number.unwrap(), Some(7));
     let error = poll(&mut Box::pin(numbers.message())).unwrap().unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     assert_eq!(error.execution(), Execution::MayHaveRun);
@@ -385,7 +385,9 @@ fn a_stream_outside_block_on_takes_its_pollers_turns() {
             let response = channel.server_streaming(&COUNT, Request::new(2_000)).await;
             collect(response.unwrap().into_inner()).await
         },
-        || drop(pair.server.step()),
+        || {
+            pair.server().step();
+        },
     );
     assert_eq!(all, (0..2_000).collect::<Vec<u64>>());
     let sum = run_elsewhere(
@@ -400,7 +402,9 @@ fn a_stream_outside_block_on_takes_its_pollers_turns() {
             let call = channel.client_streaming::<u64, u64>(&SUM, Request::new(messages));
             join(call, send).await.unwrap().into_inner()
         },
-        || drop(pair.server.step()),
+        || {
+            pair.server().step();
+        },
     );
     assert_eq!(sum, (0..2_000).sum::<u64>());
     pair.assert_nothing_left();
