@@ -11,7 +11,7 @@ fn a_clients_session_is_as_documented() {
         version: 7,
         max_in_flight: 300,
         oldest_version: 2,
-        stream_window: 4,
+        stream_window: 32_768,
     };
     let read = documented::ClientSession::decode(&own.encode_to_vec()[..]).unwrap();
     assert_eq!(
@@ -20,7 +20,7 @@ fn a_clients_session_is_as_documented() {
             version: 7,
             max_in_flight: 300,
             oldest_version: 2,
-            stream_window: 4,
+            stream_window: 32_768,
         }
     );
     assert_eq!(read.encode_to_vec(), own.encode_to_vec());
@@ -35,24 +35,24 @@ fn a_servers_session_is_as_documented() {
         methods: vec![session::NumberedMethod {
             path: "a.B/C".into(),
             number: 4,
-            kind: 5,
+            kind: 3,
         }],
-        max_streams: 6,
-        stream_window: 7,
+        max_streams: 5,
+        stream_window: 65_536,
     };
     let read = documented::ServerSession::decode(&own.encode_to_vec()[..]).unwrap();
     let methods = vec![documented::NumberedMethod {
         path: "a.B/C".into(),
         number: 4,
-        kind: 5,
+        kind: 3,
     }];
     let expected = documented::ServerSession {
         version: 1,
         max_in_flight: 2,
         initial_credits: 3,
         methods,
-        max_streams: 6,
-        stream_window: 7,
+        max_streams: 5,
+        stream_window: 65_536,
     };
     assert_eq!(read, expected);
     assert_eq!(read.encode_to_vec(), own.encode_to_vec());

@@ -52,15 +52,13 @@ impl CurrentDeadline {
 
     /// Wraps a future, so that calls made while it is polled inherit this deadline. The deadline
     /// ends these calls, and not the future itself.
-    pub fn scope<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
-        async move {
-            let mut future = pin!(future);
-            poll_fn(|cx| {
-                let _scope = enter(self.0);
-                future.as_mut().poll(cx)
-            })
-            .await
-        }
+    pub async fn scope<F: Future>(self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let _scope = enter(self.0);
+            future.as_mut().poll(cx)
+        })
+        .await
     }
 }
 

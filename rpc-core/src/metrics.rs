@@ -35,6 +35,8 @@
 //! | `verbline_handlers_…_total`, `verbline_handlers_…` | counter, gauge | `poller` | [`Handlers`](crate::stats::Handlers) |
 //! | `verbline_connections_…_total` | counter | `poller` | each count of [`Connections`](crate::stats::Connections) |
 //! | `verbline_connections_open` | gauge | `poller` | open connections |
+//! | `verbline_streams_…_total`, `verbline_streams_open` | counter, gauge | `poller` | [`Streams`](crate::stats::Streams) |
+//! | `verbline_cancels_…_total` | counter | `poller` | each count of [`Cancels`](crate::stats::Cancels) |
 //! | `verbline_transport_…_total` | counter | `poller`, `device` | each of [`Counters`](crate::transport::Counters) |
 //! | `verbline_slots` | gauge | `poller`, `device`, `state` | slots by state |
 //! | `verbline_refused_clients_total` | counter | | clients that a server rejected |
@@ -126,6 +128,8 @@ impl Publisher {
             ("credits", poller.credits.counters().collect()),
             ("handlers", poller.handlers.counters().collect()),
             ("connections", poller.connections.counters().collect()),
+            ("streams", poller.streams.counters().collect()),
+            ("cancels", poller.cancels.counters().collect()),
         ];
         for (group, counts) in groups {
             for (name, count) in counts {
@@ -136,6 +140,7 @@ impl Publisher {
             ("stalls", Vec::from_iter(poller.stalls.gauges())),
             ("credits", poller.credits.gauges().collect()),
             ("handlers", poller.handlers.gauges().collect()),
+            ("streams", poller.streams.gauges().collect()),
         ];
         for (group, gauges) in groups {
             for (name, value) in gauges {

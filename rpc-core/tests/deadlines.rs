@@ -14,8 +14,9 @@ use std::time::Duration;
 use rpc_core::codegen::v1::OnExecutor;
 use rpc_core::testing::{Clock, Faults, Network};
 use rpc_core::{
-    CallError, Caller, Channel, Code, CurrentDeadline, Intents, LocalChannel, MethodSpec, Methods,
-    Request, Response, Spawned, Status,
+    CallError, Caller, Channel, Code, CurrentDeadline, DeadlinePolicy, Execution, Idempotency,
+    Intents, LocalChannel, MethodKind, MethodSpec, Methods, Request, Response, Spawned, Status,
+    Streaming, stream,
 };
 
 use support::{Gate, method};
@@ -39,7 +40,17 @@ const ON_EXECUTOR: MethodSpec = method("test.Deadlines/OnExecutor");
 const SPAWN: MethodSpec = method("test.Deadlines/Spawn");
 const PANIC: MethodSpec = method("test.Deadlines/Panic");
 
+/// Streams the time that its call has left, and the time of a call made while the stream is polled.
+const STREAM: MethodSpec = streaming_method("test.Deadlines/Stream");
+/// Answers with the sum of what `Stream` streams.
+const NEST_STREAM: MethodSpec = method("test.Deadlines/NestStream");
+
 const NO_DEADLINE: u64 = 0;
+
+const fn streaming_method(path: &'static str) -> MethodSpec {
+    let (kind, idempotency) = (MethodKind::ServerStreaming, Idempotency::Unknown);
+    MethodSpec::new(path, kind, idempotency, "u64", "u64")
+}
 
 type Answer = Result<Response<u64>, Status>;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -87,9 +98,13 @@ impl World {
 
     fn register(self: &Rc<Self>, clock: &Clock, methods: &mut Methods) {
         let clock = clock.clone();
-        methods.unary(&TIME_LEFT, move |request: Request<u64>| {
+        let left = move |request: &Request<u64>| {
             let left = request.deadline().map(|deadline| deadline - clock.now());
-            let left = left.map_or(NO_DEADLINE, |left| left.as_millis().try_into().unwrap());
+            left.map_or(NO_DEADLINE, |left| left.as_millis().try_into().unwrap())
+        };
+        let left_of_unary = left.clone();
+        methods.unary(&TIME_LEFT, move |request: Request<u64>| {
+            let left = left_of_unary(&request);
             async move { Answer::Ok(Response::new(left)) }
         });
         self.add(methods, &NEST, async |world, request| {
@@ -153,6 +168,26 @@ impl World {
             spawned.push(Box::pin(task("without")));
             Ok(Response::new(0))
         });
+        let world = Rc::clone(self);
+        methods.server_streaming(&STREAM, move |request: Request<u64>, responses| {
+            let world = Rc::clone(&world);
+            let own = left(&request);
+            let times = stream(async move |mut responses| {
+                responses.send(own).await?;
+                let nested = relay(world.itself(), &TIME_LEFT, Request::new(0)).await?;
+                responses.send(nested.into_inner()).await
+            });
+            responses.send_all(Ok(Response::new(times)))
+        });
+        self.add(methods, &NEST_STREAM, async |world, _| {
+            let stream = world.itself().server_streaming(&STREAM, Request::new(0));
+            let mut stream: Streaming<u64> = stream.await?.into_inner();
+            let mut sum = 0;
+            while let Some(left) = stream.message().await? {
+                sum += left;
+            }
+            Ok(Response::new(sum))
+        });
         self.add(methods, &PANIC, async |_, _| panic!("asked to panic"));
     }
 
@@ -171,6 +206,11 @@ impl World {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_policy(DeadlinePolicy::default())
+    }
+
+    /// Creates a server with a policy.
+    fn with_policy(policy: DeadlinePolicy) -> Self {
         let intents = Intents {
             max_message_len: 64,
             max_in_flight: 16,
@@ -181,6 +221,7 @@ impl Fixture {
         let (world, clock) = (Rc::<World>::default(), network.clock().clone());
         let server = network.add("server", &intents, |methods| {
             world.register(&clock, methods);
+            methods.set_deadline_policy(policy);
         });
         let client = network.add("client", &intents, |_| ());
         let itself = server.poller().connect("server").unwrap();
@@ -292,6 +333,14 @@ fn a_call_through_a_shared_channel_inherits_on_a_poller_and_on_an_executor() {
 }
 
 #[test]
+fn a_stream_inherits_and_passes_on_the_deadline() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.call(&NEST_STREAM, 0, true), 2000);
+    assert_eq!(fixture.call(&NEST_STREAM, 0, false), NO_DEADLINE);
+    fixture.assert_nothing_left();
+}
+
+#[test]
 fn a_spawned_task_inherits_with_the_handle_alone_and_outlives_its_handler() {
     let fixture = Fixture::new();
     fixture.call(&SPAWN, 0, true);
@@ -319,6 +368,64 @@ fn a_handler_that_panics_leaves_no_deadline_behind() {
     let request = Request::new(0).with_timeout(Duration::from_secs(1));
     let error = fixture.run(ask(&fixture.channel, &PANIC, request));
     assert_eq!(error.unwrap_err().code(), Code::Internal);
+    assert_eq!(fixture.call(&NEST, 1, false), NO_DEADLINE);
+    fixture.assert_nothing_left();
+}
+
+#[test]
+fn a_servers_policy_gives_each_call_a_deadline_which_nested_calls_inherit() {
+    let fixture = Fixture::with_policy(DeadlinePolicy {
+        default: Some(Duration::from_millis(500)),
+        cap: Some(Duration::from_millis(800)),
+        floor: None,
+    });
+    for (method, depth) in [(&TIME_LEFT, 0), (&NEST, 0), (&NEST, 2)] {
+        assert_eq!(fixture.call(method, depth, false), 500);
+        assert_eq!(fixture.call(method, depth, true), 800);
+    }
+    fixture.assert_nothing_left();
+}
+
+#[test]
+fn a_default_deadline_ends_a_call_whose_client_set_none() {
+    let fixture = Fixture::with_policy(DeadlinePolicy {
+        default: Some(Duration::from_millis(500)),
+        ..DeadlinePolicy::default()
+    });
+    let mut call = Box::pin(ask(&fixture.channel, &HOLD, Request::new(0)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut cx).is_pending());
+    fixture.network.settle();
+    assert_eq!(fixture.world.gate.entered(), 1);
+    fixture.network.advance(Duration::from_millis(501));
+    let error = fixture.run(call).unwrap_err();
+    assert_eq!(
+        (error.code(), error.execution()),
+        (Code::DeadlineExceeded, Execution::Answered)
+    );
+    assert_eq!(fixture.world.gate.dropped(), 1);
+    fixture.assert_nothing_left();
+}
+
+#[test]
+fn a_call_with_less_time_than_the_floor_does_not_start() {
+    let fixture = Fixture::with_policy(DeadlinePolicy {
+        floor: Some(Duration::from_millis(200)),
+        ..DeadlinePolicy::default()
+    });
+    let hold = |left| {
+        let request = Request::new(0).with_timeout(Duration::from_millis(left));
+        ask(&fixture.channel, &HOLD, request)
+    };
+    let error = fixture.run(hold(199)).unwrap_err();
+    assert_eq!(
+        (error.code(), error.execution()),
+        (Code::DeadlineExceeded, Execution::NotStarted)
+    );
+    assert_eq!(fixture.world.gate.entered(), 0);
+    fixture.world.gate.open();
+    assert_eq!(fixture.run(hold(200)).unwrap(), 0);
+    // A call without a deadline has time.
     assert_eq!(fixture.call(&NEST, 1, false), NO_DEADLINE);
     fixture.assert_nothing_left();
 }

@@ -67,7 +67,7 @@ fn prometheus_is_told_what_was_counted_and_nothing_twice() {
         );
         assert!(sends >= 41.0 * f64::from(round), "{sends}");
         let posted = format!(r#"verbline_slots{{{of_device},state="receives_posted"}}"#);
-        assert_eq!(value(&text, &posted), 320.0);
+        assert_eq!(value(&text, &posted), 384.0);
     }
     gate.open();
     pair.run(held).unwrap();

@@ -94,7 +94,7 @@ fn calls_that_are_dropped_or_cut_off_are_counted_as_such() {
         assert_eq!((client.in_flight(), server.in_flight()), (1, 1));
         assert_eq!((server.handlers.parked, server.handlers.awaited), (1, 1));
     }
-    // The client has dropped the call. The server does not know and responds.
+    // The client has dropped the call, and the server hears of it.
     let other = pair.connect();
     let mut cut_off = Box::pin(call(&other, &HELD, "b"));
     assert!(pair.network().try_run(&mut cut_off).is_none());
@@ -110,7 +110,8 @@ fn calls_that_are_dropped_or_cut_off_are_counted_as_such() {
     assert_eq!(called.ended(Code::Unavailable), 1);
     let served = find_method(&server.served, HELD.path);
     assert_eq!((served.begun, served.dropped, served.in_flight), (2, 1, 0));
-    assert_eq!(served.ended(Code::Ok), 1);
+    assert_eq!(served.ended(Code::Cancelled), 1);
+    assert_eq!((client.cancels.in_flight, server.cancels.running), (1, 1));
     assert_eq!(server.connections.violated, 1);
     assert_eq!(client.connections.closed_by_peer, 1);
     assert_eq!(server.handlers.parked, 0);
@@ -369,6 +370,8 @@ demo.Greeter/SayHelloSlowly            1            0         0         1       
   stalls      0 calls and 0 responses waiting now; waited: 0 for a credit, 0 for a receive, 0 for a send slot, 0 queued behind others, 0 for a permit, 0 in the backlog; 0 responses
   credits     0 available; 10 of 256 receives promised, 8 of these in windows; 0 credit frames sent
   connections 1 open: 1 accepted, 0 connected; closed: 0 by this side, 0 by the peer, 0 failed, 0 for protocol violations; 0 attempts to connect failed
+  streams     0 open, 0 opened; 0 frames sent, 0 received; waited 0 times for a credit
+  cancelled   0 calls never sent, 0 in flight; of clients: 0 before their handler started, 0 running, 0 too late
 ";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.contains("\n  device      loopback: "), "{text}");

@@ -22,8 +22,7 @@ use public::greeter::greeter_server::LocalGreeter;
 use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use public::keywords::{Empty, SelfClient, TypeClient};
 use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service};
-use rpc_core::Spawned;
-use rpc_core::{Codec, Request, Response, Status};
+use rpc_core::{Codec, Request, Response, Spawned, Status, Stream, Streaming};
 
 /// Every package, in a public module.
 pub mod public {
@@ -94,6 +93,46 @@ impl Caller for Nowhere {
         _: Q,
         _: S,
     ) -> Result<Response<Res>, CallError> {
+        std::future::pending().await
+    }
+
+    async fn client_streaming_with<Q, S, Req, Res>(
+        &self,
+        _: &'static MethodSpec,
+        _: Request<impl Stream<Item = Req> + Send + 'static>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Res>, CallError>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+    {
+        std::future::pending().await
+    }
+
+    async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req, Res>(
+        &self,
+        _: &'static MethodSpec,
+        _: Request<Req>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Streaming<Res>>, CallError> {
+        std::future::pending().await
+    }
+
+    async fn streaming_with<Q, S, Req, Res>(
+        &self,
+        _: &'static MethodSpec,
+        _: Request<impl Stream<Item = Req> + Send + 'static>,
+        _: Q,
+        _: S,
+    ) -> Result<Response<Streaming<Res>>, CallError>
+    where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res>,
+        Req: Send + 'static,
+    {
         std::future::pending().await
     }
 }
@@ -248,7 +287,7 @@ pub mod streams {
             request: Request<Streaming<Place>>,
         ) -> Result<Response<impl Stream<Item = Result<Reading, Status>>>, Status> {
             let mut places = request.into_inner();
-            Ok(Response::new(stream(|mut responses| async move {
+            Ok(Response::new(stream(async move |mut responses| {
                 #[cfg(feature = "stream-not-send")]
                 let _not_send = Rc::new(());
                 while let Ok(Some(_)) = places.message().await {
@@ -318,7 +357,7 @@ pub mod streams {
             _: Request<Place>,
         ) -> Result<Response<impl Stream<Item = Result<Reading, Status>>>, Status> {
             let poured = Rc::clone(&self.poured);
-            Ok(Response::new(stream(|mut responses| async move {
+            Ok(Response::new(stream(move |mut responses| async move {
                 while poured.get() > 0 {
                     poured.set(poured.get() - 1);
                     responses.send(Reading::default()).await?;

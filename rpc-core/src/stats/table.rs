@@ -49,6 +49,8 @@ impl fmt::Display for PollerStats {
             credits,
             handlers,
             connections,
+            streams,
+            cancels,
             transport,
             slots,
             ..
@@ -98,6 +100,24 @@ impl fmt::Display for PollerStats {
             connections.failed,
             connections.violated,
             connections.not_connected
+        )?;
+        writeln!(
+            f,
+            "  streams     {} open, {} opened; {} frames sent, {} received; waited {} times for a credit",
+            streams.open,
+            streams.opened,
+            streams.frames_sent,
+            streams.frames_received,
+            streams.stalled
+        )?;
+        writeln!(
+            f,
+            "  cancelled   {} calls never sent, {} in flight; of clients: {} before their handler started, {} running, {} too late",
+            cancels.never_sent,
+            cancels.in_flight,
+            cancels.before_start,
+            cancels.running,
+            cancels.too_late
         )?;
         writeln!(
             f,

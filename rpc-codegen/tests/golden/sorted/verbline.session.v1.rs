@@ -13,6 +13,9 @@ pub struct ClientSession {
     /// The oldest version of the frame layout that the client speaks. 0 if it speaks only `version`.
     #[prost(uint32, tag = "3")]
     pub oldest_version: u32,
+    /// Bytes that the server may send on each stream before it receives a window grant.
+    #[prost(uint32, tag = "4")]
+    pub stream_window: u32,
 }
 
 /// Sent by the server.
@@ -23,15 +26,21 @@ pub struct ServerSession {
     /// Version of the frame layout that the server has chosen for the connection.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Maximum calls in flight: the smaller of the two sides' limits.
+    /// Maximum unary calls in flight: the smaller of the two sides' limits.
     #[prost(uint32, tag = "2")]
     pub max_in_flight: u32,
-    /// Requests that the client may send before it receives more credits.
+    /// Frames that the client may send before it receives more credits.
     #[prost(uint32, tag = "3")]
     pub initial_credits: u32,
     /// The server's methods, and their numbers on this connection.
     #[prost(message, repeated, tag = "4")]
     pub methods: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<NumberedMethod>,
+    /// Streams that may be open at a time. 0 in version 2, which has none.
+    #[prost(uint32, tag = "5")]
+    pub max_streams: u32,
+    /// Bytes that the client may send on each stream before it receives a window grant.
+    #[prost(uint32, tag = "6")]
+    pub stream_window: u32,
 }
 
 /// A method and its number.
@@ -45,6 +54,9 @@ pub struct NumberedMethod {
     /// The method's number on this connection.
     #[prost(uint32, tag = "2")]
     pub number: u32,
+    /// Which sides of the method stream: 0 neither, 1 the client, 2 the server, 3 both.
+    #[prost(uint32, tag = "3")]
+    pub kind: u32,
 }
 
 /// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
@@ -65,6 +77,9 @@ mod _codec {
             if self.oldest_version != 0 {
                 len += 1 + field::Uint32::len(&self.oldest_version);
             }
+            if self.stream_window != 0 {
+                len += 1 + field::Uint32::len(&self.stream_window);
+            }
             len
         }
 
@@ -78,6 +93,9 @@ mod _codec {
             if self.oldest_version != 0 {
                 field::Uint32::encode([0x18], &self.oldest_version, &mut out)?;
             }
+            if self.stream_window != 0 {
+                field::Uint32::encode([0x20], &self.stream_window, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -88,6 +106,8 @@ mod _codec {
                 max_in_flight: field::Uint32::decode([0x10], &mut fields)
                     .unwrap_or_default(),
                 oldest_version: field::Uint32::decode([0x18], &mut fields)
+                    .unwrap_or_default(),
+                stream_window: field::Uint32::decode([0x20], &mut fields)
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
@@ -107,6 +127,12 @@ mod _codec {
                 len += 1 + field::Uint32::len(&self.initial_credits);
             }
             len += field::Message::len_repeated(1, &self.methods);
+            if self.max_streams != 0 {
+                len += 1 + field::Uint32::len(&self.max_streams);
+            }
+            if self.stream_window != 0 {
+                len += 1 + field::Uint32::len(&self.stream_window);
+            }
             len
         }
 
@@ -121,6 +147,12 @@ mod _codec {
                 field::Uint32::encode([0x18], &self.initial_credits, &mut out)?;
             }
             field::Message::encode_repeated([0x22], &self.methods, &mut out)?;
+            if self.max_streams != 0 {
+                field::Uint32::encode([0x28], &self.max_streams, &mut out)?;
+            }
+            if self.stream_window != 0 {
+                field::Uint32::encode([0x30], &self.stream_window, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -133,6 +165,10 @@ mod _codec {
                 initial_credits: field::Uint32::decode([0x18], &mut fields)
                     .unwrap_or_default(),
                 methods: field::Message::decode_repeated([0x22], &mut fields),
+                max_streams: field::Uint32::decode([0x28], &mut fields)
+                    .unwrap_or_default(),
+                stream_window: field::Uint32::decode([0x30], &mut fields)
+                    .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }
@@ -147,6 +183,9 @@ mod _codec {
             if self.number != 0 {
                 len += 1 + field::Uint32::len(&self.number);
             }
+            if self.kind != 0 {
+                len += 1 + field::Uint32::len(&self.kind);
+            }
             len
         }
 
@@ -157,6 +196,9 @@ mod _codec {
             if self.number != 0 {
                 field::Uint32::encode([0x10], &self.number, &mut out)?;
             }
+            if self.kind != 0 {
+                field::Uint32::encode([0x18], &self.kind, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -165,6 +207,7 @@ mod _codec {
             let message = Self {
                 path: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
                 number: field::Uint32::decode([0x10], &mut fields).unwrap_or_default(),
+                kind: field::Uint32::decode([0x18], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }

@@ -206,6 +206,7 @@ impl<T: Transport> State<T> {
         };
         self.unflushed = true;
         request.counters.start();
+        self.counters.streams.opened.add(1);
         let counters = Arc::clone(&request.counters);
         stream.phase = Phase::Sent { call, counters };
         true

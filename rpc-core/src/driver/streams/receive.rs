@@ -58,6 +58,7 @@ impl<T: Transport> State<T> {
             return Ok(None);
         };
         stream.was_used = true;
+        self.counters.streams.frames_received.add(1);
         // The header was parsed: the metadata is within the frame.
         let (metadata, messages) = body.split_at(header.metadata_len.into());
         // Other selectors were refused.
