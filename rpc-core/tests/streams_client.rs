@@ -12,7 +12,7 @@ use std::time::Duration;
 use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::{
     Caller, Cause, Channel, Code, Execution, Idempotency, Intents, MethodKind, MethodSpec, Methods,
-    Request, Response, Streaming, sender, stream,
+    Request, Response, Shutdown, Streaming, sender, stream,
 };
 use support::Gate;
 
@@ -373,6 +373,45 @@ fn a_poller_that_ends_ends_its_streams() {
         .unwrap()
         .unwrap_err();
     assert_eq!(error.execution(), Execution::NeverSent);
+}
+
+#[test]
+fn a_server_that_shuts_down_keeps_its_streams_and_new_ones_go_to_the_next_server() {
+    let (mut network, gate) = (Network::new(Faults::none(), 0), Gate::default());
+    let server = network.add("server", &intents(), |methods| register(methods, &gate));
+    let node = network.share("server", &intents());
+    let channel = node.channel().clone();
+    let mut call = watch(&channel, Request::new(0));
+    assert!(poll(&mut call).is_none());
+    network.settle();
+    let mut numbers = poll(&mut call).unwrap().unwrap().into_inner();
+    let minute = Duration::from_secs(60);
+    server.shut_down(Shutdown {
+        finish: minute,
+        close: minute,
+    });
+    network.settle();
+    let next_gate = Gate::default();
+    network.add("server", &intents(), |methods| {
+        register(methods, &next_gate)
+    });
+    let mut next = watch(&channel, Request::new(0).wait_for_ready(true));
+    assert!(poll(&mut next).is_none());
+    for _ in 0..10 {
+        network.advance(Duration::from_secs(1));
+        network.settle();
+    }
+    assert_eq!((gate.entered(), next_gate.entered()), (1, 1));
+    gate.open();
+    network.settle();
+    let rest = poll(&mut Box::pin(async {
+        let first = numbers.message().await.unwrap();
+        (first, numbers.message().await.unwrap())
+    }));
+    assert_eq!(rest.unwrap(), (Some(7), None));
+    drop(poll(&mut next).unwrap().unwrap());
+    network.settle();
+    assert_eq!(next_gate.dropped(), 1);
 }
 
 #[test]
