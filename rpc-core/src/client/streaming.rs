@@ -242,3 +242,6 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         outcome
     }
 }
+
+#[cfg(test)]
+mod tests;

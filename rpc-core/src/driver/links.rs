@@ -69,9 +69,11 @@ impl<T: Transport> Driver<T> {
             .map_or(0, |link| link.calls.len())
     }
 
-    /// Returns the number of a link's streams that this side has opened and that have not ended.
-    pub(crate) fn client_streams(&self, _: LinkKey) -> usize {
-        0
+    /// Returns the number of a link's streams that have not ended on both sides.
+    pub(crate) fn streams_open(&self, key: LinkKey) -> u32 {
+        let state = self.state.borrow();
+        let link = state.links.get(key.index());
+        link.map_or(0, |link| link.streams.open)
     }
 
     /// Begins the server's shutdown: announces it to current clients and to any accepted later.

@@ -48,8 +48,6 @@ pub(super) struct Calls<T: Transport> {
     counters: PermitCounters,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
-    /// Permits of calls that were dropped while their requests were in `submissions`.
-    dropped: Vec<u32>,
     pushback: Pushback,
     /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
     /// turn: a woken caller may preempt this thread at once, and then finds all responses that are
@@ -59,6 +57,8 @@ pub(super) struct Calls<T: Transport> {
 
 enum Record {
     Free,
+    /// The call was dropped while its request was in the queue.
+    Dropped,
     Backlogged {
         timer: Option<TimerKey>,
     },
@@ -85,7 +85,6 @@ impl<T: Transport> Calls<T> {
             submissions,
             records: (0..count).map(|_| Record::Free).collect(),
             backlog: VecDeque::new(),
-            dropped: Vec::new(),
             pushback: Pushback::new(),
             wakers: Vec::new(),
         }
@@ -113,8 +112,8 @@ impl<T: Transport> Calls<T> {
                 submission.method,
                 submission.began,
             );
-            if !self.dropped.is_empty() && self.was_dropped(submission.permit.number) {
-                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+            if let Record::Dropped = self.records[submission.permit.number as usize] {
+                self.fail_unsent(submission.permit, Cause::Cancelled);
                 continue;
             }
             let unsent = if self.pushback.is_holding() {
@@ -285,7 +284,7 @@ impl<T: Transport> Calls<T> {
             let number = submission.permit.number;
             let unsent = if self.permits.is_abandoned(number) {
                 // Settling the call releases its permit.
-                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                self.fail_unsent(submission.permit, Cause::Cancelled);
                 None
             } else {
                 let record = mem::replace(&mut self.records[number as usize], Record::Free);
@@ -315,6 +314,8 @@ impl<T: Transport> Calls<T> {
         for number in settled.drain(..) {
             match mem::replace(&mut self.records[number as usize], Record::Free) {
                 Record::Free => {}
+                // An earlier call with this permit has ended.
+                Record::Dropped => self.records[number as usize] = Record::Dropped,
                 Record::Backlogged { .. } => {
                     let index = self
                         .backlog

@@ -208,7 +208,7 @@ impl<T: Transport> Reconnect<T> {
         }
         let driver = &self.driver;
         self.retiring.retain(|&link| {
-            let is_in_use = driver.calls_in_flight(link) + driver.client_streams(link) > 0;
+            let is_in_use = driver.calls_in_flight(link) > 0 || driver.streams_open(link) > 0;
             if !is_in_use {
                 driver.release_ref(link);
             }

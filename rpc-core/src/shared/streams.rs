@@ -17,6 +17,7 @@ use super::reconnect::Reconnect;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
 use crate::driver::handle::StreamRequest;
+use crate::driver::streams::StreamCapacity;
 use crate::driver::timers::{TimerKey, Timers};
 use crate::method::MethodSpec;
 use crate::stats::MethodCounters;
@@ -25,6 +26,10 @@ use crate::transport::Transport;
 
 /// Maximum number of streams that are opened in one turn.
 const BATCH: usize = 64;
+
+/// Turns for which the oldest stream waits here for a credit. If the connection ends meanwhile, the
+/// next one opens the stream.
+const TURNS_WITHOUT_CREDIT: u32 = 16;
 
 /// The streams that wait for a poller's connection.
 pub(super) struct Streams<T: Transport> {
@@ -35,6 +40,8 @@ pub(super) struct Streams<T: Transport> {
     /// The time until which the server wanted no calls when the waiting streams were last compared
     /// with it.
     held_until: Option<Instant>,
+    /// Turns since there was a credit for the oldest stream.
+    turns_without_credit: u32,
     /// Keyed by the address of the method's constant.
     called: Vec<(*const MethodSpec, Arc<MethodCounters>)>,
     /// Wakers of the callers whose streams have ended in this turn.
@@ -53,6 +60,7 @@ impl<T: Transport> Streams<T> {
             waiting: BTreeMap::new(),
             deadlines: Timers::default(),
             held_until: None,
+            turns_without_credit: 0,
             called: Vec::new(),
             wakers: Vec::new(),
         }
@@ -109,9 +117,18 @@ impl<T: Transport> Streams<T> {
         };
         let most = if calls_wait { 1 } else { BATCH };
         for _ in 0..most {
-            if self.waiting.is_empty() || !self.driver.may_open_stream(link) {
+            if self.waiting.is_empty() {
                 return;
             }
+            let may_open = match self.driver.stream_capacity(link) {
+                StreamCapacity::Free => true,
+                StreamCapacity::NoCredit => self.has_waited_long(),
+                StreamCapacity::None => false,
+            };
+            if !may_open {
+                return;
+            }
+            self.turns_without_credit = 0;
             let Some((_, stream)) = self.waiting.pop_first() else {
                 return;
             };
@@ -135,6 +152,13 @@ impl<T: Transport> Streams<T> {
             };
             self.driver.open_stream(link, submission.core, request);
         }
+    }
+
+    /// Returns true if the oldest stream should wait in the driver from now on: streams that are open
+    /// may use every credit as soon as it arrives, and there it gets one in its turn.
+    fn has_waited_long(&mut self) -> bool {
+        self.turns_without_credit += 1;
+        self.turns_without_credit > TURNS_WITHOUT_CREDIT
     }
 
     /// Fails the streams whose deadline comes before the server wants calls again.

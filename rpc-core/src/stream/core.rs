@@ -87,16 +87,27 @@ impl Turns {
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<R>,
     ) -> Poll<R> {
         let polled = poll(cx);
-        match self.0 {
-            Some(turns) if polled.is_pending() && (turns.take)(turns.poller) => {
-                let polled = poll(cx);
-                if polled.is_pending() {
-                    cx.waker().wake_by_ref();
-                }
-                polled
-            }
-            _ => polled,
+        match polled {
+            Poll::Ready(_) => polled,
+            Poll::Pending => self.poll_again(cx, poll),
         }
+    }
+
+    /// Takes a turn and polls once more, as [`poll`](Self::poll) does with a part that has to wait.
+    pub(crate) fn poll_again<R>(
+        self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let took_turn = self.0.is_some_and(|turns| (turns.take)(turns.poller));
+        if !took_turn {
+            return Poll::Pending;
+        }
+        let polled = poll(cx);
+        if polled.is_pending() {
+            cx.waker().wake_by_ref();
+        }
+        polled
     }
 }
 

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -107,7 +108,7 @@ impl<T> Streaming<T> {
     pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<Metadata, CallError>> {
         self.poll_pump(cx);
         let begun = match ready!(self.core.poll_begun(cx)) {
-            Ok(metadata) => decode_metadata(&metadata),
+            Ok(metadata) => decode_metadata(&metadata).inspect_err(|_| self.abandon()),
             Err(StreamEnd::Response { head, body }) => {
                 outcome::decode(head, &body, Section::Trailing).map(|outcome| {
                     self.finish(Ok(outcome.trailing_metadata));
@@ -243,10 +244,14 @@ impl<T> Streaming<T> {
 
     #[inline]
     fn poll_pump(&mut self, cx: &mut Context<'_>) {
-        if let Some(pump) = &mut self.pump {
-            let pump = pump.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if pump.as_mut().poll(cx).is_ready() {
-                self.pump = None;
+        if let Some(mut pump) = self.pump.take() {
+            let future = pump.get_mut().unwrap_or_else(PoisonError::into_inner);
+            // The application's stream may panic.
+            let guard = CancelOnPanic(&self.core);
+            let polled = future.as_mut().poll(cx);
+            mem::forget(guard);
+            if polled.is_pending() {
+                self.pump = Some(pump);
             }
         }
     }
@@ -273,6 +278,15 @@ impl<T> Streaming<T> {
         self.batch = Vec::new();
         self.at = 0;
         self.pump = None;
+    }
+}
+
+/// Cancels a call when dropped.
+struct CancelOnPanic<'a>(&'a StreamCore);
+
+impl Drop for CancelOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

@@ -1,11 +1,12 @@
 //! A stream ends: by its response, a deadline, or the end of its connection.
 
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::link::LinkKey;
 use super::super::responses::{BlockedResponse, Started};
 use super::super::{Driver, State};
-use super::{Phase, StreamKey};
+use super::{Phase, StreamKey, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN, ResponseHead};
@@ -205,6 +206,26 @@ impl<T: Transport> State<T> {
         if is_last && mem::take(&mut link.streams.is_orphaned) {
             link.ended = Some(CloseReason::Local);
             self.transport.close(link.id);
+        }
+    }
+}
+
+impl Drop for Streams {
+    /// Ends the streams of a poller that is dropped: their other ends may be on other threads.
+    fn drop(&mut self) {
+        for (_, stream) in &mut self.entries {
+            let execution = match &stream.phase {
+                Phase::Opening(_) => Execution::NeverSent,
+                _ => Execution::MayHaveRun,
+            };
+            let error = CallError::new(Cause::Disconnected(CloseReason::Local), execution);
+            let wakers = stream.core.lock().end(StreamEnd::Failed(error));
+            for waker in wakers.into_iter().flatten() {
+                // This is an executor's code: if it panics, the other streams must still end.
+                if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                    tracing::error!("the waker of a stream's task panicked");
+                }
+            }
         }
     }
 }

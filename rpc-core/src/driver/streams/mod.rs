@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+pub(crate) use self::open::StreamCapacity;
 pub(crate) use super::handle::StreamRequest;
 use super::link::LinkKey;
 use super::responses::BlockedResponse;

@@ -18,6 +18,17 @@ use crate::transport::{CloseReason, ReserveError, Transport};
 /// used up.
 const FIRST_WINDOW: u32 = 16;
 
+/// What would happen to a stream that is opened on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamCapacity {
+    /// It is sent at once.
+    Free,
+    /// It waits for a credit.
+    NoCredit,
+    /// It waits until another stream has ended, or fails.
+    None,
+}
+
 impl<T: Transport> Driver<T> {
     /// Opens a stream as soon as its connection has a credit and room for it. If it cannot be
     /// opened, `core` ends.
@@ -55,23 +66,27 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Returns true if a stream that is opened now is sent at once, as far as the connection's limits
-    /// are concerned. Otherwise it should wait, perhaps for the next connection.
-    pub(crate) fn may_open_stream(&self, link: LinkKey) -> bool {
+    /// Returns what would happen to a stream that is opened now.
+    pub(crate) fn stream_capacity(&self, link: LinkKey) -> StreamCapacity {
         let state = self.state.borrow();
-        let link = state.links.get(link.index());
-        link.is_some_and(|link| {
-            let connection = &link.connection;
-            let is_full = connection.streams() >= connection.max_streams();
-            let waits = !(link.streams.stalled.is_empty() && link.streams.awaiting_room.is_empty());
+        let Some(link) = state.links.get(link.index()) else {
+            return StreamCapacity::None;
+        };
+        let connection = &link.connection;
+        if !connection.speaks_streams() {
             // It fails at once.
-            let fails = !connection.speaks_streams();
-            fails
-                || !(link.takes_no_calls()
-                    || is_full
-                    || waits
-                    || connection.messages_allowed() == 0)
-        })
+            return StreamCapacity::Free;
+        }
+        if link.takes_no_calls() || link.streams.open >= connection.max_streams() {
+            return StreamCapacity::None;
+        }
+        // Streams that were opened in this turn have not been sent yet.
+        let unsent = link.streams.open.saturating_sub(connection.streams());
+        if connection.messages_allowed() > unsent {
+            StreamCapacity::Free
+        } else {
+            StreamCapacity::NoCredit
+        }
     }
 }
 

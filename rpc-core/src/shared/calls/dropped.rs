@@ -21,7 +21,9 @@ impl<T: Transport> Calls<T> {
             }
             match mem::replace(&mut self.records[number as usize], Record::Free) {
                 // The request is still in the queue.
-                Record::Free => self.dropped.push(number),
+                Record::Free | Record::Dropped => {
+                    self.records[number as usize] = Record::Dropped;
+                }
                 record @ Record::Backlogged { .. } => {
                     self.records[number as usize] = record;
                     any_backlogged = true;
@@ -46,21 +48,12 @@ impl<T: Transport> Calls<T> {
             .partition(|submission| permits.is_abandoned(submission.permit.number));
         self.backlog = kept;
         for submission in dropped {
-            self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+            self.fail_unsent(submission.permit, Cause::Cancelled);
         }
-    }
-
-    /// Returns true if the call with this permit was dropped while its request was in the queue.
-    #[cold]
-    pub(super) fn was_dropped(&mut self, number: u32) -> bool {
-        let dropped = self.dropped.iter().position(|&dropped| dropped == number);
-        dropped
-            .map(|index| self.dropped.swap_remove(index))
-            .is_some()
     }
 }
 
 /// The outcome of a call whose caller no longer waits for it.
 fn dropped_call() -> CallError {
-    CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun)
+    CallError::new(Cause::Cancelled, Execution::MayHaveRun)
 }
