@@ -1,6 +1,6 @@
 //! Streams: calls with any number of messages in one direction or both.
 //!
-//! The application holds one end of each direction, and the driver the other: [`StreamCore`]
+//! The application holds one end of each direction, and the driver the other: [`StreamCore`](self::core::StreamCore)
 //! (`core.rs`) lies between them.
 //!
 //! ```text

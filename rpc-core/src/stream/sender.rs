@@ -254,27 +254,6 @@ impl<T> Sender<T> {
         message: &mut Option<T>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
-        let polled = self.try_send(message, cx);
-        if polled.is_pending()
-            && let Some(turns) = self.turns()
-        {
-            return turns.poll(cx, |cx| self.try_send(message, cx));
-        }
-        polled
-    }
-
-    /// Returns the turns that a linked sender takes while it waits.
-    #[cold]
-    fn turns(&self) -> Option<Turns> {
-        let state = self.shared.lock();
-        state.link.as_ref().map(|link| link.core.turns())
-    }
-
-    fn try_send(
-        &mut self,
-        message: &mut Option<T>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), SendError>> {
         let mut state = self.shared.lock();
         if let Some(end) = state.end {
             return Poll::Ready(Err(end));
