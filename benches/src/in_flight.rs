@@ -51,6 +51,18 @@ impl Period {
         now >= self.end
     }
 
+    /// Returns true if the warm-up is over at this time.
+    #[must_use]
+    pub fn has_begun(&self, now: Instant) -> bool {
+        now >= self.start
+    }
+
+    /// Returns true if the period is over at this time.
+    #[must_use]
+    pub fn is_over(&self, now: Instant) -> bool {
+        now >= self.end
+    }
+
     /// Returns the number of calls per second, given those that ended in this period.
     #[must_use]
     pub fn rate(&self, counted: &Histogram<u64>) -> f64 {

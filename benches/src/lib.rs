@@ -6,6 +6,7 @@
 //! | `throughput` | calls per second with many in flight, over one or many connections, or through a shared client |
 //! | `connections` | calls per second over one connection, beside many idle ones, and over many in turn |
 //! | `overload` | calls answered in time when up to four times as many arrive as the server can answer, and how soon it recovers |
+//! | `stream` (feature `stream`, which is on) | streams beside tonic's and beside unary calls: messages per second, round trips, cancellation, memory of idle streams |
 //! | `peers` (feature `peers`) | UCX, iceoryx2 and tonic in alternating turns with Verbline and raw verbs, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in alternating turns with raw verbs and `ib_send_lat`; system calls |
 //! | `attack` | what clients notice while another user, or a hostile process of the same user, attacks their server |
@@ -18,7 +19,7 @@
 //! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
 //!   client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many calls in
 //!   flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls at
-//!   intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`spin`] (a server whose
+//!   intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`streams`], [`spin`] (a server whose
 //!   handlers take their time), [`overload`] (more calls than that server can answer) and [`attack`]
 //!   (processes that mean harm);
 //! - comparison: [`perftest`], [`tcp`], [`counts`] (with the accepted figures);
@@ -39,13 +40,14 @@ pub mod child;
 pub mod clock;
 pub mod cores;
 pub mod counts;
+pub mod drop_time;
 pub mod hgrm;
 pub mod in_flight;
 pub mod line;
 pub mod message;
 pub mod open_loop;
 pub mod overload;
-#[cfg(feature = "peers")]
+#[cfg(feature = "stream")]
 pub mod peers;
 pub mod perftest;
 pub mod rates;
@@ -57,6 +59,7 @@ pub mod service;
 pub mod shared;
 pub mod slices;
 pub mod spin;
+pub mod streams;
 pub mod sweep;
 pub mod system_calls;
 pub mod table;

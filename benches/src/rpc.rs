@@ -116,9 +116,9 @@ impl Rpc {
 /// process may use before it opens its transport, so the count is not that of the pinned thread; and
 /// the transport's memory comes from the core's own NUMA node.
 #[derive(Clone)]
-struct OnCore {
-    device: Device,
-    core: usize,
+pub(crate) struct OnCore {
+    pub(crate) device: Device,
+    pub(crate) core: usize,
 }
 
 impl Fabric for OnCore {

@@ -8,7 +8,7 @@ use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
 use rpc_core::{Intents, LocalPoller, Request, Response, Server, Status, Waiting};
 use rpc_transport_verbs::Device;
 
-use crate::{Outcome, allocations, arguments, child};
+use crate::{Outcome, allocations, arguments, child, drop_time};
 
 /// Echoes requests and counts calls.
 #[derive(Debug, Default)]
@@ -36,9 +36,9 @@ impl LocalBench for Echo {
     async fn stats(&self, _: Request<StatsRequest>) -> Result<Response<StatsReply>, Status> {
         self.count();
         // There is only one poller, so its counters are the server's counters.
-        let counters = LocalPoller::current()
-            .ok_or_else(|| Status::internal("the handler does not run on a poller's thread"))?
-            .counters();
+        let poller = LocalPoller::current()
+            .ok_or_else(|| Status::internal("the handler does not run on a poller's thread"))?;
+        let counters = poller.counters();
         Ok(Response::new(StatsReply {
             allocations: allocations::count(),
             calls: self.calls.get(),
@@ -47,6 +47,8 @@ impl LocalBench for Echo {
             doorbells: counters.doorbells,
             srq_limit_events: counters.srq_limit_events,
             rnr: counters.rnr,
+            stream_frames: poller.stats().total().streams.frames_sent,
+            last_drop_ns: drop_time::last_ns(),
         }))
     }
 }

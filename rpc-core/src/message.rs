@@ -102,6 +102,7 @@ impl<T> Request<T> {
     }
 
     /// Returns the message, and drops the metadata and the extensions.
+    #[inline]
     pub fn into_inner(self) -> T {
         self.message
     }
@@ -161,10 +162,22 @@ impl<T> Request<T> {
     ) -> Option<Instant> {
         match self.time {
             TimeAllowed::Inherited => deadline::current(),
-            TimeAllowed::Unlimited => None,
-            TimeAllowed::For(timeout) => deadline::earlier(after(timeout), deadline::current()),
-            TimeAllowed::Until(moment) => deadline::earlier(Some(moment), deadline::current()),
+            time => time.deadline(after),
         }
+    }
+}
+
+impl TimeAllowed {
+    // Out of line, so that a request that sets no time only pays for the comparison.
+    #[inline(never)]
+    fn deadline(self, after: impl FnOnce(Duration) -> Option<Instant>) -> Option<Instant> {
+        let own = match self {
+            Self::Inherited => None,
+            Self::Unlimited => return None,
+            Self::For(timeout) => after(timeout),
+            Self::Until(moment) => Some(moment),
+        };
+        deadline::earlier(own, deadline::current())
     }
 }
 

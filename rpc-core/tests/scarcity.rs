@@ -143,7 +143,7 @@ fn a_window_grows_while_there_are_receives() {
     for call in &mut calls {
         assert!(poll_once(call.as_mut()).is_pending());
     }
-    // There are no responses, so only credit frames carry credits.
+    // There are no responses, so only control frames carry credits.
     for _ in 0..100 {
         pair.network().settle();
         for call in &mut calls {

@@ -25,6 +25,7 @@ use tonic::transport::{Channel, Endpoint, Server as TonicServer};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use super::tonic_streams;
 use crate::Outcome;
 use crate::child::{self, Process};
 use crate::cores::{self, Cores};
@@ -70,7 +71,9 @@ impl TonicArgs {
         child::end_with_parent()?;
         cores::pin_current_thread(self.core)?;
         runtime()?.block_on(async {
-            let server = TonicServer::builder().add_service(Echo);
+            let server = TonicServer::builder()
+                .add_service(Echo)
+                .add_service(Streams);
             match self.socket {
                 Socket::Unix => {
                     let listener = UnixListener::bind(&self.path)?;
@@ -90,24 +93,18 @@ impl TonicArgs {
     }
 }
 
-/// A client on this thread, with its own server process.
-pub struct Tonic {
-    runtime: Runtime,
-    client: Grpc<Channel>,
-    load: Load,
-    server: Process,
+/// A connection of this thread to its own server process.
+pub(super) struct Connection {
+    pub(super) runtime: Runtime,
+    pub(super) client: Grpc<Channel>,
+    pub(super) server: Process,
     // Keeps the directory of the Unix socket.
     _directory: tempfile::TempDir,
 }
 
-impl Tonic {
-    /// Starts the server process, connects, and pauses the server until the first turn. Pin the
-    /// calling thread first.
-    ///
-    /// # Errors
-    ///
-    /// Fails if either side cannot be set up.
-    pub fn start(socket: Socket, cores: Cores, load: Load) -> Outcome<Self> {
+impl Connection {
+    /// Starts the server process and connects. Pin the calling thread first.
+    pub(super) fn start(socket: Socket, cores: Cores) -> Outcome<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("tonic");
         let socket = socket
@@ -128,17 +125,36 @@ impl Tonic {
         let runtime = runtime()?;
         let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);
         let channel = runtime.block_on(endpoint.connect())?;
-        let mut this = Self {
+        Ok(Self {
             runtime,
             client: Grpc::new(channel),
-            load,
             server,
             _directory: directory,
-        };
-        this.runtime
-            .block_on(exchange(&mut this.client, &mut this.load))?;
-        this.server.pause()?;
-        Ok(this)
+        })
+    }
+}
+
+/// A client on this thread, with its own server process.
+pub struct Tonic {
+    connection: Connection,
+    load: Load,
+}
+
+impl Tonic {
+    /// Starts the server process, connects, and pauses the server until the first turn. Pin the
+    /// calling thread first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if either side cannot be set up.
+    pub fn start(socket: Socket, cores: Cores, mut load: Load) -> Outcome<Self> {
+        let mut connection = Connection::start(socket, cores)?;
+        let Connection {
+            runtime, client, ..
+        } = &mut connection;
+        runtime.block_on(exchange(client, &mut load))?;
+        connection.server.pause()?;
+        Ok(Self { connection, load })
     }
 }
 
@@ -148,13 +164,14 @@ const SHARE_OF_CALLS: usize = 20;
 
 impl Side for Tonic {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        self.server.resume()?;
-        let Self {
+        let Self { connection, load } = self;
+        let Connection {
             runtime,
             client,
-            load,
+            server,
             ..
-        } = self;
+        } = connection;
+        server.resume()?;
         runtime.block_on(async {
             for _ in 0..UNRECORDED.div_ceil(SHARE_OF_CALLS) {
                 exchange(client, load).await?;
@@ -166,7 +183,7 @@ impl Side for Tonic {
             }
             Ok::<_, Status>(())
         })?;
-        Ok(self.server.pause()?)
+        Ok(server.pause()?)
     }
 }
 
@@ -242,12 +259,39 @@ impl Service<http::Request<Body>> for Echo {
         match request.uri().path() {
             ECHO_FIXED => Box::pin(serve::<Fixed>(request)),
             ECHO_BLOB => Box::pin(serve::<Blob>(request)),
-            path => {
-                let status = Status::unimplemented(format!("no method {path}"));
-                Box::pin(ready(Ok(status.into_http())))
-            }
+            path => Box::pin(ready(Ok(unimplemented(path)))),
         }
     }
+}
+
+/// The streaming service.
+#[derive(Clone)]
+struct Streams;
+
+impl NamedService for Streams {
+    const NAME: &'static str = "verbline.bench.BenchStreams";
+}
+
+impl Service<http::Request<Body>> for Streams {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        match request.uri().path() {
+            tonic_streams::SUBSCRIBE_FIXED => Box::pin(tonic_streams::serve::<Fixed>(request)),
+            tonic_streams::SUBSCRIBE_BLOB => Box::pin(tonic_streams::serve::<Blob>(request)),
+            path => Box::pin(ready(Ok(unimplemented(path)))),
+        }
+    }
+}
+
+fn unimplemented(path: &str) -> http::Response<Body> {
+    Status::unimplemented(format!("no method {path}")).into_http()
 }
 
 async fn serve<M>(request: http::Request<Body>) -> Result<http::Response<Body>, Infallible>

@@ -284,40 +284,6 @@ impl<T: Transport> Driver<T> {
         )
     }
 
-    /// Polls the handlers that were woken since the last turn.
-    pub(super) fn run_ready_tasks(&self) {
-        let Some(ready) = self.tasks.borrow_mut().take_ready() else {
-            return;
-        };
-        let mut frame = self.inline_frame.take();
-        for &index in &ready {
-            let Some((key, task, waker)) = self.tasks.borrow_mut().unpark(index) else {
-                continue;
-            };
-            let method = task.call.served.method;
-            let Some(handler) = self.methods.borrow().handler(method).cloned() else {
-                continue;
-            };
-            let outcome = self.poll_handler(method, &waker, &mut frame, |cx, out| {
-                handler.resume(task.handler_key, cx, out)
-            });
-            if let Served::Pending(_) = outcome {
-                self.tasks.borrow_mut().park(key, waker, task);
-                continue;
-            }
-            self.tasks.borrow_mut().complete(key, waker, &task);
-            if let Some(timer) = task.timer {
-                self.state.borrow_mut().timers.cancel(timer);
-            }
-            match task.call.stream {
-                None => self.respond(&task.call, &*handler, outcome, frame.bytes_mut()),
-                Some(stream) => self.answer_stream(stream, outcome, frame.bytes_mut()),
-            }
-        }
-        self.inline_frame.put_back(frame);
-        self.tasks.borrow_mut().put_back(ready);
-    }
-
     /// Drops a parked handler whose deadline has passed, and responds with `DEADLINE_EXCEEDED`.
     pub(crate) fn expire_task(&self, key: TaskKey) {
         let Some(task) = self.tasks.borrow_mut().expire(key) else {

@@ -20,6 +20,7 @@ pub(crate) mod outgoing;
 mod request_permit;
 mod request_queue;
 mod responses;
+mod resume;
 mod run_queue;
 pub(crate) mod running_handler;
 mod sleep;

@@ -108,6 +108,8 @@ pub(super) struct ServiceTime {
 pub(super) struct RequestQueue<B> {
     /// Oldest first.
     requests: VecDeque<QueuedRequest<B>>,
+    /// Tasks of handlers that have been woken and not polled yet, oldest first.
+    woken: VecDeque<u32>,
     /// Nanoseconds of the poller's time that this connection may still use in this round; negative
     /// if it has used more.
     pub(super) deficit_ns: i64,
@@ -118,6 +120,7 @@ impl<B> Default for RequestQueue<B> {
     fn default() -> Self {
         Self {
             requests: VecDeque::new(),
+            woken: VecDeque::new(),
             deficit_ns: 0,
             lateness: Lateness::default(),
         }
@@ -179,10 +182,31 @@ impl<B> RequestQueue<B> {
         self.lateness.is_overload
     }
 
-    /// Adds a request that has arrived. Returns true if it is the only one.
-    pub(super) fn push(&mut self, request: QueuedRequest<B>) -> bool {
+    /// Returns true if no request and no woken task waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.woken.is_empty()
+    }
+
+    /// Adds a request that has arrived.
+    pub(super) fn push(&mut self, request: QueuedRequest<B>) {
         self.requests.push_back(request);
-        self.requests.len() == 1
+    }
+
+    /// Adds the task of a handler that has been woken.
+    pub(super) fn push_woken(&mut self, task: u32) {
+        self.woken.push_back(task);
+    }
+
+    /// Takes the task that was woken first. A handler that has begun comes before requests.
+    pub(super) fn take_woken(&mut self) -> Option<u32> {
+        self.woken.pop_front()
+    }
+
+    /// Removes all woken tasks. Returns their number.
+    pub(super) fn forget_woken(&mut self) -> usize {
+        let count = self.woken.len();
+        self.woken.clear();
+        count
     }
 
     /// Takes the only request of the queue.

@@ -1,7 +1,8 @@
 //! [`RunQueue`]: the order in which a poller begins the requests that it has received.
 //!
 //! Requests that arrive together wait in their connection's queue ([`RequestQueue`]), in their
-//! receive slots, and the connections take turns: deficit round robin (Shreedhar and Varghese,
+//! receive slots, and so do the tasks of handlers that have been woken together (`resume.rs`): by
+//! messages of their streams, or by anything else. The connections take turns: deficit round robin (Shreedhar and Varghese,
 //! "Efficient fair queueing using deficit round robin"), in units of the poller's time. In each
 //! round, a connection may use a quantum. A connection that uses more owes the difference in the next
 //! rounds, even if it sends nothing for a while. So a connection with many calls in flight gets as
@@ -27,7 +28,6 @@ use super::request_queue::{Lateness, Look, QueuedRequest, ServiceTime, Taken};
 use super::responses::Started;
 use super::{Driver, State};
 use crate::clock::Clock;
-use crate::protocol::frame::CallId;
 use crate::status::Status;
 use crate::transport::{Event, Transport};
 
@@ -61,13 +61,15 @@ const LONGEST_PUSHBACK: Duration = Duration::from_secs(1);
 /// Turns that took [`TURN_TIME`] until the gauges are updated.
 const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
 
-/// The connections with requests that wait.
+/// The connections with requests, or woken handlers, that wait.
 #[derive(Debug, Default)]
 pub(super) struct RunQueue {
     /// In the order of their turns; those whose requests came last are at the back.
     round: VecDeque<LinkKey>,
     /// The number of requests that wait, on all connections.
     len: usize,
+    /// The number of woken tasks that wait.
+    woken: usize,
     service: ServiceTime,
     /// The time that a call takes, as an average over about eight.
     average: Duration,
@@ -86,6 +88,8 @@ struct Visit {
     begun: u32,
     /// Of these, calls since the latest reading.
     unmeasured: u32,
+    /// Since the latest reading, a handler was resumed. The time that a call takes is then unknown.
+    has_resumed: bool,
     refused: u32,
 }
 
@@ -102,7 +106,7 @@ impl<T: Transport> Driver<T> {
         let mut now: Option<Instant> = None;
         loop {
             let has_looked = self.take_events();
-            let is_alone = self.state.borrow().run_queue.len < 2;
+            let is_alone = self.state.borrow().run_queue.waiting() < 2;
             if is_alone && started.is_none() {
                 self.looked_at.set(None);
                 return self.serve_only();
@@ -165,17 +169,25 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Serves the request that is alone, if there is one.
+    /// Serves the request that is alone, or resumes the handler, if there is one.
     fn serve_only(&self) {
         let next = self.state.borrow().run_queue.round.front().copied();
         if next.is_none_or(|link| self.discard_if_ended(link)) {
             return;
         }
-        let only = self.state.borrow_mut().take_only_request();
-        let Some((link, request)) = only else {
+        let mut state = self.state.borrow_mut();
+        let Some(link) = state.run_queue.round.pop_front() else {
             return;
         };
-        self.serve(link, &request.header, request.served, request.buf);
+        if let Some(task) = state.take_woken(link) {
+            drop(state);
+            return self.resume(task);
+        }
+        let only = state.take_only_request(link);
+        drop(state);
+        if let Some(request) = only {
+            self.serve(link, &request.header, request.served, request.buf);
+        }
     }
 
     /// Serves requests of the connection whose turn it is, until it has used its time. Returns `None`
@@ -192,20 +204,31 @@ impl<T: Transport> Driver<T> {
             now,
             begun: 0,
             unmeasured: 0,
+            has_resumed: false,
             refused: 0,
         };
         while visit.refused < REFUSALS_PER_VISIT && visit.begun < REQUESTS_PER_TURN {
-            let taken = self.state.borrow_mut().take_request(link, visit.now);
-            let Some(taken) = taken else {
-                break;
+            let mut state = self.state.borrow_mut();
+            let woken = state.take_woken(link);
+            let taken = match woken {
+                None => state.take_request(link, visit.now),
+                Some(_) => None,
             };
-            match taken {
-                Taken::Begin(request) => {
+            drop(state);
+            match (woken, taken) {
+                (Some(task), _) => {
+                    self.resume(task);
+                    visit.begun += 1;
+                    visit.unmeasured += 1;
+                    visit.has_resumed = true;
+                }
+                (None, None) => break,
+                (None, Some(Taken::Begin(request))) => {
                     self.serve(link, &request.header, request.served, request.buf);
                     visit.begun += 1;
                     visit.unmeasured += 1;
                 }
-                refused => {
+                (None, Some(refused)) => {
                     visit.refused += 1;
                     self.refuse_queued(link, refused);
                 }
@@ -228,6 +251,7 @@ impl<T: Transport> Driver<T> {
         let has_time = self.state.borrow_mut().charge(visit, took, now);
         visit.now = now;
         visit.unmeasured = 0;
+        visit.has_resumed = false;
         has_time
     }
 
@@ -292,17 +316,41 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     fn queue_request(&mut self, link: LinkKey, request: QueuedRequest<T::RecvBuf>) {
         // The event came from this link.
-        if self.links[link.index()].requests.push(request) {
+        let requests = &mut self.links[link.index()].requests;
+        if requests.is_idle() {
             self.run_queue.round.push_back(link);
         }
+        requests.push(request);
         self.run_queue.len += 1;
     }
 
-    fn take_only_request(&mut self) -> Option<(LinkKey, QueuedRequest<T::RecvBuf>)> {
-        let link = self.run_queue.round.pop_front()?;
-        let request = self.links[link.index()].requests.pop_only()?;
+    /// Queues the task of a handler that has been woken.
+    pub(super) fn queue_woken(&mut self, link: LinkKey, task: u32) {
+        // The tasks of a link are discarded before the link is removed.
+        let Some(Link { requests, .. }) = self.links.get_mut(link.index()) else {
+            return;
+        };
+        if requests.is_idle() {
+            self.run_queue.round.push_back(link);
+        }
+        requests.push_woken(task);
+        self.run_queue.woken += 1;
+    }
+
+    fn take_woken(&mut self, link: LinkKey) -> Option<u32> {
+        if self.run_queue.woken == 0 {
+            return None;
+        }
+        let task = self.links.get_mut(link.index())?.requests.take_woken()?;
+        self.run_queue.woken -= 1;
+        Some(task)
+    }
+
+    /// Takes the only request that waits.
+    fn take_only_request(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {
+        let request = self.links.get_mut(link.index())?.requests.pop_only()?;
         self.run_queue.took_one();
-        Some((link, request))
+        Some(request)
     }
 
     /// Begins the turn of the next connection that has time left.
@@ -354,7 +402,7 @@ impl<T: Transport> State<T> {
         let link = *self.run_queue.round.front()?;
         let requests = &mut self.links[link.index()].requests;
         let taken = requests.take_late(look)?;
-        if requests.len() == 0 {
+        if requests.is_idle() {
             self.run_queue.round.pop_front();
         }
         self.run_queue.took_one();
@@ -364,7 +412,7 @@ impl<T: Transport> State<T> {
     /// Charges a connection for time of the poller. Returns true if it has time left.
     fn charge(&mut self, visit: &Visit, took: Duration, now: Instant) -> bool {
         let each = took.checked_div(visit.unmeasured);
-        if let Some(each) = each {
+        if let Some(each) = each.filter(|_| !visit.has_resumed) {
             self.run_queue.service.measured(each, now);
             self.run_queue.average = average(self.run_queue.average, each);
         }
@@ -383,8 +431,10 @@ impl<T: Transport> State<T> {
 
     /// Ends the turn of a connection.
     fn end_visit(&mut self, link: LinkKey) {
-        let requests = &mut self.links[link.index()].requests;
-        if requests.len() == 0 {
+        let Some(Link { requests, .. }) = self.links.get_mut(link.index()) else {
+            return;
+        };
+        if requests.is_idle() {
             // It keeps what it owes, and nothing else.
             requests.deficit_ns = requests.deficit_ns.min(0);
             self.run_queue.remove(link);
@@ -411,26 +461,12 @@ impl<T: Transport> State<T> {
             .min(LONGEST_PUSHBACK)
     }
 
-    /// Takes the request of a call that its client has cancelled, if it waits.
-    pub(super) fn take_queued(
-        &mut self,
-        link: LinkKey,
-        call: CallId,
-    ) -> Option<QueuedRequest<T::RecvBuf>> {
-        let requests = &mut self.links.get_mut(link.index())?.requests;
-        let request = requests.take_call(call)?;
-        if requests.len() == 0 {
-            self.run_queue.remove(link);
-        }
-        self.run_queue.took_one();
-        Some(request)
-    }
-
     fn take_requests_of(&mut self, link: LinkKey) -> VecDeque<QueuedRequest<T::RecvBuf>> {
         let Some(entry) = self.links.get_mut(link.index()) else {
             return VecDeque::new();
         };
         let requests = entry.requests.take_all();
+        self.run_queue.woken -= entry.requests.forget_woken();
         for _ in &requests {
             self.run_queue.took_one();
         }
@@ -446,9 +482,15 @@ impl RunQueue {
         self.len
     }
 
+    /// Returns the number of requests and woken tasks that wait.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.len + self.woken
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.waiting() == 0
     }
 
     /// Returns the connection whose turn it is.
@@ -469,7 +511,7 @@ impl RunQueue {
         }
     }
 
-    fn remove(&mut self, link: LinkKey) {
+    pub(super) fn remove(&mut self, link: LinkKey) {
         if self.round.front() == Some(&link) {
             self.round.pop_front();
         } else if self.round.back() == Some(&link) {
@@ -480,7 +522,7 @@ impl RunQueue {
     }
 
     /// Counts a request that has left the queue.
-    fn took_one(&mut self) {
+    pub(super) fn took_one(&mut self) {
         self.len -= 1;
         if self.len == 0 {
             self.first_reading = None;

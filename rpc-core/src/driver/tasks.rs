@@ -156,6 +156,16 @@ impl Tasks {
         self.running = running;
     }
 
+    /// Returns the connection of a woken task. A task that has ended has none, and can be woken again.
+    pub(crate) fn link_of(&mut self, index: u32) -> Option<LinkKey> {
+        let cell = &mut self.cells[index as usize];
+        if cell.parked.is_none() {
+            // As in `unpark`.
+            cell.signal.queued.swap(false, Ordering::AcqRel);
+        }
+        cell.parked.as_ref().map(|task| task.call.link)
+    }
+
     /// Resumes a woken task. Returns `None` if the task has ended in the meantime.
     pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
         let cell = &mut self.cells[index as usize];

@@ -8,7 +8,7 @@
 //! 3. The event's frame is checked and routed ([`Driver::receive`]): a response to the call that
 //!    waits for it, a request to its handler (`incoming.rs`). A turn that follows a busy one expects
 //!    more: it takes further events, and their requests go through the run queue (`run_queue.rs`).
-//! 4. Woken handlers are polled (`incoming.rs`).
+//! 4. A woken handler is polled; several wait in the run queue (`resume.rs`).
 //! 5. Streams that have work send their messages (`streams/`).
 //! 6. One flush.
 //! 7. Waiting work is retried (`deferred.rs`): calls without a credit, credits that no response
@@ -112,7 +112,7 @@ impl<T: Transport> Driver<T> {
             self.serve_received(link, &header, buf);
         }
         if self.ready.has_any() {
-            self.run_ready_tasks();
+            self.resume_woken();
         }
         if self.ready.has_any() || self.state.borrow().streams.waiting() != 0 {
             self.look_at_streams();
@@ -270,7 +270,7 @@ impl<T: Transport> State<T> {
             | self.owing.len()
             | self.wakers.len()
             | self.timers.len()
-            | self.run_queue.len()
+            | self.run_queue.waiting()
             | self.streams.waiting()
             != 0
     }

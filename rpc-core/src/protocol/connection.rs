@@ -11,8 +11,11 @@
 //! | this one | frames to send, unary calls, idle time, shutdown |
 //! | `receive.rs` | frames that arrive |
 //! | `streams.rs` | the credits and counters that only streams use |
+//! | `model.rs` | a test that visits every reachable state of two sides |
 
 mod error;
+#[cfg(test)]
+mod model;
 mod receive;
 mod streams;
 #[cfg(test)]

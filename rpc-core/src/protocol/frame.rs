@@ -122,7 +122,7 @@ impl CallId {
 }
 
 /// A validated header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameHeader {
     /// The kind of the frame.
     pub kind: FrameKind,

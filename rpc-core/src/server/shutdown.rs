@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Clients are notified by a flag in every further frame; a client without calls in flight is sent
-//! a credit frame that carries it. A notified client starts no more calls and returns its credits.
+//! a control frame that carries it. A notified client starts no more calls and returns its credits.
 //! When the clients hold none of the server's credits, no more requests can arrive. The server then
 //! waits only for running handlers, up to its time limits. A client cannot be notified if its
-//! thread does not run, or if it has not acknowledged an earlier credit frame. In that case the
+//! thread does not run, or if it has not acknowledged an earlier control frame. In that case the
 //! server waits until nothing has arrived from any client for 50 ms.
 
 use std::time::{Duration, Instant};

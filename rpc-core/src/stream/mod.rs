@@ -2,6 +2,45 @@
 //!
 //! The application holds one end of each direction, and the driver the other: [`StreamCore`]
 //! (`core.rs`) lies between them.
+//!
+//! ```text
+//!  application ── encode ──▶ batch ── push ──▶ chunks ── next_frame ──▶ message frame
+//!   a Stream    (pump.rs)          outbound.rs │  ▲                          │
+//!   Sender      (sender.rs)        sent while  │  │ grants            one receive of
+//!   Responses   (responses.rs)     the window  ▼  │                   the connection's window
+//!                                  of the stream allows                      ▼
+//!  application ◀─ decode ── batch ◀── take ── arrived batches ◀── receive ── message frame
+//!   Streaming   (streaming.rs)       inbound.rs
+//! ```
+//!
+//! - A *batch* is a sequence of encoded messages with a length before each (`batch.rs`). Both ends of
+//!   the application encode and decode without the lock of the core, and take it once per batch. A
+//!   linked [`Sender`](sender::Sender) takes it once per message, because nothing polls it between
+//!   two messages.
+//! - A *chunk* becomes the body of one frame. Messages that wait together share a chunk, and a
+//!   message that is alone leaves alone. Nothing waits for a timer.
+//!
+//! # Windows
+//!
+//! Two windows apply, and both count what the receiver has promised:
+//!
+//! - the connection's, in receives: every message frame takes one, and it is owed again as soon as
+//!   the frame's messages are in [`Inbound`](inbound::Inbound);
+//! - the stream's, in bytes of batches: a chunk waits while the window is smaller. It is owed again
+//!   when the reader takes the batch, so a reader that does not read stops its own stream only.
+//!
+//! At the other end, at most four frames wait in the core, and then the application waits.
+//!
+//! # Ends
+//!
+//! | what happens | what it ends |
+//! | --- | --- |
+//! | the client's stream ends, or its `Sender` is dropped | half-close: the handler's `Streaming` returns `None` |
+//! | the handler returns | the call: the client's `Streaming` returns `None` or the status; the client's stream is dropped |
+//! | the client's `Streaming` or call is dropped | the call, which is cancelled; the client's stream is dropped with it |
+//! | the handler's `Streaming` is dropped | nothing: the client's messages are discarded as they arrive |
+//! | a client's message does not fit in a frame | the call, which fails on the client and is cancelled |
+//! | a message cannot be decoded | on a client the call, which is cancelled; in a handler only what it reads |
 
 pub(crate) mod batch;
 pub(crate) mod core;

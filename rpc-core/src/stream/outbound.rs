@@ -220,6 +220,12 @@ impl Outbound {
         self.chunks.is_empty() && self.metadata.is_none()
     }
 
+    /// Returns the bytes that wait to be sent.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
     /// Frees the memory of a stream that has been idle.
     pub(crate) fn trim(&mut self) {
         if self.chunks.is_empty() {

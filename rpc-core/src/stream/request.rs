@@ -17,6 +17,15 @@ use crate::message::Request;
 ///
 /// The stream is sent while the response is awaited or read. A stream that the application feeds
 /// while it does something else is a [`sender`](crate::sender)'s.
+///
+/// ```
+/// use rpc_core::{IntoStreamingRequest, sender};
+///
+/// let (_sender, messages) = sender::<u64>();
+/// let mut request = messages.into_streaming_request();
+/// request.metadata_mut().insert("trace-id", "7")?;
+/// # Ok::<(), rpc_core::MetadataError>(())
+/// ```
 pub trait IntoStreamingRequest {
     /// The stream of messages.
     type Stream: Stream<Item = Self::Message> + Send + 'static;

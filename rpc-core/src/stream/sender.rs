@@ -34,6 +34,21 @@ const QUEUED_MESSAGES: usize = 32;
 ///
 /// The sender waits while messages that it has sent fill the stream's windows. Dropping it ends the
 /// stream: the half-close.
+///
+/// ```
+/// use rpc_core::{block_on, sender};
+///
+/// let (mut sender, messages) = sender();
+/// block_on(async {
+///     // Up to 32 messages wait for the call.
+///     sender.send("one").await?;
+///     sender.send("two").await
+/// })?;
+/// drop(sender);
+/// // let summary = client.record(messages).await?;
+/// # drop(messages);
+/// # Ok::<(), rpc_core::SendError>(())
+/// ```
 #[must_use]
 pub fn sender<T>() -> (Sender<T>, Messages<T>) {
     let shared = Arc::new(Shared(Mutex::new(State {
@@ -239,12 +254,38 @@ impl<T> Sender<T> {
         message: &mut Option<T>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
+        let polled = self.try_send(message, cx);
+        if polled.is_pending()
+            && let Some(turns) = self.turns()
+        {
+            return turns.poll(cx, |cx| self.try_send(message, cx));
+        }
+        polled
+    }
+
+    /// Returns the turns that a linked sender takes while it waits.
+    #[cold]
+    fn turns(&self) -> Option<Turns> {
+        let state = self.shared.lock();
+        state.link.as_ref().map(|link| link.core.turns())
+    }
+
+    fn try_send(
+        &mut self,
+        message: &mut Option<T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
         let mut state = self.shared.lock();
         if let Some(end) = state.end {
             return Poll::Ready(Err(end));
         }
         match state.push(message.as_ref()) {
-            Some(Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
+            Some(Poll::Ready(Ok(()))) => {
+                drop(state);
+                // Not under the lock: this may run the application's code.
+                *message = None;
+                return Poll::Ready(Ok(()));
+            }
             Some(Poll::Ready(Err(error))) => {
                 return Poll::Ready(Err(self.shared.fail(state, error)));
             }

@@ -32,6 +32,19 @@ pub(crate) type PumpFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// - On a client, dropping it before its end cancels the call. The request stream is sent while it
 ///   is polled.
 /// - In a handler, dropping it discards the rest of the client's messages.
+///
+/// ```
+/// use rpc_core::{CallError, Streaming};
+///
+/// async fn sum(mut numbers: Streaming<u64>) -> Result<u64, CallError> {
+///     let mut sum = 0;
+///     while let Some(number) = numbers.message().await? {
+///         sum += number;
+///     }
+///     Ok(sum)
+/// }
+/// # let _ = sum;
+/// ```
 pub struct Streaming<T> {
     /// Messages that have been taken, of which those before `at` have been returned.
     batch: Vec<u8>,

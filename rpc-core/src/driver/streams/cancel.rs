@@ -4,6 +4,7 @@
 //! response: `CANCELLED`, or the response that has crossed the cancel.
 
 use super::super::link::LinkKey;
+use super::super::request_queue::QueuedRequest;
 use super::super::responses::Started;
 use super::super::{Driver, State};
 use super::{Phase, StreamKey, Streams};
@@ -73,6 +74,17 @@ impl<T: Transport> State<T> {
             entry.streams.cancels.push(call);
             self.owe(link);
         }
+    }
+
+    /// Takes the request of a call that its client has cancelled, if it waits.
+    fn take_queued(&mut self, link: LinkKey, call: CallId) -> Option<QueuedRequest<T::RecvBuf>> {
+        let requests = &mut self.links.get_mut(link.index())?.requests;
+        let request = requests.take_call(call)?;
+        if requests.is_idle() {
+            self.run_queue.remove(link);
+        }
+        self.run_queue.took_one();
+        Some(request)
     }
 
     fn set_served(&mut self, key: StreamKey, served: crate::stats::ServedCall) {

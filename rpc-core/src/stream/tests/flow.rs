@@ -253,6 +253,62 @@ impl futures_core::Stream for Wrapped {
     }
 }
 
+/// Drops all of the application's ends after some steps of a stream that would never end, and checks
+/// that nothing is left.
+fn drop_after(steps: usize, source: Source) {
+    let mut wire = Wire::new(64, 256, true);
+    let [client, server] = wire.ends.clone();
+    let mut reads = Streaming::of_client(server, DECODE);
+    let (mut sender, stream) = sender();
+    let pump = match source {
+        Source::Sender => request_pump::<Bytes, _, _>(client, stream),
+        _ => request_pump::<Bytes, _, _>(client, Plain(Box::pin(Wrapped(stream)))),
+    };
+    let mut tasks = [
+        Task::new(pump),
+        Task::new(async move {
+            for index in 0.. {
+                sender
+                    .send(message(index, index % 60))
+                    .await
+                    .expect("it is sent");
+            }
+        }),
+        Task::new(async move {
+            for index in 0.. {
+                let received = reads.message().await.expect("no error");
+                assert_eq!(received, Some(message(index, index % 60)));
+                pause().await;
+            }
+        }),
+    ];
+    for step in 0..steps {
+        if step == 2 {
+            wire.attach();
+        }
+        match step % 4 {
+            3 => _ = wire.run(1 + step % 3),
+            task => _ = tasks[task].run(),
+        }
+        // Four frames, and the batch that exceeds them.
+        assert!(wire.ends[0].lock().outbound.queued() <= 5 * 68);
+    }
+    let mut order: Vec<_> = tasks.into_iter().collect();
+    order.rotate_left(steps % 3);
+    order.into_iter().for_each(drop);
+    for end in &wire.ends {
+        assert_eq!(Arc::strong_count(end), 1, "after {steps} steps");
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_stream_that_is_dropped_at_any_time() {
+    for steps in 0..200 {
+        drop_after(steps, Source::Sender);
+        drop_after(steps, Source::UnlinkedSender);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

@@ -228,6 +228,8 @@ impl Wire {
                 state.inbound.end(StreamEnd::HalfClosed);
             }
         }
+        // Of messages that were discarded.
+        self.has_work[to] |= state.inbound.owes_grant();
         let reader = state.inbound.wake_reader();
         drop(state);
         reader.into_iter().for_each(Waker::wake);

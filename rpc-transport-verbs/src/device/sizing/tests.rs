@@ -210,7 +210,7 @@ fn the_defaults_fit_where_little_memory_may_be_locked() {
             "{limits}"
         );
         assert!(
-            limits.receives_posted >= 4 * limits.max_connections,
+            limits.receives_posted >= 5 * limits.max_connections,
             "{limits}"
         );
         assert!(limits.clamped[0].contains("may be locked"), "{limits}");
@@ -221,7 +221,7 @@ fn the_defaults_fit_where_little_memory_may_be_locked() {
         ..device()
     };
     let plan = Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device).unwrap();
-    assert_eq!(plan.limits.receives_posted, 4 * 64);
+    assert_eq!(plan.limits.receives_posted, 5 * 64);
 }
 
 #[test]
