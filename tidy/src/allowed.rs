@@ -103,6 +103,7 @@ pub const CORE: Package = Package {
                 "protocol",
                 "stats",
                 "service",
+                "stream",
                 "driver",
                 "poller",
                 "client",

@@ -109,7 +109,6 @@ impl<F: Fabric> ChannelBuilder<F> {
 
     /// Sets how many streams one connection may have open: see
     /// [`Intents::max_streams`](crate::Intents::max_streams). Default: 256.
-    #[must_use]
     pub fn max_streams(mut self, streams: u32) -> Self {
         self.intents.max_streams = streams;
         self

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::inbound::{Inbound, StreamEnd, Taken};
 use super::outbound::{FrameRoom, Outbound, PushOutcome};
+use super::sizes::StreamSizes;
 use crate::call_error::CallError;
 
 /// The queue through which a stream tells its driver that it has work.
@@ -32,19 +33,6 @@ pub(crate) trait SignalQueue: fmt::Debug + Send + Sync {
 struct Signal {
     queue: Arc<dyn SignalQueue>,
     index: u32,
-}
-
-/// The sizes of a stream that the handshake has determined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamSizes {
-    /// Most bytes of metadata and messages in one frame.
-    pub(crate) frame_room: usize,
-    /// Bytes of messages that the peer may send before this side grants more.
-    pub(crate) inbound_window: u32,
-    /// Bytes of messages that this side may send before the peer grants more.
-    pub(crate) outbound_window: u32,
-    /// Whether messages that wait together share a frame.
-    pub(crate) coalesces: bool,
 }
 
 /// Returns whether messages that wait together share a frame: always, but in a measurement.

@@ -51,6 +51,7 @@ pub(crate) mod pump;
 pub(crate) mod request;
 pub(crate) mod responses;
 pub(crate) mod sender;
+pub(crate) mod sizes;
 pub(crate) mod streaming;
 
 #[cfg(test)]

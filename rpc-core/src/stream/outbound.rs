@@ -9,7 +9,7 @@ use std::mem;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN};
-use super::core::StreamSizes;
+use super::sizes::StreamSizes;
 
 /// Frames whose messages may wait.
 const QUEUED_FRAMES: usize = 4;

@@ -9,7 +9,8 @@ use crate::method::{Idempotency, MethodKind};
 use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
 use crate::stream::batch::MessageForm;
-use crate::stream::core::{LocalTurns, SignalQueue, StreamSizes};
+use crate::stream::core::{LocalTurns, SignalQueue};
+use crate::stream::sizes::StreamSizes;
 
 static METHOD: MethodSpec = MethodSpec::new(
     "test.Test/Chat",

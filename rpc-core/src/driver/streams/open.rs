@@ -10,8 +10,9 @@ use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
-use crate::stream::core::{StreamCore, StreamSizes};
+use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
+use crate::stream::sizes::StreamSizes;
 use crate::transport::{CloseReason, ReserveError, Transport};
 
 /// Receives that a client promises to a server with its first stream. The window grows as it is

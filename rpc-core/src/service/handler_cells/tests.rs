@@ -26,9 +26,10 @@ use crate::service::executor::{OnExecutor, Spawned};
 use crate::service::handler::{Handler, HandlerKey, RawRequest, ResponseLengths, Served};
 use crate::status::{Code, Status};
 use crate::stream::batch::{MessageForm, next_message};
-use crate::stream::core::{SignalQueue, StreamCore, StreamSizes};
+use crate::stream::core::{SignalQueue, StreamCore};
 use crate::stream::from_fn::stream;
 use crate::stream::inbound::StreamEnd;
+use crate::stream::sizes::StreamSizes;
 use crate::stream::streaming::Streaming;
 
 const fn spec(kind: MethodKind) -> MethodSpec {

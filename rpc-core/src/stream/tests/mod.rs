@@ -13,8 +13,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use prost::{DecodeError, EncodeError};
 
 use super::batch::{Decode, MessageForm};
-use super::core::{SignalQueue, StreamCore, StreamSizes};
+use super::core::{SignalQueue, StreamCore};
 use super::inbound::StreamEnd;
+use super::sizes::StreamSizes;
 use crate::codec::{Codec, LengthChanged};
 use crate::protocol::frame::ResponseHead;
 
