@@ -12,13 +12,21 @@ use std::time::{Duration, Instant};
 
 use rpc_core::testing::{Clock, Faults, Network, Node, Pair};
 use rpc_core::{
-    CallError, Caller, Cause, Channel, Code, Execution, Intents, LocalChannel, Methods, Request,
-    Response, Status,
+    CallError, Caller, Cause, Channel, Code, Execution, Idempotency, Intents, LocalChannel,
+    MethodKind, MethodSpec, Methods, Request, Response, Status,
 };
 use support::{Gate, method, register};
 
-const WORK: rpc_core::MethodSpec = method("test.Test/Work");
-const BLOCK: rpc_core::MethodSpec = method("test.Test/Block");
+const WORK: MethodSpec = method("test.Test/Work");
+const BLOCK: MethodSpec = method("test.Test/Block");
+
+const ABSENT_STREAM: MethodSpec = MethodSpec::new(
+    "test.Test/Absent",
+    MethodKind::ServerStreaming,
+    Idempotency::Unknown,
+    "u64",
+    "u64",
+);
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -502,6 +510,45 @@ fn a_shared_channel_keeps_to_the_pushback_and_a_probe_ends_it() {
     host.network.settle();
     assert!(poll_call(&mut probe).unwrap().is_ok());
     assert!(poll_call(&mut patient).unwrap().is_ok());
+    host.network.assert_nothing_left();
+}
+
+/// Streams wait for the end of the pushback too. The server lacks the method, so a stream ends when
+/// it is no longer held back.
+#[test]
+fn a_pushback_holds_streams_back() {
+    let mut host = Host::new();
+    let node = host.network.share("server", &Intents::default());
+    let channel = node.channel().clone();
+    let (pushback, flood) = refuse_one(&host, &channel);
+    let open = |timeout| {
+        let request = Request::new(0u64).with_timeout(timeout);
+        Box::pin(channel.server_streaming::<u64, u64>(&ABSENT_STREAM, request))
+    };
+    let (mut late, mut patient) = (open(5 * MS), open(Duration::from_secs(1)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(late.as_mut().poll(&mut cx).is_pending());
+    assert!(patient.as_mut().poll(&mut cx).is_pending());
+    for _ in 0..8 {
+        node.step();
+    }
+    let Poll::Ready(Err(error)) = late.as_mut().poll(&mut cx) else {
+        panic!("its deadline comes before the end of the pushback");
+    };
+    assert!(matches!(error.cause(), Cause::PushedBack { .. }), "{error}");
+    assert_eq!(error.execution(), Execution::NeverSent);
+    assert!(patient.as_mut().poll(&mut cx).is_pending());
+    // With jitter, at most twice that.
+    host.network.advance(2 * pushback);
+    for _ in 0..8 {
+        node.step();
+    }
+    let Poll::Ready(Err(error)) = patient.as_mut().poll(&mut cx) else {
+        panic!("the pushback has ended");
+    };
+    assert_eq!(error.code(), Code::Unimplemented);
+    drop(flood);
+    host.network.settle();
     host.network.assert_nothing_left();
 }
 

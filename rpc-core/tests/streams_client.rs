@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use rpc_core::testing::{Faults, Network, Pair};
+use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::{
-    Caller, Cause, Channel, Code, Execution, Idempotency, Intents, MethodKind, MethodSpec, Methods,
-    Request, Response, Shutdown, Streaming, sender, stream,
+    CallError, Caller, Cause, Channel, Code, Execution, Idempotency, Intents, MethodKind,
+    MethodSpec, Methods, Request, Response, Shutdown, Stream, Streaming, sender, stream,
 };
 use support::Gate;
 
@@ -117,8 +117,7 @@ fn watch(channel: &Channel, request: Request<u64>) -> Watching<'_> {
     Box::pin(channel.server_streaming(&ENDLESS, request))
 }
 
-type Watching<'a> =
-    Pin<Box<dyn Future<Output = Result<Response<Streaming<u64>>, rpc_core::CallError>> + 'a>>;
+type Watching<'a> = Pin<Box<dyn Future<Output = Result<Response<Streaming<u64>>, CallError>> + 'a>>;
 
 async fn collect(mut numbers: Streaming<u64>) -> Vec<u64> {
     let mut all = Vec::new();
@@ -491,4 +490,206 @@ fn a_stream_outlives_the_channels_of_its_connection() {
     drop(channel);
     let all = network.try_run(Box::pin(collect(numbers))).unwrap();
     assert_eq!(all, (0..500).collect::<Vec<u64>>());
+}
+
+/// A stream that stays on its thread's executor may move to another, and so may the calls of a shared
+/// channel.
+#[test]
+fn calls_of_a_shared_channel_and_all_streams_are_send() {
+    fn is_send<T: Send>(_: &T) {}
+    let (mut network, _) = served();
+    let node = network.share("server", &intents());
+    let channel = node.channel().clone();
+    let (_sender, messages) = sender::<u64>();
+    is_send(&channel.server_streaming::<u64, u64>(&COUNT, Request::new(1)));
+    is_send(&channel.client_streaming::<u64, u64>(&SUM, Request::new(messages)));
+    let (sender, messages) = sender::<u64>();
+    is_send(&channel.streaming::<u64, u64>(&DOUBLE, Request::new(messages)));
+    is_send(&sender);
+}
+
+#[test]
+fn a_local_stream_on_another_thread_waits_for_its_poller() {
+    let gate = Gate::default();
+    let pair = pair(&gate);
+    let channel = pair.connect();
+    let response = pair.run(channel.server_streaming(&COUNT, Request::new(2_000)));
+    let numbers: Streaming<u64> = response.unwrap().into_inner();
+    let reader = std::thread::spawn(move || rpc_core::block_on(collect(numbers)));
+    while !reader.is_finished() {
+        pair.network().step();
+    }
+    let all = reader.join().unwrap();
+    assert_eq!(all, (0..2_000).collect::<Vec<u64>>());
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_local_poller_that_is_dropped_ends_its_streams() {
+    let gate = Gate::default();
+    let pair = pair(&gate);
+    let channel = pair.connect();
+    let response = pair.run(channel.server_streaming(&ENDLESS, Request::new(0)));
+    let mut numbers: Streaming<u64> = response.unwrap().into_inner();
+    let number = pair.run(numbers.message());
+    assert_eq!(number.unwrap(), Some(7));
+    assert!(poll(&mut Box::pin(numbers.message())).is_none());
+    drop((channel, pair));
+    let error = poll(&mut Box::pin(numbers.message())).unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert_eq!(error.execution(), Execution::MayHaveRun);
+}
+
+/// Numbers that are sent one after the other, sometimes late.
+struct Numbers {
+    next: u64,
+    end: u64,
+    /// A bit for each poll: whether there is no message yet.
+    late: u64,
+}
+
+impl Stream for Numbers {
+    type Item = u64;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u64>> {
+        if self.next == self.end {
+            return Poll::Ready(None);
+        }
+        self.late = self.late.rotate_right(1);
+        if self.late & 1 == 1 {
+            // The test polls each future in each step.
+            return Poll::Pending;
+        }
+        self.next += 1;
+        Poll::Ready(Some(self.next - 1))
+    }
+}
+
+type Call = Pin<Box<dyn Future<Output = Result<(), CallError>>>>;
+
+/// Creates a call of any kind, whose future checks that each message arrives once and in order.
+fn call(channel: Channel, random: &Random) -> (bool, Call) {
+    let count = random.below(200);
+    let is_timed = random.happens(100);
+    let timeout = Duration::from_micros(random.below(3000));
+    let (kind, waits) = (random.below(4), random.happens(500));
+    let numbers = Numbers {
+        next: 0,
+        end: count,
+        late: random.next_u64() & random.next_u64() & random.next_u64(),
+    };
+    fn with<T>(message: T, waits: bool, timeout: Option<Duration>) -> Request<T> {
+        let request = Request::new(message).wait_for_ready(waits);
+        match timeout {
+            Some(timeout) => request.with_timeout(timeout),
+            None => request,
+        }
+    }
+    let timeout = is_timed.then_some(timeout);
+    let call = async move {
+        match kind {
+            0 => {
+                let call = channel.unary::<u64, u64>(&HELD, with(count, waits, timeout));
+                assert_eq!(call.await?.into_inner(), count);
+            }
+            1 => {
+                let request = with(numbers, waits, timeout);
+                let sum = channel.client_streaming::<u64, u64>(&SUM, request).await?;
+                assert_eq!(sum.into_inner(), (0..count).sum::<u64>());
+            }
+            _ => {
+                let factor = kind - 1;
+                let mut received: Streaming<u64> = match kind {
+                    2 => {
+                        channel
+                            .server_streaming(&COUNT, with(count, waits, timeout))
+                            .await
+                    }
+                    _ => {
+                        channel
+                            .streaming(&DOUBLE, with(numbers, waits, timeout))
+                            .await
+                    }
+                }?
+                .into_inner();
+                let mut expected = 0;
+                while let Some(number) = received.message().await? {
+                    assert_eq!(number, factor * expected);
+                    expected += 1;
+                }
+                assert_eq!(expected, count);
+            }
+        }
+        Ok(())
+    };
+    (is_timed, Box::pin(call))
+}
+
+/// Calls of every kind: dropped, late, disconnected and answered. Each ends once with a permitted
+/// outcome, and no permit, slot, stream or timer is left.
+fn mix(faults: Faults, seed: u64) {
+    let (mut network, gate) = (Network::new(faults, seed), Gate::default());
+    network.add("server", &intents(), |methods| register(methods, &gate));
+    gate.open();
+    let random = Random::new(seed ^ 0x5eed);
+    let nodes: Vec<_> = (0..2)
+        .map(|_| network.share("server", &intents()))
+        .collect();
+    let mut calls: Vec<(bool, Call)> = Vec::new();
+    let poll_all = |calls: &mut Vec<(bool, Call)>| {
+        calls.retain_mut(|(is_timed, call)| {
+            match poll(call) {
+                None => return true,
+                Some(Ok(())) => {}
+                Some(Err(error)) => match error.code() {
+                    Code::DeadlineExceeded => assert!(*is_timed, "seed {seed}: {error}"),
+                    Code::Unavailable => assert!(faults.disconnect > 0, "seed {seed}: {error}"),
+                    _ => panic!("seed {seed}: {error}"),
+                },
+            }
+            false
+        });
+    };
+    for step in 0..300 {
+        match random.below(8) {
+            0 | 1 if step < 200 => {
+                let node = &nodes[random.below(2) as usize];
+                calls.push(call(node.channel().clone(), &random));
+            }
+            2 if !calls.is_empty() && random.happens(300) => {
+                drop(calls.swap_remove(random.below(calls.len() as u64) as usize));
+            }
+            3 => network.advance(Duration::from_micros(random.below(20_000))),
+            _ => {
+                network.step();
+            }
+        }
+        poll_all(&mut calls);
+    }
+    for _ in 0..4_000 {
+        if calls.is_empty() {
+            break;
+        }
+        network.step();
+        network.advance(Duration::from_millis(100));
+        poll_all(&mut calls);
+    }
+    assert!(calls.is_empty(), "seed {seed}: {} never ended", calls.len());
+    // If connections keep failing, the network never becomes quiet.
+    if faults.disconnect == 0 {
+        network.assert_nothing_left();
+    }
+}
+
+#[test]
+fn whatever_goes_wrong_every_call_ends_once_and_nothing_is_left() {
+    for seed in 0..60 {
+        mix(Faults::none(), seed);
+        mix(Faults::rough(), seed);
+        let cut = Faults {
+            disconnect: 5,
+            ..Faults::rough()
+        };
+        mix(cut, seed);
+    }
 }

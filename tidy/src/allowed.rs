@@ -31,12 +31,21 @@ pub const CORE: Package = Package {
                 "protocol",
                 "stats",
                 "service",
+                "stream",
             ],
         ),
         layer(
             "client",
             &["client"],
-            &["values", "call_error", "protocol", "outcome", "stats", "driver"],
+            &[
+                "values",
+                "call_error",
+                "protocol",
+                "outcome",
+                "stream",
+                "stats",
+                "driver",
+            ],
         ),
         layer(
             "poller",
@@ -74,6 +83,7 @@ pub const CORE: Package = Package {
                 "stats",
                 "service",
                 "driver",
+                "stream",
                 "client",
                 "poller",
             ],
@@ -81,7 +91,7 @@ pub const CORE: Package = Package {
         layer(
             "codegen",
             &["codegen"],
-            &["values", "call_error", "client", "service", "shared"],
+            &["values", "call_error", "stream", "client", "service", "shared"],
         ),
         layer(
             "testing",
@@ -93,6 +103,7 @@ pub const CORE: Package = Package {
                 "protocol",
                 "stats",
                 "service",
+                "stream",
                 "driver",
                 "poller",
                 "client",

@@ -107,6 +107,9 @@ impl OpenStream for ChannelCore {
     }
 }
 
+/// A step of a call that polls its [`Streaming`].
+type PollStreaming<T, R> = fn(&mut Streaming<T>, &mut Context<'_>) -> Poll<Result<R, CallError>>;
+
 /// A call that has been opened. Its [`Streaming`] cancels it when dropped.
 pub(crate) struct OpenCall<'a, C: OpenStream, Res> {
     // Dropped before `waiting`, which removes cancelled streams.
@@ -227,10 +230,7 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         Ok(Response::received(messages, metadata))
     }
 
-    async fn wait<R>(
-        &mut self,
-        poll: fn(&mut Streaming<Res>, &mut Context<'_>) -> Poll<Result<R, CallError>>,
-    ) -> Result<R, CallError> {
+    async fn wait<R>(&mut self, poll: PollStreaming<Res, R>) -> Result<R, CallError> {
         let (messages, turns) = (&mut self.messages, self.turns);
         let outcome = poll_fn(|cx| turns.poll(cx, |cx| poll(messages, cx))).await;
         self.waiting.is_over = true;

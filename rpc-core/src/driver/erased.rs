@@ -87,6 +87,7 @@ impl<T: Transport> Poller for Driver<T> {
     }
 
     fn leave(&self, link: LinkKey, waiter: WaiterKey) {
+        self.counters.cancels.never_sent.add(1);
         let left = self.state.borrow_mut().leave(link, Some(waiter));
         drop(left);
     }

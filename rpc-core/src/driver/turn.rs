@@ -168,7 +168,7 @@ impl<T: Transport> Driver<T> {
         }
         let is_stream = header.flags.contains(Flags::STREAM);
         match header.kind {
-            FrameKind::Request if !is_stream => return Some((key, header, buf)),
+            FrameKind::Request if !is_stream => Some((key, header, buf)),
             FrameKind::Response if !is_stream => {
                 let wake = state.complete_call(key, &header, buf);
                 match wake {

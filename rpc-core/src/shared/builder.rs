@@ -13,7 +13,7 @@ use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
-use super::notices::Notices;
+use super::notices::{NoticeReceiver, Notices};
 use super::permits::CallPermits;
 use super::poller::{self, SharedPoller};
 #[cfg(feature = "test-util")]
@@ -109,7 +109,6 @@ impl<F: Fabric> ChannelBuilder<F> {
 
     /// Sets how many streams one connection may have open: see
     /// [`Intents::max_streams`](crate::Intents::max_streams). Default: 256.
-    #[must_use]
     pub fn max_streams(mut self, streams: u32) -> Self {
         self.intents.max_streams = streams;
         self
@@ -280,7 +279,7 @@ impl PollerHandle {
             },
             permits: Arc::clone(&handle.permits),
             submissions: receiver,
-            notices: Arc::clone(&handle.notices),
+            notices: NoticeReceiver::new(&handle.notices),
             wakeup: Arc::clone(&handle.wakeup),
             is_stopped: Arc::clone(&handle.is_stopped),
             limits: Arc::clone(&handle.limits),

@@ -113,7 +113,7 @@ impl<T: Transport> Calls<T> {
                 submission.began,
             );
             if let Record::Dropped = self.records[submission.permit.number as usize] {
-                self.fail_unsent(submission.permit, Cause::Cancelled);
+                self.fail_dropped(submission.permit);
                 continue;
             }
             let unsent = if self.pushback.is_holding() {
@@ -283,8 +283,7 @@ impl<T: Transport> Calls<T> {
         while let Some(submission) = self.backlog.pop_front() {
             let number = submission.permit.number;
             let unsent = if self.permits.is_abandoned(number) {
-                // Settling the call releases its permit.
-                self.fail_unsent(submission.permit, Cause::Cancelled);
+                self.fail_dropped(submission.permit);
                 None
             } else {
                 let record = mem::replace(&mut self.records[number as usize], Record::Free);

@@ -25,7 +25,7 @@ use crate::transport::ConnectError;
 /// Calls are futures on any executor, or run through [`block_on`](crate::block_on()). The channel
 /// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch)
 /// report the state of the connection. The connection closes when the last clone and the last
-/// [`Streaming`](crate::Streaming) of its calls are dropped.
+/// [`Streaming`] of its calls are dropped.
 ///
 /// A dropped call is cancelled. A leaked one ([`std::mem::forget`]) counts towards
 /// [`max_in_flight`](super::ChannelBuilder::max_in_flight) forever. Streams do not count towards it.

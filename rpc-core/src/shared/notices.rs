@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
 use crate::stream::core::StreamCore;
-use crate::transport::ConnectError;
+use crate::stream::inbound::StreamEnd;
+use crate::transport::{CloseReason, ConnectError};
 
 /// A stream to open.
 #[derive(Debug)]
@@ -111,27 +113,47 @@ impl Notices {
         self.any.store(true, Ordering::Relaxed);
     }
 
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Under this lock only the allocator can panic.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The poller's end of its notices. When it is dropped, streams are refused.
+pub(super) struct NoticeReceiver(Arc<Notices>);
+
+impl NoticeReceiver {
+    pub(super) fn new(notices: &Arc<Notices>) -> Self {
+        Self(Arc::clone(notices))
+    }
+
     /// Returns true if there are notices.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
+        self.0.any.load(Ordering::Relaxed)
     }
 
     /// Takes all notices.
     pub(super) fn take(&self) -> Pending {
-        let mut queue = self.queue();
-        self.any.store(false, Ordering::Relaxed);
+        let mut queue = self.0.queue();
+        self.0.any.store(false, Ordering::Relaxed);
         mem::take(&mut queue.pending)
     }
 
     /// Takes all notices, and refuses further streams.
     pub(super) fn close(&self, closed: Closed) -> Pending {
-        self.queue().closed.get_or_insert(closed);
+        self.0.queue().closed.get_or_insert(closed);
         self.take()
     }
+}
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Under this lock only the allocator can panic.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for NoticeReceiver {
+    fn drop(&mut self) {
+        // Empty unless the poller's thread panicked before the poller began.
+        for submission in self.close(Closed { latest: None }).streams.into_values() {
+            let cause = Cause::Disconnected(CloseReason::Local);
+            let error = CallError::new(cause, Execution::NeverSent);
+            submission.core.end(StreamEnd::Failed(error));
+        }
     }
 }

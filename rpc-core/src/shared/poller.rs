@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::calls::{Calls, wake_all};
-use super::notices::{Closed, Notices};
+use super::notices::{Closed, NoticeReceiver};
 use super::permits::{CallPermit, CallPermits, Settled};
 use super::reconnect::{Attempt, Reconnect, Spawner, Target};
 use super::start::Report;
@@ -40,7 +40,7 @@ pub(super) struct Settings {
     pub(super) target: Target,
     pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Receiver<Submission>,
-    pub(super) notices: Arc<Notices>,
+    pub(super) notices: NoticeReceiver,
     pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
     pub(super) is_stopped: Arc<AtomicBool>,
     pub(super) limits: Arc<OnceLock<Limits>>,
@@ -55,7 +55,7 @@ pub(crate) struct SharedPoller<T: Transport> {
     driver: Rc<Driver<T>>,
     calls: Calls<T>,
     streams: Streams<T>,
-    notices: Arc<Notices>,
+    notices: NoticeReceiver,
     connection: Reconnect<T>,
     permits: Arc<CallPermits>,
     is_stopped: Arc<AtomicBool>,

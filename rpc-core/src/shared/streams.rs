@@ -133,10 +133,11 @@ impl<T: Transport> Streams<T> {
                 return;
             };
             let submission = self.cancel_timer(stream);
+            let counters = self.counters_of(submission.method);
             if submission.core.lock().is_cancelled() {
+                self.count_given_up(&counters);
                 continue;
             }
-            let counters = self.counters_of(submission.method);
             let Some(method) = methods.number_of(submission.method) else {
                 let path = submission.method.path;
                 self.fail(submission, Cause::Unimplemented { path });
@@ -212,14 +213,23 @@ impl<T: Transport> Streams<T> {
 
     /// Removes the waiting streams that their callers have given up.
     pub(super) fn drop_given_up(&mut self) {
-        let deadlines = &mut self.deadlines;
-        self.waiting.retain(|_, stream| {
-            let is_given_up = stream.submission.core.lock().is_cancelled();
-            if is_given_up && let Some(timer) = stream.timer {
-                deadlines.cancel(timer);
+        let is_given_up = |stream: &WaitingStream| stream.submission.core.lock().is_cancelled();
+        for (number, stream) in mem::take(&mut self.waiting) {
+            if !is_given_up(&stream) {
+                self.waiting.insert(number, stream);
+                continue;
             }
-            !is_given_up
-        });
+            let submission = self.cancel_timer(stream);
+            let counters = self.counters_of(submission.method);
+            self.count_given_up(&counters);
+        }
+    }
+
+    /// Counts a stream that was given up before it was sent.
+    fn count_given_up(&self, counters: &MethodCounters) {
+        counters.begin();
+        counters.drop_one();
+        self.driver.counters.cancels.never_sent.add(1);
     }
 
     /// Fails the streams that wait for a connection, other than those that wait for ready, after an

@@ -1,7 +1,7 @@
 //! Streams: calls with any number of messages in one direction or both.
 //!
-//! The application holds one end of each direction, and the driver the other: [`StreamCore`](self::core::StreamCore)
-//! (`core.rs`) lies between them.
+//! The application holds one end of each direction, and the driver the other:
+//! [`StreamCore`](self::core::StreamCore) (`core.rs`) lies between them.
 //!
 //! ```text
 //!  application ── encode ──▶ batch ── push ──▶ chunks ── next_frame ──▶ message frame

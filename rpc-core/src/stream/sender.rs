@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Wake, Waker, ready};
 
 use futures_core::Stream;
 
-use super::core::{StreamCore, Turns};
+use super::core::StreamCore;
 use super::pump::{Added, Batcher, PumpError};
 use crate::codec::Codec;
 
@@ -164,13 +164,6 @@ impl<T> Shared<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the turns that the sender takes while it waits. Before it is linked, the call takes
-    /// them.
-    fn turns(&self) -> Option<Turns> {
-        let state = self.lock();
-        state.link.as_ref().map(|link| link.core.turns())
-    }
-
     /// Ends the stream because of an error, and fails the call that it is linked with.
     #[cold]
     fn fail(&self, mut state: MutexGuard<'_, State<T>>, error: PumpError) -> SendError {
@@ -237,16 +230,7 @@ impl<T> Sender<T> {
     /// call's response says how it ended.
     pub async fn send(&mut self, message: T) -> Result<(), SendError> {
         let mut message = Some(message);
-        poll_fn(|cx| {
-            let polled = self.poll_send(&mut message, cx);
-            if polled.is_pending()
-                && let Some(turns) = self.shared.turns()
-            {
-                return turns.poll_again(cx, |cx| self.poll_send(&mut message, cx));
-            }
-            polled
-        })
-        .await
+        poll_fn(|cx| self.poll_send(&mut message, cx)).await
     }
 
     fn poll_send(

@@ -48,8 +48,14 @@ impl<T: Transport> Calls<T> {
             .partition(|submission| permits.is_abandoned(submission.permit.number));
         self.backlog = kept;
         for submission in dropped {
-            self.fail_unsent(submission.permit, Cause::Cancelled);
+            self.fail_dropped(submission.permit);
         }
+    }
+
+    /// Ends a call that was dropped before it was sent, which releases its permit.
+    pub(super) fn fail_dropped(&mut self, permit: CallPermit) {
+        self.driver.counters.cancels.never_sent.add(1);
+        self.fail_unsent(permit, Cause::Cancelled);
     }
 }
 
