@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::call_table::CallTable;
+use super::link_streams::LinkStreams;
 use super::request_queue::RequestQueue;
-use super::streams::LinkStreams;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};

@@ -15,6 +15,7 @@ mod incoming;
 #[cfg(feature = "test-util")]
 mod leftovers;
 pub(crate) mod link;
+mod link_streams;
 mod links;
 pub(crate) mod outgoing;
 mod request_permit;
@@ -28,6 +29,7 @@ pub(crate) mod streams;
 pub(crate) mod tasks;
 pub(crate) mod timers;
 pub(crate) mod turn;
+mod visits;
 pub(crate) mod waiters;
 pub(crate) mod wakeup;
 
@@ -42,10 +44,11 @@ use slab::Slab;
 use self::block_on_waker::BlockOnWaker;
 use self::incoming::LentTask;
 use self::link::{Link, LinkKey};
+use self::link_streams::StreamKey;
 use self::responses::Blocked;
 use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
-use self::streams::{StreamKey, Streams};
+use self::streams::Streams;
 use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::timers::Timers;
 use self::waiters::WaiterKey;

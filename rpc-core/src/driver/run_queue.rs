@@ -23,23 +23,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::State;
 use super::link::{Link, LinkKey};
 use super::request_queue::{Lateness, Look, QueuedRequest, ServiceTime, Taken};
-use super::responses::Started;
-use super::{Driver, State};
 use crate::clock::Clock;
-use crate::status::Status;
-use crate::transport::{Event, Transport};
+use crate::transport::Transport;
 
-/// Events that a poller takes before it visits the next connection.
-const EVENTS_PER_LOOK: u32 = 64;
-
-/// Requests that a turn begins before it flushes, and the time after which it flushes.
-const REQUESTS_PER_TURN: u32 = 64;
-const TURN_TIME: Duration = Duration::from_micros(200);
-
-/// Requests that a visit refuses or answers as expired.
-const REFUSALS_PER_VISIT: u32 = 16;
+/// The time after which a turn flushes.
+pub(super) const TURN_TIME: Duration = Duration::from_micros(200);
 
 /// Calls between two readings of the clock, if they are short.
 const CALLS_PER_READING: u32 = 8;
@@ -58,14 +49,11 @@ const MOST_ROUNDS: u32 = 4;
 /// The longest pushback.
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(1);
 
-/// Turns that took [`TURN_TIME`] until the gauges are updated.
-const LONG_TURNS_PER_GAUGE_UPDATE: u64 = 16;
-
 /// The connections with requests, or woken handlers, that wait.
 #[derive(Debug, Default)]
 pub(super) struct RunQueue {
     /// In the order of their turns; those whose requests came last are at the back.
-    round: VecDeque<LinkKey>,
+    pub(super) round: VecDeque<LinkKey>,
     /// The number of requests that wait, on all connections.
     len: usize,
     /// The number of woken tasks that wait.
@@ -76,245 +64,25 @@ pub(super) struct RunQueue {
     /// The first reading of the clock since the queue was empty.
     first_reading: Option<Instant>,
     /// Of all connections together.
-    lateness: Lateness,
+    pub(super) lateness: Lateness,
 }
 
 /// A connection's turn.
-struct Visit {
-    link: LinkKey,
-    began_at: Instant,
+pub(super) struct Visit {
+    pub(super) link: LinkKey,
+    pub(super) began_at: Instant,
     /// The latest reading of the clock.
-    now: Instant,
-    begun: u32,
+    pub(super) now: Instant,
+    pub(super) begun: u32,
     /// Of these, calls since the latest reading.
-    unmeasured: u32,
+    pub(super) unmeasured: u32,
     /// Since the latest reading, a handler was resumed. The time that a call takes is then unknown.
-    has_resumed: bool,
-    refused: u32,
-}
-
-impl<T: Transport> Driver<T> {
-    /// Serves the requests that wait, and those that arrive meanwhile, one connection after the
-    /// other. `first` is the event that this turn has found.
-    #[inline(never)]
-    pub(super) fn serve_in_turn(&self, first: Option<Event<T::RecvBuf>>) {
-        if let Some(event) = first {
-            self.receive_or_queue(event);
-        }
-        let mut begun = 0;
-        let mut started: Option<Instant> = None;
-        let mut now: Option<Instant> = None;
-        loop {
-            let has_looked = self.take_events();
-            let is_alone = self.state.borrow().run_queue.waiting() < 2;
-            if is_alone && started.is_none() {
-                self.looked_at.set(None);
-                return self.serve_only();
-            }
-            // The time before this look, or, for the first one, after it.
-            let before = now.unwrap_or_else(|| self.clock.now());
-            if has_looked {
-                self.looked_at.set(Some(before));
-            }
-            let since = *started.get_or_insert(before);
-            if before.saturating_duration_since(since) >= TURN_TIME {
-                return self.end_long_turn();
-            }
-            // None may be left, after a visit that served the last one.
-            if begun >= REQUESTS_PER_TURN || self.state.borrow().run_queue.is_empty() {
-                return;
-            }
-            let visit = self.visit_next(before);
-            begun += visit.as_ref().map_or(0, |visit| visit.begun);
-            now = visit.map(|visit| visit.now);
-        }
-    }
-
-    /// Ends a turn in which handlers took long: deadlines may have passed, and gauges may be old.
-    #[cold]
-    fn end_long_turn(&self) {
-        self.check_clock_in_this_turn();
-        let turns = self.counters.turns.taken.get();
-        if turns.is_multiple_of(LONG_TURNS_PER_GAUGE_UPDATE) {
-            self.update_gauges();
-        }
-    }
-
-    /// Takes the events that the transport has. Returns false if there may be more.
-    fn take_events(&self) -> bool {
-        for _ in 0..EVENTS_PER_LOOK {
-            let event = self.state.borrow_mut().transport.poll();
-            let Some(event) = event else {
-                return true;
-            };
-            // A blocked response is the first to use the slots that this poll freed.
-            if !self.state.borrow().blocked.is_empty() {
-                self.retry_blocked_responses();
-            }
-            self.receive_or_queue(event);
-        }
-        false
-    }
-
-    fn receive_or_queue(&self, event: Event<T::RecvBuf>) {
-        if let Some((link, header, buf)) = self.handle(event) {
-            let served = self.counters.received(header.selector, || self.clock.now());
-            let request = QueuedRequest {
-                header,
-                served,
-                buf,
-                since: self.looked_at.get(),
-            };
-            self.state.borrow_mut().queue_request(link, request);
-        }
-    }
-
-    /// Serves the request that is alone, or resumes the handler, if there is one.
-    fn serve_only(&self) {
-        let next = self.state.borrow().run_queue.round.front().copied();
-        if next.is_none_or(|link| self.discard_if_ended(link)) {
-            return;
-        }
-        let mut state = self.state.borrow_mut();
-        let Some(link) = state.run_queue.round.pop_front() else {
-            return;
-        };
-        if let Some(task) = state.take_woken(link) {
-            drop(state);
-            return self.resume(task);
-        }
-        let only = state.take_only_request(link);
-        drop(state);
-        if let Some(request) = only {
-            self.serve(link, &request.header, request.served, request.buf);
-        }
-    }
-
-    /// Serves requests of the connection whose turn it is, until it has used its time. Returns `None`
-    /// if there was none to serve.
-    fn visit_next(&self, now: Instant) -> Option<Visit> {
-        self.refuse_late(now);
-        let link = self.state.borrow_mut().next_visit(now)?;
-        if self.discard_if_ended(link) {
-            return None;
-        }
-        let mut visit = Visit {
-            link,
-            began_at: now,
-            now,
-            begun: 0,
-            unmeasured: 0,
-            has_resumed: false,
-            refused: 0,
-        };
-        while visit.refused < REFUSALS_PER_VISIT && visit.begun < REQUESTS_PER_TURN {
-            let mut state = self.state.borrow_mut();
-            let woken = state.take_woken(link);
-            let taken = match woken {
-                None => state.take_request(link, visit.now),
-                Some(_) => None,
-            };
-            drop(state);
-            match (woken, taken) {
-                (Some(task), _) => {
-                    self.resume(task);
-                    visit.begun += 1;
-                    visit.unmeasured += 1;
-                    visit.has_resumed = true;
-                }
-                (None, None) => break,
-                (None, Some(Taken::Begin(request))) => {
-                    self.serve(link, &request.header, request.served, request.buf);
-                    visit.begun += 1;
-                    visit.unmeasured += 1;
-                }
-                (None, Some(refused)) => {
-                    visit.refused += 1;
-                    self.refuse_queued(link, refused);
-                }
-            }
-            let readings = self.state.borrow().run_queue.calls_per_reading(visit.now);
-            if visit.unmeasured >= readings && !self.charge(&mut visit) {
-                break;
-            }
-        }
-        self.charge(&mut visit);
-        self.state.borrow_mut().end_visit(link);
-        Some(visit)
-    }
-
-    /// Charges a connection for the time since the latest reading of the clock. Returns true if it
-    /// has time left.
-    fn charge(&self, visit: &mut Visit) -> bool {
-        let now = self.clock.now();
-        let took = now.saturating_duration_since(visit.now);
-        let has_time = self.state.borrow_mut().charge(visit, took, now);
-        visit.now = now;
-        visit.unmeasured = 0;
-        visit.has_resumed = false;
-        has_time
-    }
-
-    /// In an overload of all connections together: refuses late requests of those that have waited
-    /// longest.
-    fn refuse_late(&self, now: Instant) {
-        for _ in 0..REFUSALS_PER_VISIT {
-            let late = self.state.borrow_mut().take_late(now);
-            let Some((link, request)) = late else {
-                return;
-            };
-            self.refuse_queued(link, request);
-        }
-    }
-
-    /// Answers a request that is not worth beginning, or that has expired.
-    #[cold]
-    fn refuse_queued(&self, link: LinkKey, taken: Taken<T::RecvBuf>) {
-        let (Taken::Begin(request) | Taken::Refuse(request)) = taken else {
-            let Taken::Expire(request) = taken else {
-                return;
-            };
-            return self.serve(link, &request.header, request.served, request.buf);
-        };
-        self.counters.handlers.refused.add(1);
-        let pushback = self.state.borrow().pushback(link);
-        // Short, and always the same: an overloaded server has no time to spare.
-        let status = Status::resource_exhausted("the server is overloaded; the call did not run");
-        let QueuedRequest {
-            header,
-            served,
-            buf,
-            ..
-        } = request;
-        let started = Started::Not { pushback };
-        self.refuse(link, &header, served, buf, status, started);
-    }
-
-    /// Discards the requests of a connection that this side has closed, so that no handler runs for
-    /// it. Returns true if it has.
-    fn discard_if_ended(&self, link: LinkKey) -> bool {
-        let state = self.state.borrow();
-        let is_up = |link: &Link<_>| link.ended.is_none();
-        if state.links.get(link.index()).is_some_and(is_up) {
-            return false;
-        }
-        drop(state);
-        self.discard_queued(link);
-        true
-    }
-
-    /// Discards the requests that wait on a connection that has ended.
-    pub(super) fn discard_queued(&self, link: LinkKey) {
-        let discarded = self.state.borrow_mut().take_requests_of(link);
-        for request in discarded {
-            self.counters.dropped(request.served.method);
-            self.state.borrow_mut().transport.release(request.buf);
-        }
-    }
+    pub(super) has_resumed: bool,
+    pub(super) refused: u32,
 }
 
 impl<T: Transport> State<T> {
-    fn queue_request(&mut self, link: LinkKey, request: QueuedRequest<T::RecvBuf>) {
+    pub(super) fn queue_request(&mut self, link: LinkKey, request: QueuedRequest<T::RecvBuf>) {
         // The event came from this link.
         let requests = &mut self.links[link.index()].requests;
         if requests.is_idle() {
@@ -337,7 +105,7 @@ impl<T: Transport> State<T> {
         self.run_queue.woken += 1;
     }
 
-    fn take_woken(&mut self, link: LinkKey) -> Option<u32> {
+    pub(super) fn take_woken(&mut self, link: LinkKey) -> Option<u32> {
         if self.run_queue.woken == 0 {
             return None;
         }
@@ -347,14 +115,14 @@ impl<T: Transport> State<T> {
     }
 
     /// Takes the only request that waits.
-    fn take_only_request(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {
+    pub(super) fn take_only_request(&mut self, link: LinkKey) -> Option<QueuedRequest<T::RecvBuf>> {
         let request = self.links.get_mut(link.index())?.requests.pop_only()?;
         self.run_queue.took_one();
         Some(request)
     }
 
     /// Begins the turn of the next connection that has time left.
-    fn next_visit(&mut self, now: Instant) -> Option<LinkKey> {
+    pub(super) fn next_visit(&mut self, now: Instant) -> Option<LinkKey> {
         let quantum = QUANTUM.max(self.run_queue.average).as_nanos() as i64;
         let look = self.run_queue.look(now, &self.clock);
         let mut rounds = MOST_ROUNDS;
@@ -383,7 +151,11 @@ impl<T: Transport> State<T> {
         }
     }
 
-    fn take_request(&mut self, link: LinkKey, now: Instant) -> Option<Taken<T::RecvBuf>> {
+    pub(super) fn take_request(
+        &mut self,
+        link: LinkKey,
+        now: Instant,
+    ) -> Option<Taken<T::RecvBuf>> {
         let look = self.run_queue.look(now, &self.clock);
         let is_overload = self.run_queue.lateness.is_overload();
         // A handler may have closed the connection.
@@ -394,7 +166,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Takes a late request of the connection that has waited longest, in an overload.
-    fn take_late(&mut self, now: Instant) -> Option<(LinkKey, Taken<T::RecvBuf>)> {
+    pub(super) fn take_late(&mut self, now: Instant) -> Option<(LinkKey, Taken<T::RecvBuf>)> {
         if !self.run_queue.lateness.is_overload() || self.run_queue.round.len() < 2 {
             return None;
         }
@@ -410,7 +182,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Charges a connection for time of the poller. Returns true if it has time left.
-    fn charge(&mut self, visit: &Visit, took: Duration, now: Instant) -> bool {
+    pub(super) fn charge(&mut self, visit: &Visit, took: Duration, now: Instant) -> bool {
         let each = took.checked_div(visit.unmeasured);
         if let Some(each) = each.filter(|_| !visit.has_resumed) {
             self.run_queue.service.measured(each, now);
@@ -430,7 +202,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Ends the turn of a connection.
-    fn end_visit(&mut self, link: LinkKey) {
+    pub(super) fn end_visit(&mut self, link: LinkKey) {
         let Some(Link { requests, .. }) = self.links.get_mut(link.index()) else {
             return;
         };
@@ -446,7 +218,7 @@ impl<T: Transport> State<T> {
     /// Returns how long a client should wait before it sends again: in an overload, until the
     /// requests that wait on its connection are served, while the other connections take their
     /// turns. A request with too little time is no reason to keep others away.
-    fn pushback(&self, link: LinkKey) -> Duration {
+    pub(super) fn pushback(&self, link: LinkKey) -> Duration {
         let Some(Link { requests, .. }) = self.links.get(link.index()) else {
             return Duration::ZERO;
         };
@@ -461,7 +233,10 @@ impl<T: Transport> State<T> {
             .min(LONGEST_PUSHBACK)
     }
 
-    fn take_requests_of(&mut self, link: LinkKey) -> VecDeque<QueuedRequest<T::RecvBuf>> {
+    pub(super) fn take_requests_of(
+        &mut self,
+        link: LinkKey,
+    ) -> VecDeque<QueuedRequest<T::RecvBuf>> {
         let Some(entry) = self.links.get_mut(link.index()) else {
             return VecDeque::new();
         };
@@ -536,7 +311,7 @@ impl RunQueue {
     }
 
     /// Returns after how many calls the clock is read.
-    fn calls_per_reading(&self, now: Instant) -> u32 {
+    pub(super) fn calls_per_reading(&self, now: Instant) -> u32 {
         let service = self.service.get(now);
         if service.is_zero() || service > SHORT_CALL {
             1

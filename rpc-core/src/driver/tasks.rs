@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 use super::link::LinkKey;
-use super::streams::StreamKey;
+use super::link_streams::StreamKey;
 use super::timers::TimerKey;
 use super::wakeup::Wakeup;
 use crate::protocol::frame::CallId;

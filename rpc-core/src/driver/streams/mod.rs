@@ -26,7 +26,7 @@ mod look;
 mod open;
 mod receive;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -35,19 +35,16 @@ use slab::Slab;
 pub(crate) use self::open::StreamCapacity;
 pub(crate) use super::handle::StreamRequest;
 use super::link::LinkKey;
+use super::link_streams::{LinkStreams, StreamKey};
 use super::responses::BlockedResponse;
 use super::tasks::TaskKey;
 use super::timers::TimerKey;
-use crate::protocol::frame::{CallId, ControlEntry};
+use crate::protocol::frame::CallId;
 use crate::stats::{MethodCounters, ServedCall};
 use crate::stream::core::StreamCore;
 
 /// Streams whose memory a check frees if they were idle.
 const TRIMMED_PER_CHECK: usize = 256;
-
-/// Index of a stream in [`Streams`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamKey(pub(crate) u32);
 
 /// The streams of one poller.
 #[derive(Debug, Default)]
@@ -61,41 +58,6 @@ pub(crate) struct Streams {
     next_trimmed: usize,
     /// Empty, kept for its memory.
     signalled: Vec<u32>,
-}
-
-/// The streams of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct LinkStreams {
-    /// The number of streams.
-    pub(super) open: u32,
-    /// Server: the streams by the id of their call.
-    served: HashMap<CallId, StreamKey>,
-    /// Streams that wait for a credit, oldest first.
-    stalled: VecDeque<StreamKey>,
-    /// Client: streams that wait until another one has ended, oldest first.
-    awaiting_room: VecDeque<StreamKey>,
-    /// Streams that owe a grant, each at most once.
-    grants: Vec<StreamKey>,
-    /// Client: calls that are to be cancelled.
-    cancels: Vec<CallId>,
-    /// Entries of the next control frames, oldest first.
-    entries: VecDeque<ControlEntry>,
-    /// Client: no channel uses the link any more. It is closed when its last stream has ended.
-    pub(super) is_orphaned: bool,
-    inbound_window: u32,
-    outbound_window: u32,
-}
-
-impl LinkStreams {
-    /// Creates the state of a link without streams. The windows are the initial ones of each stream,
-    /// in bytes.
-    pub(super) fn new(inbound_window: u32, outbound_window: u32) -> Self {
-        Self {
-            inbound_window,
-            outbound_window,
-            ..Self::default()
-        }
-    }
 }
 
 /// The driver's end of a stream.
@@ -139,12 +101,6 @@ struct Serving {
     task: Option<TaskKey>,
     /// The outcome of the handler, which follows its messages.
     answer: Option<BlockedResponse>,
-}
-
-impl StreamKey {
-    fn index(self) -> usize {
-        self.0 as usize
-    }
 }
 
 impl Stream {

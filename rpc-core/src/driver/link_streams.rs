@@ -1,0 +1,50 @@
+//! [`LinkStreams`]: the streams of one connection, by number.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::protocol::frame::{CallId, ControlEntry};
+
+/// Index of a stream in [`Streams`](super::streams::Streams).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamKey(pub(crate) u32);
+
+/// The streams of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct LinkStreams {
+    /// The number of streams.
+    pub(super) open: u32,
+    /// Server: the streams by the id of their call.
+    pub(super) served: HashMap<CallId, StreamKey>,
+    /// Streams that wait for a credit, oldest first.
+    pub(super) stalled: VecDeque<StreamKey>,
+    /// Client: streams that wait until another one has ended, oldest first.
+    pub(super) awaiting_room: VecDeque<StreamKey>,
+    /// Streams that owe a grant, each at most once.
+    pub(super) grants: Vec<StreamKey>,
+    /// Client: calls that are to be cancelled.
+    pub(super) cancels: Vec<CallId>,
+    /// Entries of the next control frames, oldest first.
+    pub(super) entries: VecDeque<ControlEntry>,
+    /// Client: no channel uses the link any more. It is closed when its last stream has ended.
+    pub(super) is_orphaned: bool,
+    pub(super) inbound_window: u32,
+    pub(super) outbound_window: u32,
+}
+
+impl LinkStreams {
+    /// Creates the state of a link without streams. The windows are the initial ones of each stream,
+    /// in bytes.
+    pub(super) fn new(inbound_window: u32, outbound_window: u32) -> Self {
+        Self {
+            inbound_window,
+            outbound_window,
+            ..Self::default()
+        }
+    }
+}
+
+impl StreamKey {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
