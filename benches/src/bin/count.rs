@@ -140,6 +140,14 @@ fn count(functions: usize) -> Outcome<Vec<Figure>> {
         "for one raw message there and one back through the verbs layer, soft included",
     );
     add(
+        runs("instructions", &over("stream"))?.instructions("over stream"),
+        "for one message of 64 bytes of a server stream, in frames of many",
+    );
+    add(
+        runs("instructions", &over("ping-pong"))?.instructions("over ping-pong"),
+        "for one message there and one back on an open stream, one empty turn each",
+    );
+    add(
         runs("instructions", &over("idle-client"))?.instructions("idle client"),
         "for an empty turn of a client with one connection",
     );

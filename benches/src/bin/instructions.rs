@@ -8,6 +8,8 @@
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
 //! - `--over shared`: the same calls through a shared channel. The functions `exchange_caller` and
 //!   `exchange_poller` are what the caller's thread and the poller's thread do.
+//! - `--over stream`: messages of 64 bytes of one server stream, which share frames. Covers both sides.
+//! - `--over ping-pong`: a message there and back on an open stream, like a call.
 //! - `--over idle-client`, `--over idle-server`: turns that find nothing, of a poller with one
 //!   connection.
 //!
@@ -32,14 +34,17 @@ use std::time::Duration;
 use benches::Outcome;
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::service::{Echo, intents_for};
+use benches::streams::message::{Numbered, Reader};
+use benches::streams::rate::endless;
+use benches::streams::service::Streams;
 use clap::{Parser, ValueEnum};
 use prost::Message as _;
-use proto::bench::{BenchClient, BenchServer, Fixed};
+use proto::bench::{BenchClient, BenchServer, BenchStreamsClient, BenchStreamsServer, Fixed};
 use rpc_core::frame::HEADER_LEN;
 use rpc_core::testing::{Clock, Node, SharedNode, block_on_between_turns};
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
-use rpc_core::{LocalChannel, LocalPoller, Service};
+use rpc_core::{LocalChannel, LocalPoller, Sender, Service, Streaming, sender};
 use rpc_transport_verbs::{Device, VerbsTransport};
 
 /// Makes exchanges on one thread, for callgrind to count
@@ -61,6 +66,10 @@ enum ExchangeLayer {
     Soft,
     /// Calls through a shared channel, whose poller is stepped
     Shared,
+    /// Messages of a server stream, over the software device
+    Stream,
+    /// Messages there and back on an open stream, over the software device
+    PingPong,
     /// Empty turns of a client with one connection
     IdleClient,
     /// Empty turns of a server with one connection
@@ -92,6 +101,22 @@ impl Cli {
             }
             ExchangeLayer::Shared => {
                 SharedCalls::open("soft", message)?.run(message, self.calls)?
+            }
+            ExchangeLayer::Stream => {
+                let calls = Calls::open("soft", message)?;
+                let mut reader = Reader::new(calls.subscribe()?, 0);
+                exchange_messages(
+                    &calls.client,
+                    &mut reader,
+                    calls.server.poller(),
+                    self.calls,
+                )?;
+            }
+            ExchangeLayer::PingPong => {
+                let calls = Calls::open("soft", message)?;
+                let (sender, messages) = calls.ping_pong()?;
+                let (client, server) = (&calls.client, calls.server.poller());
+                exchange_ping_pong(client, sender, messages, server, self.calls)?;
             }
             ExchangeLayer::IdleClient => {
                 let calls = Calls::open("soft", message)?;
@@ -133,6 +158,46 @@ fn exchange_calls(
 }
 
 #[inline(never)]
+fn exchange_messages(
+    client: &LocalPoller,
+    reader: &mut Reader<Streaming<Fixed>>,
+    server: &LocalPoller,
+    messages: usize,
+) -> Outcome<()> {
+    let exchanges = async {
+        for _ in 0..messages {
+            reader.read().await?;
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
+fn exchange_ping_pong(
+    client: &LocalPoller,
+    mut sender: Sender<Fixed>,
+    mut messages: Streaming<Fixed>,
+    server: &LocalPoller,
+    count: usize,
+) -> Outcome<()> {
+    let exchanges = async {
+        for number in 0..count as u64 {
+            let message = Fixed::numbered(number, 0);
+            sender.send(message).await?;
+            let answer = messages.message().await?;
+            assert_eq!(answer, Some(message), "the server must send it back");
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
 fn exchange_nothing(poller: &LocalPoller, turns: usize) {
     for _ in 0..turns {
         poller.turn();
@@ -152,6 +217,7 @@ struct Calls {
     client: LocalPoller,
     server: Node<VerbsTransport>,
     stub: BenchClient<LocalChannel>,
+    streams: BenchStreamsClient<LocalChannel>,
     /// Keeps the address open.
     _listener: Box<dyn Listener>,
 }
@@ -164,11 +230,14 @@ impl Calls {
         let ports = vec![device.port(&transport)];
         let server = Node::over(transport, &Clock::system(), |methods| {
             BenchServer::per_poller(Echo::default).register(methods);
+            BenchStreamsServer::per_poller(Streams::default).register(methods);
         });
         let listener = device.listen("127.0.0.1:0", ports, Arc::clone(server.admission()))?;
         let client = LocalPoller::with_intents(&device, &intents)?;
         let address = listener.local_addr().to_string();
-        let stub = BenchClient::new(client.connect_within(&address, CONNECT_TIMEOUT)?);
+        let channel = client.connect_within(&address, CONNECT_TIMEOUT)?;
+        let stub = BenchClient::new(channel.clone());
+        let streams = BenchStreamsClient::new(channel);
         // The device's thread may still be connecting the two sides, so the first call may have to
         // wait for it.
         block_on_between_turns(&client, stub.echo_fixed(message), || {
@@ -180,8 +249,24 @@ impl Calls {
             client,
             server,
             stub,
+            streams,
             _listener: listener,
         })
+    }
+
+    /// Opens a server stream.
+    fn subscribe(&self) -> Outcome<Streaming<Fixed>> {
+        let opening = self.streams.subscribe_fixed(endless(0));
+        let response = block_on_between_turns(&self.client, opening, || self.server.step())??;
+        Ok(response.into_inner())
+    }
+
+    /// Opens a stream in both directions.
+    fn ping_pong(&self) -> Outcome<(Sender<Fixed>, Streaming<Fixed>)> {
+        let (sender, requests) = sender();
+        let opening = self.streams.ping_pong(requests);
+        let response = block_on_between_turns(&self.client, opening, || self.server.step())??;
+        Ok((sender, response.into_inner()))
     }
 }
 

@@ -36,10 +36,8 @@ impl StreamClient {
     ///
     /// Fails if either side cannot be set up.
     pub fn start(device: &str, cores: Cores, intents: &Intents, coalesces: bool) -> Outcome<Self> {
-        let args = StreamServerArgs {
-            no_coalescing: !coalesces,
-            ..StreamServerArgs::new(device, cores.server, intents)
-        };
+        let mut args = StreamServerArgs::new(device, cores.server, intents);
+        args.no_coalescing = !coalesces;
         let (server, address) = start_server(&args)?;
         let fabric = OnCore {
             device: Device::open(device)?,

@@ -1,6 +1,9 @@
 //! Round trips of streams and of unary calls, in turns over one connection.
 
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
 
 use proto::bench::{BenchClient, BenchStreamsClient, Fixed, StatsRequest, SubscribeRequest};
 use rpc_core::{LocalChannel, Sender, Streaming, sender};
@@ -172,6 +175,9 @@ impl Side for FirstMessage {
     }
 }
 
+/// Nanoseconds after the drop of a call in which the client makes no other call.
+const PAUSE_NS: u64 = 20_000;
+
 /// From the drop of a call at the client to the drop of its handler's future at the server.
 pub struct Cancel {
     client: Rc<StreamClient>,
@@ -197,6 +203,15 @@ impl Cancel {
         exchange(&mut sender, &mut messages, &mut 0).await?;
         let start = drop_time::now_ns();
         drop(messages);
+        // Other calls would be in the way of the cancel.
+        poll_fn(|cx| {
+            if drop_time::now_ns() > start + PAUSE_NS {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
         loop {
             let stats = self.calls.stats(StatsRequest {}).await?.into_inner();
             if stats.last_drop_ns > start {
@@ -209,11 +224,13 @@ impl Cancel {
 impl Side for Cancel {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         self.client.server().resume()?;
+        // Each takes far longer than the others.
+        let (unrecorded, calls) = (UNRECORDED / 4, calls / 4);
         self.client.poller().block_on(async {
-            for call in 0..UNRECORDED + calls {
+            for call in 0..unrecorded + calls {
                 let nanos = self.cancel().await?;
-                if call >= UNRECORDED {
-                    stopwatch.record(std::time::Duration::from_nanos(nanos));
+                if call >= unrecorded {
+                    stopwatch.record(Duration::from_nanos(nanos));
                 }
             }
             Outcome::Ok(())
