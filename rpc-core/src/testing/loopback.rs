@@ -193,6 +193,14 @@ impl Wires {
         });
     }
 
+    /// Delivers a frame to the peer of a connection, whatever its send queue holds.
+    pub(super) fn deliver(&mut self, endpoint: usize, connection: ConnectionId, frame: Vec<u8>) {
+        let peer = self.endpoints[endpoint].connections[connection.index as usize].peer;
+        if let Some((peer, connection)) = peer {
+            self.inject(peer, connection, frame);
+        }
+    }
+
     /// Returns the open connections of a node.
     pub(super) fn connections(&self, endpoint: usize) -> Vec<ConnectionId> {
         (0..)

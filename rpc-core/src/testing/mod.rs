@@ -10,6 +10,8 @@
 //!   every frame that finds no receive;
 //! - [`Faults`]: the kinds and rates of its faults, generated from a seed;
 //! - [`Pair`]: a client and a server, stepped until quiet;
+//! - [`Mix`]: calls of all kinds that check their messages;
+//! - [`RawPeer`]: a peer without a driver, which sends any frames;
 //! - [`hostile`]: the inputs of peers that violate the protocol, as functions of bytes.
 //!
 //! ```
@@ -30,8 +32,10 @@
 mod faults;
 pub mod hostile;
 mod loopback;
+mod mix;
 mod network;
 mod node;
+mod raw_peer;
 mod shared;
 
 /// Makes each message of a stream that is opened from now on, in this process, take a frame of its own:
@@ -43,6 +47,8 @@ pub fn disable_coalescing() {
 pub use crate::clock::Clock;
 pub use faults::{Faults, Random};
 pub use loopback::{Loopback, SlotCounts};
+pub use mix::{Ending, Mix, MixCall, Order};
 pub use network::{Network, Pair};
 pub use node::{Node, block_on_between_turns};
+pub use raw_peer::RawPeer;
 pub use shared::SharedNode;

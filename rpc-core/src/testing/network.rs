@@ -10,10 +10,12 @@ use std::time::Duration;
 use super::faults::{Faults, Random};
 use super::loopback::{Loopback, SlotCounts, Wires};
 use super::node::Node;
+use super::raw_peer::RawPeer;
 use super::shared::SharedNode;
 use crate::client::LocalChannel;
 use crate::clock::Clock;
 use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
+use crate::method::MethodSpec;
 use crate::service::dispatch::Methods;
 use crate::transport::Transport;
 
@@ -32,6 +34,7 @@ pub struct Network {
     random: Random,
     nodes: Vec<Rc<Node>>,
     shared: Vec<Rc<SharedNode<Loopback>>>,
+    raw: RefCell<Vec<Rc<RawPeer>>>,
 }
 
 impl Network {
@@ -45,6 +48,7 @@ impl Network {
             random: Random::new(seed),
             nodes: Vec::new(),
             shared: Vec::new(),
+            raw: RefCell::default(),
         }
     }
 
@@ -84,6 +88,30 @@ impl Network {
         node
     }
 
+    /// Adds a client of the node with the address `server` that has no driver. It speaks the newest
+    /// `version` of the protocol.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server rejects it.
+    pub fn raw_client(&self, server: &str, version: u32) -> Rc<RawPeer> {
+        let limits = limits_of(&Intents::default());
+        self.add_raw(RawPeer::client(&self.wires, limits, server, version))
+    }
+
+    /// Adds a server with the address `name` that has no driver. `methods` have their indices as
+    /// numbers.
+    pub fn raw_server(&self, name: &str, methods: &[&'static MethodSpec]) -> Rc<RawPeer> {
+        let limits = limits_of(&Intents::default());
+        self.add_raw(RawPeer::server(&self.wires, limits, name, methods))
+    }
+
+    fn add_raw(&self, raw: RawPeer) -> Rc<RawPeer> {
+        let raw = Rc::new(raw);
+        self.raw.borrow_mut().push(Rc::clone(&raw));
+        raw
+    }
+
     /// Returns the clock of all nodes.
     #[must_use]
     pub fn clock(&self) -> &Clock {
@@ -109,6 +137,9 @@ impl Network {
         }
         for node in &self.shared {
             found_any |= node.step();
+        }
+        for raw in &*self.raw.borrow() {
+            found_any |= raw.step();
         }
         found_any
     }

@@ -1,6 +1,9 @@
 //! Services and futures shared by the tests of calls.
 #![allow(dead_code)]
 
+pub(crate) mod raw;
+pub(crate) mod streams;
+
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;

@@ -186,10 +186,11 @@ impl<T: Transport> State<T> {
             link.streams.stalled.retain(|stalled| *stalled != key);
         }
         link.streams.grants.retain(|granted| *granted != key);
+        if stream.awaits_room {
+            link.streams.awaiting_room.retain(|waiting| *waiting != key);
+        }
         match &stream.phase {
-            Phase::Opening(_) => {
-                link.streams.awaiting_room.retain(|waiting| *waiting != key);
-            }
+            Phase::Opening(_) => {}
             Phase::Sent { call, .. } | Phase::Abandoned { call } => link.calls.end_stream(*call),
             Phase::Serving(serving) => {
                 link.streams.served.remove(&serving.call);
@@ -199,8 +200,10 @@ impl<T: Transport> State<T> {
                 self.wakers.extend(wakers.into_iter().flatten());
             }
         }
-        if let Some(next) = link.streams.awaiting_room.pop_front() {
-            self.streams.queue(next);
+        if link.connection.streams() < link.connection.max_streams()
+            && let Some(next) = link.streams.awaiting_room.pop_front()
+        {
+            self.streams.resume_waiting(next);
         }
         let is_last = link.streams.is_orphaned && link.streams.open == 0 && link.ended.is_none();
         if is_last && mem::take(&mut link.streams.is_orphaned) {

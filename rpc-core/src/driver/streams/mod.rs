@@ -70,6 +70,8 @@ struct Stream {
     is_queued: bool,
     /// In its link's `stalled`.
     is_stalled: bool,
+    /// In its link's `awaiting_room`.
+    awaits_room: bool,
     /// In its link's `grants`.
     owes_grant: bool,
     /// Since the latest check of its memory.
@@ -112,6 +114,7 @@ impl Stream {
             timer: None,
             is_queued: false,
             is_stalled: false,
+            awaits_room: false,
             owes_grant: false,
             was_used: true,
         }
@@ -146,6 +149,14 @@ impl Streams {
         {
             self.to_look.push_back(key);
         }
+    }
+
+    /// Queues a stream that has waited for room.
+    fn resume_waiting(&mut self, key: StreamKey) {
+        if let Some(stream) = self.get_mut(key) {
+            stream.awaits_room = false;
+        }
+        self.queue(key);
     }
 
     /// Returns the number of streams and links that wait for a turn.

@@ -138,6 +138,10 @@ impl<T: Transport> State<T> {
     /// again, or waits among its link's stalled ones.
     pub(super) fn send_opening(&mut self, key: StreamKey) -> bool {
         let link_key = self.streams.entries[key.index()].link;
+        // The application may have sent a message meanwhile, or half-closed.
+        if self.streams.entries[key.index()].awaits_room {
+            return false;
+        }
         if !self.has_window_for_streams(link_key) {
             self.stall(key);
             return false;
@@ -149,6 +153,7 @@ impl<T: Transport> State<T> {
         };
         if link.connection.streams() >= link.connection.max_streams() {
             link.streams.awaiting_room.push_back(key);
+            stream.awaits_room = true;
             return false;
         }
         if !link.connection.take_stream() {

@@ -1,0 +1,138 @@
+//! [`RawPeer`]: one side of a connection without a driver, for tests of what a peer may send.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+
+use super::faults::{Faults, Random};
+use super::loopback::{Loopback, Wires};
+use crate::limits::Limits;
+use crate::method::MethodSpec;
+use crate::protocol::frame::{FrameHeader, HEADER_LEN};
+use crate::protocol::session::{ClientSession, initial_stream_window};
+use crate::server::admission::ServerAdmission;
+use crate::transport::{ConnectionId, Event, Transport};
+
+/// One side of a connection without a driver. It sends any frames, whether it has credits for them or
+/// not, and keeps no rules.
+pub struct RawPeer {
+    wires: Rc<RefCell<Wires>>,
+    transport: RefCell<Loopback>,
+    connection: Cell<Option<ConnectionId>>,
+    is_closed: Cell<bool>,
+    /// Frames that the test has not taken.
+    arrived: RefCell<Vec<Vec<u8>>>,
+}
+
+impl RawPeer {
+    fn new(wires: &Rc<RefCell<Wires>>, limits: Limits) -> Self {
+        let transport = Loopback::new(wires, limits, Faults::none(), Random::new(0));
+        Self {
+            wires: Rc::clone(wires),
+            transport: RefCell::new(transport),
+            connection: Cell::new(None),
+            is_closed: Cell::new(false),
+            arrived: RefCell::default(),
+        }
+    }
+
+    pub(super) fn client(
+        wires: &Rc<RefCell<Wires>>,
+        limits: Limits,
+        server: &str,
+        version: u32,
+    ) -> Self {
+        let session = ClientSession {
+            version,
+            max_in_flight: limits.max_in_flight,
+            oldest_version: version,
+            stream_window: initial_stream_window(limits.slot_len),
+        };
+        let raw = Self::new(wires, limits);
+        let mut transport = raw.transport.borrow_mut();
+        let dialer = transport.dialer();
+        let dialed = dialer.dial(server, &session.encode_to_vec(), Duration::ZERO);
+        let connected = dialed.and_then(|dialed| transport.adopt(dialed));
+        drop(transport);
+        let connected = connected.expect("the server admits the client");
+        raw.connection.set(Some(connected.connection));
+        raw
+    }
+
+    pub(super) fn server(
+        wires: &Rc<RefCell<Wires>>,
+        limits: Limits,
+        name: &str,
+        methods: &[&'static MethodSpec],
+    ) -> Self {
+        let methods = (0..).zip(methods.iter().copied()).collect();
+        let admission = Arc::new(ServerAdmission::new(&limits, methods, 1));
+        let raw = Self::new(wires, limits);
+        let endpoint = raw.transport.borrow().index();
+        wires.borrow_mut().listen(name, endpoint, admission);
+        raw
+    }
+
+    /// Sends a frame. Does nothing if the connection has ended.
+    pub fn send(&self, header: FrameHeader, body: &[u8]) {
+        let mut frame = vec![0; HEADER_LEN];
+        header.encode(&mut frame);
+        frame.extend(body);
+        self.send_bytes(frame);
+    }
+
+    /// Sends bytes that may be no frame. Does nothing if the connection has ended.
+    pub fn send_bytes(&self, frame: Vec<u8>) {
+        let endpoint = self.transport.borrow().index();
+        if let Some(connection) = self.connection.get() {
+            let mut wires = self.wires.borrow_mut();
+            wires.deliver(endpoint, connection, frame);
+        }
+    }
+
+    /// Takes the frames that have arrived: header, and the rest.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the peer has sent something else.
+    pub fn received(&self) -> Vec<(FrameHeader, Vec<u8>)> {
+        let frames = self.arrived.take().into_iter().map(|frame| {
+            let (header, ..) = FrameHeader::parse(&frame).expect("the peer sends frames");
+            (header, frame[HEADER_LEN..].to_vec())
+        });
+        frames.collect()
+    }
+
+    /// Returns true if the peer has closed the connection.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    /// Closes the connection.
+    pub fn close(&self) {
+        if let Some(connection) = self.connection.take() {
+            self.transport.borrow_mut().close(connection);
+        }
+    }
+
+    /// Takes what has arrived. Returns true if anything has.
+    pub(super) fn step(&self) -> bool {
+        let mut transport = self.transport.borrow_mut();
+        let mut found_any = false;
+        while let Some(event) = transport.poll() {
+            found_any = true;
+            match event {
+                Event::Accepted { connection, .. } => self.connection.set(Some(connection)),
+                Event::Closed { .. } => self.is_closed.set(true),
+                Event::Received { buf, .. } => {
+                    self.arrived.borrow_mut().push(buf.clone());
+                    transport.release(buf);
+                }
+            }
+        }
+        found_any
+    }
+}
