@@ -1,7 +1,7 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions setup test-rdma conformance bench bench-peers bench-rdma overload attacks faults soak count fuzz figures
+.PHONY: help demo test test-versions setup test-rdma conformance interop bench bench-peers bench-rdma overload attacks faults soak count fuzz figures
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ test-rdma: ## Run the tests on Soft-RoCE in a guest, or on a device with a repor
 
 conformance: ## Run the conformance suite on soft and Soft-RoCE and write its report (CASES=atomics selects cases)
 	@.ci/conformance $(CASES)
+
+interop: ## Run gRPC's interop cases, by name, over every device (one: VERBLINE_DEVICE=mlx5_0)
+	@.ci/interop
 
 fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz
