@@ -27,7 +27,7 @@ conformance: ## Run the conformance suite on soft and Soft-RoCE and write its re
 fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz
 
-bench: ## Measure latency (both messages) and throughput
+bench: ## Measure latency (both messages), throughput and streams
 	@benches/bench
 
 bench-peers: ## Compare with UCX, iceoryx2 and tonic in one table (builds the last two)
