@@ -30,7 +30,7 @@ interop: ## Run gRPC's interop cases, by name, over every device (one: VERBLINE_
 fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz
 
-bench: ## Measure latency (both messages) and throughput
+bench: ## Measure latency (both messages), throughput and streams
 	@benches/bench
 
 bench-peers: ## Compare with UCX, iceoryx2 and tonic in one table (builds the last two)

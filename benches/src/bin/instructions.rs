@@ -257,7 +257,9 @@ impl Calls {
     /// Opens a server stream.
     fn subscribe(&self) -> Outcome<Streaming<Fixed>> {
         let opening = self.streams.subscribe_fixed(endless(0));
-        let response = block_on_between_turns(&self.client, opening, || self.server.step())??;
+        let response = block_on_between_turns(&self.client, opening, || {
+            self.server.step();
+        })??;
         Ok(response.into_inner())
     }
 
@@ -265,7 +267,9 @@ impl Calls {
     fn ping_pong(&self) -> Outcome<(Sender<Fixed>, Streaming<Fixed>)> {
         let (sender, requests) = sender();
         let opening = self.streams.ping_pong(requests);
-        let response = block_on_between_turns(&self.client, opening, || self.server.step())??;
+        let response = block_on_between_turns(&self.client, opening, || {
+            self.server.step();
+        })??;
         Ok((sender, response.into_inner()))
     }
 }

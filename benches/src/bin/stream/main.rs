@@ -21,12 +21,13 @@
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod report;
+
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
 
 use benches::in_flight::allow_more_files;
-use benches::line::{Distance, RoundTrip};
+use benches::line::RoundTrip;
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::peers::tonic::{self, Socket, TonicArgs};
 use benches::peers::tonic_streams::{self, TonicStream};
@@ -39,13 +40,15 @@ use benches::streams::idle::{IdleStreams, Memory, settle};
 use benches::streams::rate::{self, LocalStream, SharedStream};
 use benches::streams::round_trip::{Cancel, FirstMessage, PingPong, Unary};
 use benches::streams::service::{self, StreamServerArgs};
-use benches::table::{self, Table};
+use benches::table::Table;
 use benches::{Outcome, cores};
 use clap::{Parser, Subcommand, ValueEnum};
 use proto::bench::{Blob, Fixed};
 use rpc_core::{Intents, Waiting};
 use rpc_transport_verbs::Device;
 use serde_json::{Map, Value, json};
+
+use self::report::{Latencies, Report, object, rounded};
 
 /// Measures streams, in alternating turns with tonic's streams and with unary calls
 #[derive(Parser)]
@@ -390,85 +393,6 @@ impl Measurement {
         }
         Ok(())
     }
-}
-
-/// Medians of turns, and the 99th percentile over all turns.
-struct Latencies {
-    rounds: Rounds,
-    p99: Vec<u64>,
-}
-
-/// Where the results go.
-struct Report<'a> {
-    device: &'a str,
-    json: bool,
-}
-
-impl Report<'_> {
-    /// Prints a line for each state of the machine that was seen.
-    fn each_state(&self, rounds: &Rounds, line: impl Fn(Distance) -> Map<String, Value>) {
-        if !self.json {
-            return;
-        }
-        for distance in [Distance::Near, Distance::Far] {
-            if rounds.count(distance) > 0 {
-                let mut object = line(distance);
-                object.insert("lines".to_owned(), distance.to_string().into());
-                object.insert("turns".to_owned(), rounds.count(distance).into());
-                self.line(object);
-            }
-        }
-    }
-
-    fn line(&self, values: Map<String, Value>) {
-        let mut object = Map::new();
-        object.insert("device".to_owned(), self.device.into());
-        object.extend(values);
-        println!("{}", Value::Object(object));
-    }
-
-    fn latencies(&self, title: &str, names: &[&str], measured: &Latencies) {
-        if self.json {
-            return;
-        }
-        println!("\n{title}:");
-        let none = || "-".to_owned();
-        let nanos = |nanos: f64| table::duration(Duration::from_nanos(nanos as u64));
-        let head = [
-            "",
-            "p50, lines near",
-            "÷ first",
-            "p50, lines far",
-            "÷ first",
-            "p99",
-        ];
-        let mut table = Table::new(head);
-        for (row, &name) in names.iter().enumerate() {
-            let mut cells = vec![name.to_owned()];
-            for distance in [Distance::Near, Distance::Far] {
-                let p50 = measured.rounds.median(row, distance);
-                cells.push(p50.map_or_else(none, nanos));
-                let ratio = measured.rounds.ratio(row, 0, distance);
-                cells.push(ratio.map_or_else(none, |ratio| format!("{ratio:.2}")));
-            }
-            cells.push(nanos(measured.p99[row] as f64));
-            table.add(cells);
-        }
-        print!("{table}");
-        println!("{}", measured.rounds);
-    }
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(object) => object,
-        _ => Map::new(),
-    }
-}
-
-fn rounded(value: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits);
-    (value * scale).round() / scale
 }
 
 /// Returns intents with busy polling, as in the comparison of peers.

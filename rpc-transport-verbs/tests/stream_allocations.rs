@@ -1,0 +1,145 @@
+//! A message of a stream allocates nothing. The test counts allocations on all threads of a client
+//! and a server in one process, once both are warm.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rpc_core::{
+    Caller, Channel, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response,
+    Server, Service, Streaming, block_on, sender, stream,
+};
+use rpc_transport_verbs::Device;
+
+/// The system's allocator, with a count of the process's allocations.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees apply.
+// Counting only updates an atomic, so it neither allocates nor panics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc` for `layout`, and
+        // `System.alloc` has the same contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller passes `memory` from `alloc` above with the same `layout`, and
+        // `System` allocated it.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
+    MethodSpec::new(path, kind, Idempotency::Unknown, "uint64", "uint64")
+}
+
+const COUNT: MethodSpec = method("test.Streams/Count", MethodKind::ServerStreaming);
+const ECHO: MethodSpec = method("test.Streams/Echo", MethodKind::Streaming);
+
+/// Messages before the allocations are counted: the window of a stream grows until then.
+const WARM_UP: u64 = 200_000;
+const COUNTED: u64 = 50_000;
+
+struct Streams;
+
+impl Service for Streams {
+    fn name(&self) -> &'static str {
+        "test.Streams"
+    }
+
+    fn register(&self, methods: &mut Methods) {
+        methods.server_streaming(&COUNT, |_: Request<u64>, responses| async move {
+            let numbers = stream(async move |mut responses| {
+                for number in 1..=u64::MAX {
+                    responses.send(number).await?;
+                }
+                Ok(())
+            });
+            responses.send_all(Ok(Response::new(numbers))).await
+        });
+        methods.streaming(
+            &ECHO,
+            |request: Request<Streaming<u64>>, responses| async move {
+                let mut numbers = request.into_inner();
+                let echoed = stream(async move |mut responses| {
+                    while let Some(number) = numbers.message().await? {
+                        responses.send(number).await?;
+                    }
+                    Ok(())
+                });
+                responses.send_all(Ok(Response::new(echoed))).await
+            },
+        );
+    }
+}
+
+/// Reads `COUNT` and counts the allocations of the later messages.
+async fn allocations_of_a_server_stream<C: Caller>(channel: &C) -> u64 {
+    let opened = channel.server_streaming(&COUNT, Request::new(0u64)).await;
+    let mut numbers: Streaming<u64> = opened.unwrap().into_inner();
+    let mut before = 0;
+    for expected in 1..=WARM_UP + COUNTED {
+        if expected == WARM_UP {
+            before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        assert_eq!(numbers.message().await.unwrap(), Some(expected));
+    }
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+/// Sends messages that come back one at a time, and counts the allocations of the later ones.
+async fn allocations_of_a_ping_pong<C: Caller>(channel: &C) -> u64 {
+    let (mut sender, messages) = sender();
+    let opened = channel.streaming(&ECHO, Request::new(messages)).await;
+    let mut echoed: Streaming<u64> = opened.unwrap().into_inner();
+    let mut before = 0;
+    for number in 1..=5_000 {
+        if number == 1_000 {
+            // Both pollers sleep for the first time, which allocates room for their events.
+            thread::sleep(Duration::from_millis(50));
+        }
+        if number == 2_000 {
+            before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        sender.send(number).await.unwrap();
+        assert_eq!(echoed.message().await.unwrap(), Some(number));
+    }
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+// One test: the count is that of the process.
+#[test]
+fn a_message_of_a_warm_stream_allocates_nothing() {
+    let device = Device::open("soft").unwrap();
+    let server = Server::builder(&device)
+        .add_service(Streams)
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn();
+    let address = server.local_addr().to_string();
+
+    let poller = LocalPoller::new(&device).unwrap();
+    let local = poller.connect(&address).unwrap();
+    let ping_pong = poller.block_on(allocations_of_a_ping_pong(&local));
+    assert_eq!(ping_pong, 0, "messages there and back, local");
+    let count = poller.block_on(allocations_of_a_server_stream(&local));
+    assert_eq!(count, 0, "{COUNTED} messages of a server stream, local");
+    drop(local);
+    drop(poller);
+
+    let shared = block_on(Channel::builder(&device, &address).connect()).unwrap();
+    let ping_pong = block_on(allocations_of_a_ping_pong(&shared));
+    assert_eq!(ping_pong, 0, "messages there and back, shared");
+    let count = block_on(allocations_of_a_server_stream(&shared));
+    assert_eq!(count, 0, "{COUNTED} messages of a server stream, shared");
+    drop(shared);
+    server.shutdown().unwrap();
+}
