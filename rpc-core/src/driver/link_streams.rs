@@ -15,6 +15,8 @@ pub(crate) struct LinkStreams {
     pub(super) open: u32,
     /// Server: the streams by the id of their call.
     pub(super) served: HashMap<CallId, StreamKey>,
+    /// Server: the latest stream that was looked up. Messages come in groups.
+    latest: Option<(CallId, StreamKey)>,
     /// Streams that wait for a credit, oldest first.
     pub(super) stalled: VecDeque<StreamKey>,
     /// Client: streams that wait until another one has ended, oldest first.
@@ -40,6 +42,26 @@ impl LinkStreams {
             outbound_window,
             ..Self::default()
         }
+    }
+}
+
+impl LinkStreams {
+    /// Returns the stream of a call of the client. `call` comes from the peer and is not trusted.
+    pub(super) fn served_stream(&mut self, call: CallId) -> Option<StreamKey> {
+        match self.latest {
+            Some((latest, key)) if latest == call => Some(key),
+            _ => {
+                let key = *self.served.get(&call)?;
+                self.latest = Some((call, key));
+                Some(key)
+            }
+        }
+    }
+
+    /// Forgets a stream that has ended.
+    pub(super) fn end_served(&mut self, call: CallId) {
+        self.served.remove(&call);
+        self.latest = None;
     }
 }
 

@@ -9,17 +9,16 @@ use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 use super::link::LinkKey;
 use super::link_streams::StreamKey;
+use super::ready::ReadyQueue;
 use super::timers::TimerKey;
 use super::wakeup::Wakeup;
 use crate::protocol::frame::CallId;
 use crate::service::handler::HandlerKey;
 use crate::stats::ServedCall;
-use crate::stream::core::SignalQueue;
 
 /// A call that has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +75,7 @@ impl Tasks {
             cells: Vec::new(),
             free: Vec::new(),
             by_call: HashMap::new(),
-            ready: Arc::new(ReadyQueue {
-                any: AtomicBool::new(false),
-                queue: Mutex::default(),
-                wakeup,
-            }),
+            ready: Arc::new(ReadyQueue::new(wakeup)),
             running: Vec::new(),
             parked: 0,
             max_parked,
@@ -250,64 +245,6 @@ fn id_of(call: &IncomingCall) -> (u32, CallId) {
     (call.link.0, call.call)
 }
 
-/// What other threads, and code of the application on this one, have for the driver.
-#[derive(Debug)]
-pub(crate) struct ReadyQueue {
-    /// True if something is queued, which a turn checks without the lock. Set after the push, under
-    /// the lock.
-    any: AtomicBool,
-    queue: Mutex<Ready>,
-    wakeup: Arc<Wakeup>,
-}
-
-/// The numbers of woken tasks, and of streams that have work.
-#[derive(Debug, Default)]
-struct Ready {
-    tasks: Vec<u32>,
-    streams: Vec<u32>,
-}
-
-impl ReadyQueue {
-    /// Returns true if a woken task, or a stream with work, has not been taken yet.
-    #[inline]
-    pub(crate) fn has_any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
-    }
-
-    fn push(&self, push: impl FnOnce(&mut Ready)) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        push(&mut queue);
-        self.any.store(true, Ordering::Relaxed);
-        drop(queue);
-        self.wakeup.notify();
-    }
-
-    /// Takes the numbers of the woken tasks. `into` is empty.
-    fn take_tasks(&self, into: &mut Vec<u32>) {
-        self.take(|ready| mem::swap(&mut ready.tasks, into));
-    }
-
-    /// Takes the numbers of the streams that have work. `into` is empty.
-    pub(super) fn take_streams(&self, into: &mut Vec<u32>) {
-        if self.has_any() {
-            self.take(|ready| mem::swap(&mut ready.streams, into));
-        }
-    }
-
-    fn take(&self, take: impl FnOnce(&mut Ready)) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        take(&mut queue);
-        let has_any = !(queue.tasks.is_empty() && queue.streams.is_empty());
-        self.any.store(has_any, Ordering::Relaxed);
-    }
-}
-
-impl SignalQueue for ReadyQueue {
-    fn push_stream(&self, index: u32) {
-        self.push(|ready| ready.streams.push(index));
-    }
-}
-
 /// The state shared by a task's wakers.
 #[derive(Debug)]
 struct TaskWaker {
@@ -325,7 +262,7 @@ impl Wake for TaskWaker {
         // Acquire and release: the poll that follows sees the writes of the waking thread, even if
         // an earlier wake has already queued the task.
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.push(|ready| ready.tasks.push(self.index));
+            self.ready.push_task(self.index);
         }
     }
 }

@@ -87,6 +87,7 @@ impl<T: Transport> Driver<T> {
         any_blocked: bool,
         any_queued: bool,
     ) -> bool {
+        self.ready.enter();
         let found_any = first.is_some();
         let has_work = found_any || any_queued;
         if has_work || self.ready.has_any() {

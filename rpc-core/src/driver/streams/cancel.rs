@@ -25,7 +25,7 @@ impl<T: Transport> Driver<T> {
 
     fn cancel_served(&self, link: LinkKey, call: CallId) {
         let cancels = &self.counters.cancels;
-        let stream = self.state.borrow().stream_of(link, call);
+        let stream = self.state.borrow_mut().stream_of(link, call);
         let queued = self.state.borrow_mut().take_queued(link, call);
         if let Some(request) = queued {
             // Not decoded, and its handler never begins.

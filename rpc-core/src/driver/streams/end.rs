@@ -185,7 +185,9 @@ impl<T: Transport> State<T> {
         if stream.is_stalled {
             link.streams.stalled.retain(|stalled| *stalled != key);
         }
-        link.streams.grants.retain(|granted| *granted != key);
+        if stream.owes_grant {
+            link.streams.grants.retain(|granted| *granted != key);
+        }
         if stream.awaits_room {
             link.streams.awaiting_room.retain(|waiting| *waiting != key);
         }
@@ -193,7 +195,7 @@ impl<T: Transport> State<T> {
             Phase::Opening(_) => {}
             Phase::Sent { call, .. } | Phase::Abandoned { call } => link.calls.end_stream(*call),
             Phase::Serving(serving) => {
-                link.streams.served.remove(&serving.call);
+                link.streams.end_served(serving.call);
                 // A part of the handler may live on in a task of its own.
                 let error = CallError::new(Cause::Cancelled, Execution::Answered);
                 let wakers = stream.core.lock().end(StreamEnd::Failed(error));

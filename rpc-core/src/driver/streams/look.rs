@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::{Driver, State};
-use super::{Phase, StreamKey};
+use super::{Phase, Serving, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
@@ -11,7 +11,7 @@ use crate::transport::{ReserveError, Transport};
 
 /// Frames that a stream sends before it is the turn of the next one, and their bytes: one long frame,
 /// or a few short ones.
-const FRAMES_PER_LOOK: u32 = 16;
+const FRAMES_PER_LOOK: u64 = 16;
 
 /// The next step for a stream, which needs code of the application.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,14 +21,31 @@ enum Next {
     Answer,
 }
 
-/// The reason that a frame is not sent.
-enum Obstacle {
+/// What a look at a stream has found.
+struct Looked {
+    stop: Stop,
+    /// The stream owes a grant that no message has carried, and is not queued for it yet.
+    owes_grant: bool,
+}
+
+/// The reason that no further message of a stream is sent.
+enum Stop {
+    /// All are sent.
+    Drained,
+    /// The peer's window does not allow the next one.
+    AwaitsWindow,
+    /// It is the turn of other streams.
+    Turn,
     NoCredit,
     NoSlot,
     /// The connection has ended, which the next event reports.
     Closed,
+    /// The application has given the call up.
+    Cancelled,
     /// The metadata does not fit in a frame of this length.
-    TooLong(usize),
+    TooLong {
+        limit: usize,
+    },
 }
 
 impl<T: Transport> Driver<T> {
@@ -77,149 +94,163 @@ impl<T: Transport> State<T> {
             // The event of its end ends the stream.
             return Next::Nothing;
         }
+        let is_open = match &stream.phase {
+            Phase::Sent { .. } | Phase::Serving(_) => true,
+            Phase::Opening(_) => self.open(key),
+            Phase::Abandoned { .. } => false,
+        };
+        if !is_open {
+            return Next::Nothing;
+        }
+        let looked = self.send_messages(key, memory);
+        if looked.owes_grant {
+            self.links[link.index()].streams.grants.push(key);
+            self.owe(link);
+        }
+        match looked.stop {
+            Stop::Drained => return self.next_for_answer(key),
+            Stop::AwaitsWindow | Stop::Closed => {}
+            Stop::Turn | Stop::NoSlot => self.streams.queue(key),
+            Stop::NoCredit => self.stall(key),
+            Stop::Cancelled => self.abandon_stream(key, None),
+            Stop::TooLong { limit } => self.fail_too_long(key, limit),
+        }
+        Next::Nothing
+    }
+
+    /// Sends the request of a stream that is not open, unless its application has given it up. Returns
+    /// true if the stream is open.
+    #[cold]
+    fn open(&mut self, key: StreamKey) -> bool {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return false;
+        };
+        let link = stream.link;
         let mut core = stream.core.lock();
         core.begin_look();
         let is_cancelled = core.is_cancelled();
         drop(core);
-        let is_opening = match &stream.phase {
-            Phase::Abandoned { .. } => return Next::Nothing,
-            Phase::Opening(_) | Phase::Sent { .. } if is_cancelled => {
-                self.abandon_stream(key, None);
-                return Next::Nothing;
-            }
-            Phase::Opening(_) => true,
-            Phase::Sent { .. } | Phase::Serving(_) => false,
-        };
-        if is_opening && self.links[link.index()].going_away {
+        if is_cancelled {
+            self.abandon_stream(key, None);
+            return false;
+        }
+        if self.links[link.index()].going_away {
             self.fail_going_away(key);
-            return Next::Nothing;
+            return false;
         }
-        if is_opening && !self.send_opening(key) {
-            return Next::Nothing;
-        }
-        self.send_messages(key, memory);
-        self.note_grant(key);
-        self.next_for_answer(key)
+        self.send_opening(key)
     }
 
     /// Sends the messages of a stream, as far as its turn, credits and slots allow.
-    fn send_messages(&mut self, key: StreamKey, memory: &mut InlineFrame) {
-        let mut sent = 0;
-        for _ in 0..FRAMES_PER_LOOK {
-            let room = self.transport.limits().slot_len;
-            if sent >= room {
-                break;
-            }
-            match self.send_next_frame(key, memory) {
-                Ok(Some(len)) => sent += len,
-                Ok(None) => return,
-                Err(Obstacle::NoCredit) => return self.stall(key),
-                Err(Obstacle::NoSlot) => break,
-                Err(Obstacle::Closed) => return,
-                Err(Obstacle::TooLong(limit)) => return self.fail_too_long(key, limit),
-            }
-        }
-        self.streams.queue(key);
-    }
-
-    /// Sends the next frame of a stream, if it has one. Returns the frame's length.
-    fn send_next_frame(
-        &mut self,
-        key: StreamKey,
-        memory: &mut InlineFrame,
-    ) -> Result<Option<usize>, Obstacle> {
-        let Some(stream) = self.streams.entries.get_mut(key.index()) else {
-            return Ok(None);
+    fn send_messages(&mut self, key: StreamKey, memory: &mut InlineFrame) -> Looked {
+        let Self {
+            streams,
+            links,
+            transport,
+            wakers,
+            ..
+        } = self;
+        let nothing = Looked {
+            stop: Stop::Closed,
+            owes_grant: false,
         };
-        let link = &mut self.links[stream.link.index()];
+        let Some(stream) = streams.entries.get_mut(key.index()) else {
+            return nothing;
+        };
         let Some(call) = stream.phase.call() else {
-            return Ok(None);
+            return nothing;
         };
+        let link = &mut links[stream.link.index()];
         let mut core = stream.core.lock();
-        let Some(next) = core.outbound.next_frame() else {
-            return Ok(None);
-        };
-        if !link.connection.take_message() {
-            return Err(Obstacle::NoCredit);
-        }
-        let len = HEADER_LEN + next.metadata_len + next.message_len;
-        let is_inline = len <= self.longest_inline;
-        let mut reserved = None;
-        let room = if is_inline {
-            self.transport.check_inline(link.id, len)
-        } else {
-            let reserve = self.transport.reserve(link.id, len);
-            reserve.map(|buf| reserved = Some(buf))
-        };
-        if let Err(error) = room {
-            link.connection.return_message_credit();
-            return Err(match error {
-                ReserveError::NoSlot => Obstacle::NoSlot,
-                ReserveError::Closed => Obstacle::Closed,
-                ReserveError::TooLong { limit, .. } => Obstacle::TooLong(limit),
-            });
-        }
-        let selector = next.form.selector();
-        let flags = match next.is_last {
-            true => Flags::LAST,
-            false => Flags::NONE,
-        };
-        let connection = &mut link.connection;
-        let mut header = connection.next_header_with(FrameKind::Message, flags, call, selector);
-        // Longer metadata was refused.
-        header.metadata_len = next.metadata_len as u16;
-        header.time_us = core.inbound.take_grant();
-        let mut write = |frame: &mut [u8]| {
-            core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
-            header.encode(frame);
-        };
-        // If the connection has ended, the next event reports it.
-        let _ = match reserved {
-            None => {
-                let frame = memory.frame_mut(len - HEADER_LEN);
-                write(frame);
-                self.transport.send_inline(link.id, frame)
+        core.begin_look();
+        let slot_len = transport.limits().slot_len;
+        let (mut frames, mut sent) = (0, 0);
+        let is_client = matches!(stream.phase, Phase::Sent { .. });
+        let stop = loop {
+            if is_client && core.is_cancelled() {
+                break Stop::Cancelled;
             }
-            Some(mut buf) => {
-                write(buf.as_mut());
-                self.transport.send(link.id, buf)
+            let Some(next) = core.outbound.next_frame() else {
+                break match core.outbound.is_empty() {
+                    true => Stop::Drained,
+                    false => Stop::AwaitsWindow,
+                };
+            };
+            if frames == FRAMES_PER_LOOK || sent >= slot_len {
+                break Stop::Turn;
             }
+            let len = HEADER_LEN + next.metadata_len + next.message_len;
+            if !link.connection.take_message() {
+                break Stop::NoCredit;
+            }
+            let is_inline = len <= self.longest_inline;
+            let mut reserved = None;
+            let room = if is_inline {
+                transport.check_inline(link.id, len)
+            } else {
+                let reserve = transport.reserve(link.id, len);
+                reserve.map(|buf| reserved = Some(buf))
+            };
+            if let Err(error) = room {
+                link.connection.return_message_credit();
+                break match error {
+                    ReserveError::NoSlot => Stop::NoSlot,
+                    ReserveError::Closed => Stop::Closed,
+                    ReserveError::TooLong { limit, .. } => Stop::TooLong { limit },
+                };
+            }
+            let flags = match next.is_last {
+                true => Flags::LAST,
+                false => Flags::NONE,
+            };
+            let selector = next.form.selector();
+            let connection = &mut link.connection;
+            let mut header = connection.next_header_with(FrameKind::Message, flags, call, selector);
+            // Longer metadata was refused.
+            header.metadata_len = next.metadata_len as u16;
+            header.time_us = core.inbound.take_grant();
+            let mut write = |frame: &mut [u8]| {
+                core.outbound.write_frame(&next, &mut frame[HEADER_LEN..]);
+                header.encode(frame);
+            };
+            // If the connection has ended, the next event reports it.
+            let _ = match reserved {
+                None => {
+                    let frame = memory.frame_mut(len - HEADER_LEN);
+                    write(frame);
+                    transport.send_inline(link.id, frame)
+                }
+                Some(mut buf) => {
+                    write(buf.as_mut());
+                    transport.send(link.id, buf)
+                }
+            };
+            frames += 1;
+            sent += len;
         };
-        let sender = core.outbound.wake_sender();
+        wakers.extend(core.outbound.wake_sender());
+        let owes_grant = !stream.owes_grant && core.inbound.owes_grant();
         drop(core);
-        self.unflushed = true;
-        self.counters.streams.frames_sent.add(1);
-        self.wakers.extend(sender);
-        Ok(Some(len))
-    }
-
-    /// Queues the grant that a stream owes, for the connection's next control frame.
-    fn note_grant(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        let link = stream.link;
-        if stream.owes_grant || !stream.core.lock().inbound.owes_grant() {
-            return;
+        stream.owes_grant |= owes_grant;
+        if frames > 0 {
+            self.unflushed = true;
+            self.counters.streams.frames_sent.add(frames);
         }
-        stream.owes_grant = true;
-        self.links[link.index()].streams.grants.push(key);
-        self.owe(link);
+        Looked { stop, owes_grant }
     }
 
-    /// Takes a credit for a stream's answer, if it is the answer's turn.
+    /// Takes a credit for a stream's answer, if there is one.
     fn next_for_answer(&mut self, key: StreamKey) -> Next {
         let Some(stream) = self.streams.get_mut(key) else {
             return Next::Nothing;
         };
-        let Phase::Serving(serving) = &stream.phase else {
+        let Phase::Serving(Serving {
+            answer: Some(_), ..
+        }) = &stream.phase
+        else {
             return Next::Nothing;
         };
-        let is_turn = serving.answer.is_some() && stream.core.lock().outbound.is_empty();
         let link = stream.link;
-        if !is_turn {
-            return Next::Nothing;
-        }
         if self.links[link.index()].connection.take_message() {
             return Next::Answer;
         }

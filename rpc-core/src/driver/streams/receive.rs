@@ -44,7 +44,11 @@ impl<T: Transport> State<T> {
     pub(super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
         self.transport.release(buf);
         self.owe_credit(link);
-        self.owe(link);
+        // Fewer credits wait for a frame that carries them.
+        let entry = self.links.get(link.index());
+        if entry.is_some_and(|entry| entry.connection.wants_control_frame()) {
+            self.owe(link);
+        }
     }
 
     fn deliver(
@@ -110,10 +114,10 @@ impl<T: Transport> State<T> {
 
     /// Returns the stream of a call that a peer names.
     #[inline]
-    pub(super) fn stream_of(&self, link: LinkKey, call: CallId) -> Option<StreamKey> {
-        let link = self.links.get(link.index())?;
+    pub(super) fn stream_of(&mut self, link: LinkKey, call: CallId) -> Option<StreamKey> {
+        let link = self.links.get_mut(link.index())?;
         if link.is_server() {
-            link.streams.served.get(&call).copied()
+            link.streams.served_stream(call)
         } else {
             link.calls.stream_of(call)
         }
