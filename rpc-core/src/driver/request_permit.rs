@@ -137,7 +137,7 @@ impl<T: Transport> RequestPermit<'_, T> {
 
     /// Adds the call to the call table, takes `wake` for it, and returns the header of its request.
     /// After that, the request has to be sent.
-    #[inline]
+    #[inline(always)]
     fn begin_call(
         &mut self,
         request: &RequestHead,
