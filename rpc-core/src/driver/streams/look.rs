@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::link::LinkKey;
 use super::super::{Driver, State};
 use super::{Phase, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
@@ -215,7 +216,9 @@ impl<T: Transport> State<T> {
         let Phase::Serving(serving) = &stream.phase else {
             return Next::Nothing;
         };
-        let is_turn = serving.answer.is_some() && stream.core.lock().outbound.is_empty();
+        // A request that waits for its turn is answered when it has been counted.
+        let is_counted = serving.answer.is_some() && serving.served.is_some();
+        let is_turn = is_counted && stream.core.lock().outbound.is_empty();
         let link = stream.link;
         if !is_turn {
             return Next::Nothing;
@@ -266,6 +269,25 @@ impl<T: Transport> State<T> {
             stays
         });
         self.streams.stalled = links;
+    }
+
+    /// Looks again at the streams of a link that wait for something that does not come any more.
+    #[cold]
+    pub(in super::super) fn resume_all(&mut self, link: LinkKey) {
+        let waiting = &mut self.links[link.index()].streams;
+        let (stalled, awaiting_room) = (
+            std::mem::take(&mut waiting.stalled),
+            std::mem::take(&mut waiting.awaiting_room),
+        );
+        for key in stalled {
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.is_stalled = false;
+            }
+            self.streams.queue(key);
+        }
+        for key in awaiting_room {
+            self.streams.resume_waiting(key);
+        }
     }
 
     /// Ends a stream whose initial metadata fits in no frame.
