@@ -44,6 +44,11 @@ fn corpus_of_drivers() {
     replay("driver", hostile::driver);
 }
 
+#[test]
+fn corpus_of_streams() {
+    replay("streams", hostile::streams);
+}
+
 proptest! {
     #[test]
     fn any_frame(bytes in vec(any::<u8>(), 0..200)) {
@@ -63,5 +68,10 @@ proptest! {
     #[test]
     fn any_script_of_a_driver(bytes in vec(any::<u8>(), 0..400)) {
         hostile::driver(&bytes);
+    }
+
+    #[test]
+    fn any_script_of_streams(bytes in vec(any::<u8>(), 0..600)) {
+        hostile::streams(&bytes);
     }
 }

@@ -214,7 +214,10 @@ impl<T: Transport> State<T> {
         // Waiting calls are woken so that they fail, and the credits are returned.
         if flags.contains(Flags::GOING_AWAY) && !std::mem::replace(&mut link.going_away, true) {
             tracing::debug!(connection = %link.id, "the server is shutting down");
+            // Those that have not been opened fail.
+            self.resume_all(key);
         }
+        let link = &mut self.links[key.index()];
         // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
         // the next control frame.
         if link.connection.wants_control_frame() {

@@ -19,6 +19,7 @@
 )]
 
 mod campaign;
+mod mixed;
 mod seed;
 mod services;
 mod topology;

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use rpc_core::testing::Random;
+use rpc_core::testing::{Mix, Random};
 use rpc_core::{CallError, Cause, Code, Execution, Intents, MethodSpec, Request};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::testing::simulation::{
@@ -12,11 +12,12 @@ use rpc_transport_verbs::testing::simulation::{
 };
 use rpc_transport_verbs::verbs::{ReceiveOrder, SoftOptions};
 
+use super::mixed::MixedCall;
 use super::services::{ECHO, FAIL, HELD, Order, Services, send};
 use super::topology::Topology;
 
 /// The ways in which calls end, for the summary: by index.
-pub(crate) const OUTCOMES: [&str; 9] = [
+pub(crate) const OUTCOMES: [&str; 16] = [
     "answered",
     "failed as asked",
     "given up by its caller",
@@ -26,6 +27,13 @@ pub(crate) const OUTCOMES: [&str; 9] = [
     "disconnected, never sent",
     "disconnected, may have run",
     "refused, not started",
+    "of any kind: succeeded",
+    "of any kind: failed as ordered",
+    "of any kind: given up by its caller",
+    "of any kind: died with its caller",
+    "of any kind: deadline passed",
+    "of any kind: disconnected",
+    "of any kind: refused",
 ];
 
 /// The result of a seed.
@@ -55,13 +63,16 @@ struct NotBegun {
     hops: usize,
 }
 
-struct Campaign {
-    world: World,
-    random: Random,
-    topology: Topology,
-    services: Services,
+pub(super) struct Campaign {
+    pub(super) world: World,
+    pub(super) random: Random,
+    pub(super) topology: Topology,
+    pub(super) services: Services,
+    /// Calls of all kinds, and those that have not ended.
+    pub(super) mix: Mix,
+    pub(super) mixed: Vec<MixedCall>,
     /// For each edge, the pairing of its current channel.
-    pairings: Vec<Option<Pairing>>,
+    pub(super) pairings: Vec<Option<Pairing>>,
     /// For each edge, all connections that ever existed.
     history: Vec<Vec<Pairing>>,
     /// True for an edge that had no channel for a while, because an attempt to connect it failed:
@@ -70,15 +81,15 @@ struct Campaign {
     buried: Vec<bool>,
     calls: Vec<Call>,
     not_begun: Vec<NotBegun>,
-    outcomes: [u64; OUTCOMES.len()],
+    pub(super) outcomes: [u64; OUTCOMES.len()],
     /// No faults are injected in this seed.
     is_fault_free: bool,
-    load: Load,
+    pub(super) load: Load,
 }
 
 /// How much the handlers have to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+pub(super) enum Load {
     /// Handlers take no time.
     None,
     /// Handlers take some time.
@@ -114,11 +125,13 @@ const BUSY_ROUNDS: u64 = 120;
 /// If a world has not come to rest after this many rounds, there is a bug: far more than the
 /// longest waits take at `FAULT_FREE_STEP` per round.
 const MOST_ROUNDS: u32 = 20_000;
+/// Rounds without faults after which the calls that never end are given up.
+const ENDLESS_ROUNDS: u32 = 120;
 /// How much a round advances the clock while only waiting for calls to end.
 const FAULT_FREE_STEP: Duration = Duration::from_millis(5);
 
 /// The time limit is transmitted in whole microseconds, rounded down.
-const ROUNDED: Duration = Duration::from_micros(1);
+pub(super) const ROUNDED: Duration = Duration::from_micros(1);
 
 /// Runs a seed. Panics with a message if a property does not hold.
 pub(crate) fn run(seed: u64) -> Report {
@@ -201,6 +214,7 @@ impl Campaign {
             ..SoftOptions::default()
         });
         let services = Services::with_edges(topology.edges.len());
+        let mix = Mix::default();
         if let Some(each) = load.work() {
             services.work(world.clock(), each);
         }
@@ -216,6 +230,7 @@ impl Campaign {
             let intents = Intents {
                 max_message_len: 700,
                 max_in_flight,
+                max_streams: 1 + random.below(12) as u32,
                 // Connections that are still closing exist next to the ones that replace them.
                 connections: 2 * topology.degree(process) as u32 + 4,
                 ..Intents::default()
@@ -227,6 +242,7 @@ impl Campaign {
                 dies_at,
                 |methods| {
                     services.register(methods);
+                    mix.register(methods);
                 },
             );
         }
@@ -237,6 +253,8 @@ impl Campaign {
             random,
             topology,
             services,
+            mix,
+            mixed: Vec::new(),
             pairings: vec![None; edges],
             history: vec![Vec::new(); edges],
             was_refused: vec![false; edges],
@@ -305,6 +323,7 @@ impl Campaign {
         self.remove_killed();
         if self.random.happens(100) {
             self.services.wake_held();
+            self.mix.wake_waiting();
         }
         if self.random.happens(10) {
             let edge = self.random.below(self.topology.edges.len() as u64) as usize;
@@ -317,6 +336,8 @@ impl Campaign {
         }
         let random = self.random.clone();
         self.poll_calls(|| random.happens(400));
+        self.poll_mixed(|| random.happens(400));
+        self.give_one_mixed_up();
         if self.random.happens(30) && !self.calls.is_empty() {
             let index = self.random.below(self.calls.len() as u64) as usize;
             let call = self.calls.swap_remove(index);
@@ -326,6 +347,9 @@ impl Campaign {
     }
 
     fn begin(&mut self, id: u64) {
+        if self.random.happens(250) {
+            return self.begin_mixed(id);
+        }
         let random = &self.random;
         let route = match self.load {
             // The unfair client: the one of the first edge.
@@ -517,6 +541,7 @@ impl Campaign {
                 .collect::<Vec<_>>();
             self.outcomes[3] += died.len() as u64;
             self.world.drop_of(id, died);
+            self.remove_mixed_of(process);
             for edge in 0..self.topology.edges.len() {
                 if self.topology.edges[edge].0 == process {
                     let channel = self.services.set_channel(edge, None);
@@ -531,16 +556,22 @@ impl Campaign {
     fn finish_without_faults(&mut self) {
         self.world.stop_faults();
         self.services.open();
+        self.mix.open();
         for round in 0.. {
             self.step_without_faults(round);
             self.poll_calls(|| true);
-            if self.calls.is_empty() {
+            self.poll_mixed(|| true);
+            if round >= ENDLESS_ROUNDS {
+                self.give_endless_up();
+            }
+            if self.calls.is_empty() && self.mixed.is_empty() {
                 break;
             }
             assert!(
                 round < MOST_ROUNDS,
-                "{} calls never end: {}",
+                "{} and {} calls never end: {}",
                 self.calls.len(),
+                self.mixed.len(),
                 self.summary()
             );
         }
@@ -570,6 +601,7 @@ impl Campaign {
         self.world.advance(step);
         self.remove_killed();
         self.services.open();
+        self.mix.wake_waiting();
     }
 
     fn leftovers(&self) -> Vec<String> {
@@ -582,7 +614,8 @@ impl Campaign {
     }
 
     fn summary(&self) -> String {
-        let ids: Vec<_> = self.calls.iter().map(|call| call.order.id).collect();
+        let mut ids: Vec<_> = self.calls.iter().map(|call| call.order.id).collect();
+        ids.extend(self.mixed.iter().map(|call| call.order.id));
         format!("{ids:?}, with {:#?}", self.leftovers())
     }
 
@@ -597,6 +630,7 @@ impl Campaign {
             let runs = self.services.runs(*id, *hops);
             assert_eq!(runs, 0, "call {id} ran after it was said not to have begun");
         }
+        self.mix.finish();
         let fault_counters = self.world.fault_counters();
         let not_ready = self.world.not_ready_without_cause();
         assert!(

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::link::LinkKey;
 use super::super::{Driver, State};
 use super::{Phase, Serving, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
@@ -244,8 +245,11 @@ impl<T: Transport> State<T> {
         let Some(stream) = self.streams.get_mut(key) else {
             return Next::Nothing;
         };
+        // A request that waits for its turn is answered when it has been counted.
         let Phase::Serving(Serving {
-            answer: Some(_), ..
+            answer: Some(_),
+            served: Some(_),
+            ..
         }) = &stream.phase
         else {
             return Next::Nothing;
@@ -297,6 +301,25 @@ impl<T: Transport> State<T> {
             stays
         });
         self.streams.stalled = links;
+    }
+
+    /// Looks again at the streams of a link that wait for something that does not come any more.
+    #[cold]
+    pub(in super::super) fn resume_all(&mut self, link: LinkKey) {
+        let waiting = &mut self.links[link.index()].streams;
+        let (stalled, awaiting_room) = (
+            std::mem::take(&mut waiting.stalled),
+            std::mem::take(&mut waiting.awaiting_room),
+        );
+        for key in stalled {
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.is_stalled = false;
+            }
+            self.streams.queue(key);
+        }
+        for key in awaiting_room {
+            self.streams.resume_waiting(key);
+        }
     }
 
     /// Ends a stream whose initial metadata fits in no frame.
