@@ -6,6 +6,9 @@
 //! | `greeter_client` | a client on the fastest path: this thread polls the device |
 //! | `shared_client` | a client whose tasks share one channel, on tokio |
 //! | `tokio_server` | a service whose handlers wait for sockets, so they run on tokio |
+//! | `route_guide_server`, `route_guide_client` | gRPC's route guide: a method of each kind, one call of each |
+//! | `chat_server`, `chat_client` | a chat room: a bidirectional stream for each participant, and a server that sends what one says to all |
+//! | `watch_server`, `watch_client` | a stream that never ends; the client resumes it when the server has been started again |
 //! | `in_process` | server and client in one program, and how to test a service |
 //! | `observed_server` | a server that prints its statistics, and metrics for Prometheus |
 //! | `device_info` | the capabilities of this machine's devices, which one is chosen, and all of their attributes, also as JSON |
@@ -19,6 +22,11 @@
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
+
+/// The page about streams, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/streaming.md")]
+pub struct Streams;
 
 /// The page about threads, whose programs are tests.
 #[cfg(doctest)]

@@ -74,13 +74,27 @@
 //! order of arrival while there is none. Its request is encoded once, into registered memory; the
 //! server decodes it there and runs the handler; the response returns the same way.
 //!
-//! - A future may be dropped at any time. The request is not sent if it still waited. Otherwise
-//!   the handler runs to its end, and the response is discarded when it arrives.
+//! - Dropping the future cancels the call. The request is not sent if it still waited. Otherwise the
+//!   server is told, and drops the handler at its next await; the call still gets one response,
+//!   which is discarded. The calls that the handler has made are cancelled in turn.
 //! - [`Request::with_timeout`] sets a deadline. It travels with the request: the server drops the
 //!   handler when it passes. The calls that the handler makes inherit it ([`CurrentDeadline`]).
 //! - A call fails with a [`CallError`]. [`CallError::execution`] tells whether the handler may have
 //!   run, which decides whether a retry is safe.
 //! - [`ServerHandle::shutdown`] lets calls in flight finish first.
+//!
+//! # Streams
+//!
+//! Methods of all four of gRPC's kinds: either side may send any number of messages.
+//!
+//! - A client reads a stream of responses with [`Streaming::message`] or as a [`Stream`]. It sends
+//!   any `Stream`, or feeds a [`sender`]; dropping the [`Sender`] half-closes the call.
+//! - A handler reads a `Streaming` too. It returns any `Stream` of results, or a loop that sends:
+//!   [`stream`].
+//! - Dropping a client's `Streaming` before its end cancels the call.
+//! - Each direction of a stream has a window in bytes ([`Limits::stream_window`]). A reader that does
+//!   not read stops its own stream, and no other call.
+//! - Messages that wait together travel in one frame. One that is alone is sent at once.
 //!
 //! # Features
 //!

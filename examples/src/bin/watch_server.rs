@@ -1,0 +1,146 @@
+//! Serves a store of keys and values whose changes can be watched. Run it, and then run
+//! `watch_client` in other terminals:
+//!
+//! ```text
+//! cargo run --release -p examples --bin watch_server -- store.jsonl
+//! ```
+//!
+//! The argument is the file that keeps the changes, so a server that is started again continues with
+//! the next revision. An optional second argument sets the listen address; the default is
+//! 127.0.0.1:50051.
+#![forbid(unsafe_code)]
+// The server prints its address for the user.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::error::Error;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use proto::watch::{Event, PutReply, PutRequest, Store, StoreServer, WatchRequest};
+use rpc_core::{Request, Response, Server, Status, Stream, stream};
+use rpc_transport_verbs::Device;
+use serde_json::json;
+use tokio::sync::watch;
+
+/// Events that a watcher copies at a time, while it has locked the store.
+const BATCH: usize = 64;
+
+struct FileStore {
+    changes: Mutex<Changes>,
+    /// The latest revision. Watchers wait for it to change.
+    latest: watch::Sender<u64>,
+}
+
+/// All changes: the event with revision `n` is at index `n - 1`.
+struct Changes {
+    events: Vec<Event>,
+    file: File,
+}
+
+impl FileStore {
+    fn open(path: &str) -> Result<Self, Box<dyn Error>> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create(true).open(path)?;
+        let mut events = Vec::new();
+        for line in BufReader::new(&file).lines() {
+            let (key, value): (String, Vec<u8>) = serde_json::from_str(&line?)?;
+            let revision = events.len() as u64 + 1;
+            events.push(Event {
+                revision,
+                key,
+                value,
+            });
+        }
+        Ok(Self {
+            latest: watch::Sender::new(events.len() as u64),
+            changes: Mutex::new(Changes { events, file }),
+        })
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the next changes after a revision, and the last revision that was examined.
+    fn after(&self, revision: u64, key_prefix: &str) -> (Vec<Event>, u64) {
+        let changes = self.changes();
+        let next = changes.events.iter().skip(revision as usize).take(BATCH);
+        let examined = revision + next.len() as u64;
+        let wanted = next.filter(|event| event.key.starts_with(key_prefix));
+        (wanted.cloned().collect(), examined)
+    }
+}
+
+impl Store for FileStore {
+    // Writes to the page cache, which is quick enough for a poller's thread.
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutReply>, Status> {
+        let PutRequest { key, value } = request.into_inner();
+        let mut changes = self.changes();
+        writeln!(changes.file, "{}", json!([key, value]))
+            .map_err(|error| Status::internal(format!("cannot write the store: {error}")))?;
+        let revision = changes.events.len() as u64 + 1;
+        changes.events.push(Event {
+            revision,
+            key,
+            value,
+        });
+        // While the store is locked, so that revisions are announced in order.
+        self.latest.send_replace(revision);
+        Ok(Response::new(PutReply { revision }))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<WatchRequest>,
+    ) -> Result<Response<impl Stream<Item = Result<Event, Status>>>, Status> {
+        let WatchRequest {
+            key_prefix,
+            after_revision,
+        } = request.into_inner();
+        let mut latest = self.latest.subscribe();
+        if after_revision > *latest.borrow() {
+            let message = format!("there is no revision {after_revision} yet");
+            return Err(Status::out_of_range(message));
+        }
+        Ok(Response::new(stream(async move |mut responses| {
+            let mut revision = after_revision;
+            loop {
+                // Waits while the client does not read. The events wait in the store, not here.
+                let (events, examined) = self.after(revision, &key_prefix);
+                for event in events {
+                    responses.send(event).await?;
+                }
+                revision = examined;
+                // The store, which has the other end, outlives this.
+                let newer = latest.wait_for(|&latest| latest > revision).await;
+                newer.map_err(|_| Status::unavailable("the store is closed"))?;
+            }
+        })))
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let file = args.next().ok_or("name the file of the store")?;
+    let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
+
+    let server = Server::builder(&Device::best()?)
+        .add_service(StoreServer::new(FileStore::open(&file)?))
+        .bind(&address)?;
+    println!("listening at {}", server.local_addr());
+    Ok(server.run()?)
+}
+
+fn main() -> ExitCode {
+    // The library logs at the level that the environment variable RUST_LOG names.
+    tracing_subscriber::fmt::init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("watch_server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
