@@ -2,8 +2,8 @@
 //!
 //! The steps, in their order:
 //!
-//! 1. [`Driver::turn`] flushes the frames sent since the last turn, and polls the transport. Most
-//!    turns of a busy poller find nothing and end here.
+//! 1. [`Driver::turn`] sends the messages of streams that the application has queued since the last
+//!    turn, flushes, and polls the transport. Most turns of a busy poller find nothing and end here.
 //! 2. Blocked responses are the first to use the send slots that this poll freed.
 //! 3. The event's frame is checked and routed ([`Driver::receive`]): a response to the call that
 //!    waits for it, a request to its handler (`incoming.rs`). A turn that follows a busy one expects
@@ -15,7 +15,6 @@
 //!    carried, and deadlines.
 
 use std::cell::Cell;
-use std::task::Waker;
 
 use super::call_table::{Response, ResponseFrame, ResponseOutcome, TakeOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
@@ -23,6 +22,7 @@ use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
+use crate::stream::inbound::ReaderWake;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
 /// The flags after which the link may have a control frame to send.
@@ -50,6 +50,10 @@ impl<T: Transport> Driver<T> {
         let turns = self.counters.turns.taken.add(1);
         if turns.is_multiple_of(TURNS_PER_GAUGE_UPDATE) {
             self.maintain();
+        }
+        if self.ready.has_any() {
+            // Messages that the application has sent since the last turn, as its calls do at once.
+            self.look_at_streams();
         }
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -203,10 +207,13 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         match header.kind {
             FrameKind::Message => {
-                let reader = state.receive_messages(key, &header, buf);
+                let own = self.block_on_waker.waker();
+                let reader = state.receive_messages(key, &header, buf, own);
                 drop(borrowed);
-                if let Some(reader) = reader {
-                    self.wake(reader);
+                match reader {
+                    None => {}
+                    Some(ReaderWake::Own) => self.block_on_waker.wake(),
+                    Some(ReaderWake::Other(reader)) => reader.wake(),
                 }
             }
             FrameKind::Request => match state.accept_stream(key, &header) {
@@ -228,15 +235,6 @@ impl<T: Transport> Driver<T> {
             FrameKind::Acknowledgement => state.transport.release(buf),
         }
         None
-    }
-
-    /// Wakes a task. The poller's own waker needs no atomic operation here.
-    fn wake(&self, waker: Waker) {
-        if waker.will_wake(self.block_on_waker.waker()) {
-            self.block_on_waker.wake();
-        } else {
-            waker.wake();
-        }
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {

@@ -191,6 +191,7 @@ impl StreamCore {
             self.unlock(state, needs_driver);
             return Poll::Ready(taken);
         }
+        state.inbound.is_reader_waiting = true;
         register(state, |state| &mut state.inbound.reader, cx)
     }
 
@@ -201,6 +202,7 @@ impl StreamCore {
         if let Some(begun) = state.inbound.take_begun() {
             return Poll::Ready(begun);
         }
+        state.inbound.is_reader_waiting = true;
         register(state, |state| &mut state.inbound.reader, cx)
     }
 
@@ -331,7 +333,7 @@ impl StreamState {
     #[must_use]
     pub(crate) fn end(&mut self, end: StreamEnd) -> [Option<Waker>; 2] {
         self.inbound.end(end);
-        [self.inbound.reader.take(), self.outbound.end()]
+        [self.inbound.wake_reader(), self.outbound.end()]
     }
 }
 

@@ -39,6 +39,14 @@ pub(crate) enum Taken {
     Nothing,
 }
 
+/// Who has to be woken for the reader.
+#[derive(Debug)]
+pub(crate) enum ReaderWake {
+    /// The future that the poller itself runs.
+    Own,
+    Other(Waker),
+}
+
 /// The peer has sent more than its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowExceeded {
@@ -63,6 +71,8 @@ pub(crate) struct Inbound {
     is_discarded: bool,
     /// The task that waits for messages.
     pub(super) reader: Option<Waker>,
+    /// The reader waits. The waker stays when it has been woken, for the next time.
+    pub(super) is_reader_waiting: bool,
 }
 
 /// The bytes that the peer may send.
@@ -128,9 +138,23 @@ impl Inbound {
         self.has_ended
     }
 
-    /// Takes the waker of the reader, if there is something to take.
+    /// Takes the waker of the reader, if it waits.
     pub(crate) fn wake_reader(&mut self) -> Option<Waker> {
-        self.reader.take()
+        let waits = mem::take(&mut self.is_reader_waiting);
+        if waits { self.reader.take() } else { None }
+    }
+
+    /// Like [`wake_reader`](Self::wake_reader), by the poller whose own waker is `own`. If that is the
+    /// reader's waker, it stays: it needs neither to be cloned for the next time nor to be called.
+    pub(crate) fn wake_reader_by(&mut self, own: &Waker) -> Option<ReaderWake> {
+        let is_own = self
+            .reader
+            .as_ref()
+            .is_some_and(|reader| reader.will_wake(own));
+        if is_own && mem::take(&mut self.is_reader_waiting) {
+            return Some(ReaderWake::Own);
+        }
+        self.wake_reader().map(ReaderWake::Other)
     }
 
     pub(super) fn take(&mut self, batch: &mut Vec<u8>) -> Option<Taken> {
@@ -170,6 +194,7 @@ impl Inbound {
         let arrived = mem::take(&mut self.arrived);
         self.is_discarded = true;
         self.window.owed += arrived.len() as u32;
+        self.is_reader_waiting = false;
         (arrived, self.reader.take())
     }
 

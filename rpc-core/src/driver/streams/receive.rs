@@ -10,20 +10,21 @@ use crate::protocol::frame::{
     CallId, ControlEntries, ControlEntry, ControlRequest, Flags, FrameHeader, HEADER_LEN,
 };
 use crate::stream::batch::MessageForm;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::inbound::{ReaderWake, StreamEnd};
 use crate::transport::Transport;
 
 impl<T: Transport> State<T> {
-    /// Handles the messages in `buf`, whose header has been checked. Returns the waker of their
-    /// reader.
+    /// Handles the messages in `buf`, whose header has been checked. Returns who has to be woken for
+    /// their reader; `own` is the waker of the future that the poller runs.
     pub(in super::super) fn receive_messages(
         &mut self,
         link: LinkKey,
         header: &FrameHeader,
         buf: T::RecvBuf,
-    ) -> Option<Waker> {
+        own: &Waker,
+    ) -> Option<ReaderWake> {
         let outcome = match self.stream_of(link, header.call) {
-            Some(key) => self.deliver(key, header, &buf.as_ref()[HEADER_LEN..]),
+            Some(key) => self.deliver(key, header, &buf.as_ref()[HEADER_LEN..], own),
             // The server has answered the call meanwhile.
             None if self.links[link.index()].is_server() => Ok(None),
             None => Err(ProtocolError::UnknownCall { call: header.call }),
@@ -56,7 +57,8 @@ impl<T: Transport> State<T> {
         key: StreamKey,
         header: &FrameHeader,
         body: &[u8],
-    ) -> Result<Option<Waker>, ProtocolError> {
+        own: &Waker,
+    ) -> Result<Option<ReaderWake>, ProtocolError> {
         let call = header.call;
         let Some(stream) = self.streams.get_mut(key) else {
             return Ok(None);
@@ -99,7 +101,7 @@ impl<T: Transport> State<T> {
         }
         let is_news = form != MessageForm::None || !is_server || state.inbound.has_ended();
         let waker = if is_news {
-            state.inbound.wake_reader()
+            state.inbound.wake_reader_by(own)
         } else {
             None
         };
