@@ -44,8 +44,10 @@ const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
 const COUNT: MethodSpec = method("test.Streams/Count", MethodKind::ServerStreaming);
 const ECHO: MethodSpec = method("test.Streams/Echo", MethodKind::Streaming);
 
-/// Messages before the allocations are counted: the window of a stream grows until then.
-const WARM_UP: u64 = 200_000;
+/// Messages before the allocations are counted. Until then the window of a stream grows, and a reader
+/// that pauses now and then finds all of it: the memory for messages that have arrived grows with it.
+const WARM_UP: u64 = 400_000;
+const MESSAGES_PER_PAUSE: u64 = 20_000;
 const COUNTED: u64 = 50_000;
 
 struct Streams;
@@ -89,6 +91,9 @@ async fn allocations_of_a_server_stream<C: Caller>(channel: &C) -> u64 {
     for expected in 1..=WARM_UP + COUNTED {
         if expected == WARM_UP {
             before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        if expected < WARM_UP && expected.is_multiple_of(MESSAGES_PER_PAUSE) {
+            thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(numbers.message().await.unwrap(), Some(expected));
     }

@@ -27,7 +27,7 @@ pub(crate) struct StreamSizes {
 const QUEUED_FRAMES: usize = 4;
 
 /// Empty chunks that are kept.
-const SPARE_CHUNKS: usize = QUEUED_FRAMES;
+const SPARE_CHUNKS: usize = 4 * QUEUED_FRAMES;
 
 /// The result of queueing messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
