@@ -24,24 +24,15 @@ impl<T: Transport> Driver<T> {
 
     fn cancel_served(&self, link: LinkKey, call: CallId) {
         let cancels = &self.counters.cancels;
-        let stream = self.state.borrow().stream_of(link, call);
         let queued = self.state.borrow_mut().take_queued(link, call);
         if let Some(request) = queued {
             // Not decoded, and its handler never begins.
             cancels.before_start.add(1);
             let status = Status::cancelled("the client cancelled the call; it did not run");
-            return match stream {
-                Some(key) => {
-                    self.release_request(link, request.buf);
-                    self.state.borrow_mut().set_served(key, request.served);
-                    self.fail_stream(key, status, Started::NOT);
-                }
-                None => {
-                    let (header, served) = (request.header, request.served);
-                    self.refuse(link, &header, served, request.buf, status, Started::NOT);
-                }
-            };
+            let (header, served) = (request.header, request.served);
+            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
         }
+        let stream = self.state.borrow().stream_of(link, call);
         let status = || Status::cancelled("the client cancelled the call");
         if let Some(key) = stream {
             cancels.running.add(1);
@@ -72,14 +63,6 @@ impl<T: Transport> State<T> {
         if entry.connection.speaks_streams() && entry.ended.is_none() {
             entry.streams.cancels.push(call);
             self.owe(link);
-        }
-    }
-
-    fn set_served(&mut self, key: StreamKey, served: crate::stats::ServedCall) {
-        if let Some(stream) = self.streams.get_mut(key)
-            && let Phase::Serving(serving) = &mut stream.phase
-        {
-            serving.served = Some(served);
         }
     }
 }
