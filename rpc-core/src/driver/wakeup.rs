@@ -90,8 +90,8 @@ impl SleepFlag {
 
 #[cfg(all(test, loom))]
 mod loom_models {
-    use loom::sync::Arc;
     use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use loom::sync::{Arc, Mutex};
     use loom::thread;
 
     use super::SleepFlag;
@@ -126,6 +126,47 @@ mod loom_models {
                 "found {found}, woken {woken} times"
             );
             assert!(woken <= 1);
+        });
+    }
+
+    /// A queue of two halves under a lock, and a flag that says whether either has anything, as in
+    /// `tasks.rs`. The poller takes one half after the other. Taking the first one must not clear the
+    /// flag while the second one has something, and what comes in between must not be slept through.
+    #[test]
+    fn loom_taking_one_half_of_a_queue_hides_nothing_of_the_other() {
+        loom::model(|| {
+            let sleep_flag = Arc::new(SleepFlag::new());
+            let any = Arc::new(AtomicBool::new(false));
+            let queue = Arc::new(Mutex::new([0u32; 2]));
+            let others = [0, 1].map(|half| {
+                let (sleep_flag, any, queue) = (sleep_flag.clone(), any.clone(), queue.clone());
+                thread::spawn(move || {
+                    let mut halves = queue.lock().unwrap();
+                    halves[half] += 1;
+                    any.store(true, Ordering::Relaxed);
+                    drop(halves);
+                    sleep_flag.claim_wake()
+                })
+            });
+            let take = |half: usize| {
+                let mut halves = queue.lock().unwrap();
+                let taken = std::mem::take(&mut halves[half]);
+                any.store(*halves != [0, 0], Ordering::Relaxed);
+                taken
+            };
+            let mut taken = 0;
+            if any.load(Ordering::Relaxed) {
+                taken += take(0);
+            }
+            if any.load(Ordering::Relaxed) {
+                taken += take(1);
+            }
+            sleep_flag.begin();
+            let found = any.load(Ordering::Relaxed);
+            let woken = others.map(|other| other.join().unwrap());
+            let left: u32 = queue.lock().unwrap().iter().sum();
+            assert_eq!(taken + left, 2);
+            assert!(left == 0 || found || woken.contains(&true));
         });
     }
 

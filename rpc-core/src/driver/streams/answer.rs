@@ -2,12 +2,14 @@
 //!
 //! An answer takes a credit of the connection, so that idle streams cost their clients no receives.
 
+use super::super::link::LinkKey;
 use super::super::responses::{Blocked, BlockedResponse, Started};
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
 use super::{Phase, StreamKey};
-use crate::protocol::frame::HEADER_LEN;
+use crate::protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::service::handler::Served;
+use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::Transport;
 
@@ -70,6 +72,25 @@ impl<T: Transport> Driver<T> {
         self.answer_unsent(key, BlockedResponse::Failed(status, started));
     }
 
+    /// Answers a stream whose handler does not begin. Its request has waited for its turn.
+    #[cold]
+    pub(in super::super) fn refuse_stream(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        served: ServedCall,
+        status: Status,
+        started: Started,
+    ) {
+        let mut state = self.state.borrow_mut();
+        let Some(key) = state.stream_of(link, header.call) else {
+            return;
+        };
+        state.set_served(key, served);
+        drop(state);
+        self.fail_stream(key, status, started);
+    }
+
     /// Sends the answer of a stream that has taken a credit for it.
     pub(super) fn send_answer(&self, key: StreamKey) {
         let taken = self.state.borrow_mut().take_answer(key);
@@ -81,6 +102,14 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
+    fn set_served(&mut self, key: StreamKey, served: ServedCall) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && let Phase::Serving(serving) = &mut stream.phase
+        {
+            serving.served = Some(served);
+        }
+    }
+
     /// Returns the call of a stream that has been counted.
     pub(super) fn served_of(&mut self, key: StreamKey) -> Option<IncomingCall> {
         let stream = self.streams.get_mut(key)?;

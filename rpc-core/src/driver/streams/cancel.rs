@@ -25,24 +25,19 @@ impl<T: Transport> Driver<T> {
 
     fn cancel_served(&self, link: LinkKey, call: CallId) {
         let cancels = &self.counters.cancels;
+<<<<<<< HEAD
         let stream = self.state.borrow_mut().stream_of(link, call);
+=======
+>>>>>>> h7
         let queued = self.state.borrow_mut().take_queued(link, call);
         if let Some(request) = queued {
             // Not decoded, and its handler never begins.
             cancels.before_start.add(1);
             let status = Status::cancelled("the client cancelled the call; it did not run");
-            return match stream {
-                Some(key) => {
-                    self.release_request(link, request.buf);
-                    self.state.borrow_mut().set_served(key, request.served);
-                    self.fail_stream(key, status, Started::NOT);
-                }
-                None => {
-                    let (header, served) = (request.header, request.served);
-                    self.refuse(link, &header, served, request.buf, status, Started::NOT);
-                }
-            };
+            let (header, served) = (request.header, request.served);
+            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
         }
+        let stream = self.state.borrow().stream_of(link, call);
         let status = || Status::cancelled("the client cancelled the call");
         if let Some(key) = stream {
             cancels.running.add(1);
@@ -75,6 +70,7 @@ impl<T: Transport> State<T> {
             self.owe(link);
         }
     }
+<<<<<<< HEAD
 
     /// Takes the request of a call that its client has cancelled, if it waits.
     fn take_queued(&mut self, link: LinkKey, call: CallId) -> Option<QueuedRequest<T::RecvBuf>> {
@@ -94,6 +90,8 @@ impl<T: Transport> State<T> {
             serving.served = Some(served);
         }
     }
+=======
+>>>>>>> h7
 }
 
 impl Streams {

@@ -112,6 +112,10 @@ impl<T: Transport> State<T> {
         if request.metadata_len > usize::from(u16::MAX) {
             return too_long(request.metadata_len, usize::from(u16::MAX));
         }
+        // The connection has ended, and the next event ends the stream.
+        if limit == 0 {
+            return None;
+        }
         if request.frame.len() > limit {
             let overhead = HEADER_LEN + request.metadata_len;
             let message_len = request.frame.len().saturating_sub(overhead);
