@@ -90,7 +90,7 @@
 //! - A client reads a stream of responses with [`Streaming::message`] or as a [`Stream`]. It sends
 //!   any `Stream`, or feeds a [`sender`]; dropping the [`Sender`] half-closes the call.
 //! - A handler reads a `Streaming` too. It returns any `Stream` of results, or a loop that sends:
-//!   [`stream`].
+//!   [`stream()`].
 //! - Dropping a client's `Streaming` before its end cancels the call.
 //! - Each direction of a stream has a window in bytes ([`Limits::stream_window`]). A reader that does
 //!   not read stops its own stream, and no other call.

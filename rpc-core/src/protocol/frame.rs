@@ -34,7 +34,7 @@
 //!
 //! An acknowledgement has flag 1, and is sent when no other frame carries that flag. The control
 //! frame and the acknowledgement are the only frames that need no credit of their own and answer no
-//! request ([`credit`](super::credit)).
+//! request (`credit.rs`).
 //!
 //! A connection of version 2 has the first three kinds and the first four flags, and its control
 //! frames have no body.
