@@ -25,10 +25,6 @@ impl<T: Transport> Driver<T> {
 
     fn cancel_served(&self, link: LinkKey, call: CallId) {
         let cancels = &self.counters.cancels;
-<<<<<<< HEAD
-        let stream = self.state.borrow_mut().stream_of(link, call);
-=======
->>>>>>> h7
         let queued = self.state.borrow_mut().take_queued(link, call);
         if let Some(request) = queued {
             // Not decoded, and its handler never begins.
@@ -37,7 +33,7 @@ impl<T: Transport> Driver<T> {
             let (header, served) = (request.header, request.served);
             return self.refuse(link, &header, served, request.buf, status, Started::NOT);
         }
-        let stream = self.state.borrow().stream_of(link, call);
+        let stream = self.state.borrow_mut().stream_of(link, call);
         let status = || Status::cancelled("the client cancelled the call");
         if let Some(key) = stream {
             cancels.running.add(1);
@@ -70,7 +66,6 @@ impl<T: Transport> State<T> {
             self.owe(link);
         }
     }
-<<<<<<< HEAD
 
     /// Takes the request of a call that its client has cancelled, if it waits.
     fn take_queued(&mut self, link: LinkKey, call: CallId) -> Option<QueuedRequest<T::RecvBuf>> {
@@ -82,16 +77,6 @@ impl<T: Transport> State<T> {
         self.run_queue.took_one();
         Some(request)
     }
-
-    fn set_served(&mut self, key: StreamKey, served: crate::stats::ServedCall) {
-        if let Some(stream) = self.streams.get_mut(key)
-            && let Phase::Serving(serving) = &mut stream.phase
-        {
-            serving.served = Some(served);
-        }
-    }
-=======
->>>>>>> h7
 }
 
 impl Streams {
