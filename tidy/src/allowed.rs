@@ -92,6 +92,7 @@ pub const CORE: Package = Package {
                 "call_error",
                 "protocol",
                 "stats",
+                "stream",
                 "service",
                 "driver",
                 "poller",
