@@ -102,6 +102,7 @@ pub const CORE: Package = Package {
                 "call_error",
                 "protocol",
                 "stats",
+                "stream",
                 "service",
                 "stream",
                 "driver",
