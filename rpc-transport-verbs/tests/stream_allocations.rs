@@ -83,41 +83,59 @@ impl Service for Streams {
     }
 }
 
-/// Reads `COUNT` and counts the allocations of the later messages.
+/// Sections of messages whose allocations are counted. The memory of a stream may still grow in one of
+/// them, to hold more than ever before; a message that allocated would show in all of them.
+const SECTIONS: usize = 5;
+
+/// Reads `COUNT` and returns the fewest allocations of a section of the later messages.
 async fn allocations_of_a_server_stream<C: Caller>(channel: &C) -> u64 {
     let opened = channel.server_streaming(&COUNT, Request::new(0u64)).await;
     let mut numbers: Streaming<u64> = opened.unwrap().into_inner();
-    let mut before = 0;
-    for expected in 1..=WARM_UP + COUNTED {
-        if expected == WARM_UP {
-            before = ALLOCATIONS.load(Ordering::Relaxed);
+    let mut expected = 0;
+    let mut read = async |count: u64, pauses: bool| {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..count {
+            expected += 1;
+            if pauses && expected % MESSAGES_PER_PAUSE == 0 {
+                thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(numbers.message().await.unwrap(), Some(expected));
         }
-        if expected < WARM_UP && expected.is_multiple_of(MESSAGES_PER_PAUSE) {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(numbers.message().await.unwrap(), Some(expected));
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    read(WARM_UP, true).await;
+    let mut fewest = u64::MAX;
+    for _ in 0..SECTIONS {
+        fewest = fewest.min(read(COUNTED, false).await);
     }
-    ALLOCATIONS.load(Ordering::Relaxed) - before
+    fewest
 }
 
-/// Sends messages that come back one at a time, and counts the allocations of the later ones.
+/// Sends messages that come back one at a time, and returns the fewest allocations of a section of
+/// the later ones.
 async fn allocations_of_a_ping_pong<C: Caller>(channel: &C) -> u64 {
     let (mut sender, messages) = sender();
     let opened = channel.streaming(&ECHO, Request::new(messages)).await;
     let mut echoed: Streaming<u64> = opened.unwrap().into_inner();
-    let mut before = 0;
-    for number in 1..=5_000 {
-        if number == 1_000 {
-            // Both pollers sleep for the first time, which allocates room for their events.
-            thread::sleep(Duration::from_millis(50));
+    let mut number = 0;
+    let mut exchange = async |count: u64| {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..count {
+            number += 1;
+            sender.send(number).await.unwrap();
+            assert_eq!(echoed.message().await.unwrap(), Some(number));
         }
-        if number == 2_000 {
-            before = ALLOCATIONS.load(Ordering::Relaxed);
-        }
-        sender.send(number).await.unwrap();
-        assert_eq!(echoed.message().await.unwrap(), Some(number));
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    exchange(1_000).await;
+    // Both pollers sleep for the first time, which allocates room for their events.
+    thread::sleep(Duration::from_millis(50));
+    exchange(1_000).await;
+    let mut fewest = u64::MAX;
+    for _ in 0..SECTIONS {
+        fewest = fewest.min(exchange(1_000).await);
     }
-    ALLOCATIONS.load(Ordering::Relaxed) - before
+    fewest
 }
 
 // One test: the count is that of the process.
