@@ -242,6 +242,9 @@ impl<T: Transport> Driver<T> {
         started: Started,
     ) {
         self.release_request(link, buf);
+        if header.flags.contains(Flags::STREAM) {
+            return self.refuse_stream(link, header.call, served, status, started);
+        }
         let call = IncomingCall {
             link,
             call: header.call,

@@ -2,12 +2,14 @@
 //!
 //! An answer takes a credit of the connection, so that idle streams cost their clients no receives.
 
+use super::super::link::LinkKey;
 use super::super::responses::{Blocked, BlockedResponse, Started};
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
 use super::{Phase, StreamKey};
-use crate::protocol::frame::HEADER_LEN;
+use crate::protocol::frame::{CallId, HEADER_LEN};
 use crate::service::handler::Served;
+use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::Transport;
 
@@ -68,6 +70,28 @@ impl<T: Transport> Driver<T> {
     /// Answers a stream with a status, and discards the messages that have not been sent.
     pub(in super::super) fn fail_stream(&self, key: StreamKey, status: Status, started: Started) {
         self.answer_unsent(key, BlockedResponse::Failed(status, started));
+    }
+
+    /// Answers a stream whose handler is not started. Its request has been counted now.
+    pub(in super::super) fn refuse_stream(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        served: ServedCall,
+        status: Status,
+        started: Started,
+    ) {
+        let mut state = self.state.borrow_mut();
+        let Some(key) = state.stream_of(link, call) else {
+            return;
+        };
+        if let Some(stream) = state.streams.get_mut(key)
+            && let Phase::Serving(serving) = &mut stream.phase
+        {
+            serving.served = Some(served);
+        }
+        drop(state);
+        self.fail_stream(key, status, started);
     }
 
     /// Sends the answer of a stream that has taken a credit for it.

@@ -13,6 +13,9 @@ use crate::protocol::frame::CallId;
 use crate::status::Status;
 use crate::transport::Transport;
 
+/// Cancels that wait for a control frame, though some of their calls may have ended.
+const FEW_CANCELS: usize = 64;
+
 impl<T: Transport> Driver<T> {
     /// Ends the calls that a client has cancelled.
     #[cold]
@@ -25,25 +28,16 @@ impl<T: Transport> Driver<T> {
 
     fn cancel_served(&self, link: LinkKey, call: CallId) {
         let cancels = &self.counters.cancels;
-        let stream = self.state.borrow_mut().stream_of(link, call);
         let queued = self.state.borrow_mut().take_queued(link, call);
         if let Some(request) = queued {
             // Not decoded, and its handler never begins.
             cancels.before_start.add(1);
             let status = Status::cancelled("the client cancelled the call; it did not run");
-            return match stream {
-                Some(key) => {
-                    self.release_request(link, request.buf);
-                    self.state.borrow_mut().set_served(key, request.served);
-                    self.fail_stream(key, status, Started::NOT);
-                }
-                None => {
-                    let (header, served) = (request.header, request.served);
-                    self.refuse(link, &header, served, request.buf, status, Started::NOT);
-                }
-            };
+            let (header, served) = (request.header, request.served);
+            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
         }
         let status = || Status::cancelled("the client cancelled the call");
+        let stream = self.state.borrow_mut().stream_of(link, call);
         if let Some(key) = stream {
             cancels.running.add(1);
             return self.end_handler(key, status(), Started::Maybe);
@@ -71,7 +65,12 @@ impl<T: Transport> State<T> {
         };
         self.counters.cancels.in_flight.add(1);
         if entry.connection.speaks_streams() && entry.ended.is_none() {
-            entry.streams.cancels.push(call);
+            let cancels = &mut entry.streams.cancels;
+            // A server that acknowledges no control frame may answer the calls meanwhile.
+            if cancels.len() >= FEW_CANCELS && cancels.len() > entry.calls.len() {
+                cancels.retain(|call| entry.calls.contains(*call));
+            }
+            cancels.push(call);
             self.owe(link);
         }
     }
@@ -85,14 +84,6 @@ impl<T: Transport> State<T> {
         }
         self.run_queue.took_one();
         Some(request)
-    }
-
-    fn set_served(&mut self, key: StreamKey, served: crate::stats::ServedCall) {
-        if let Some(stream) = self.streams.get_mut(key)
-            && let Phase::Serving(serving) = &mut stream.phase
-        {
-            serving.served = Some(served);
-        }
     }
 }
 
