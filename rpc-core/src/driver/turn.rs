@@ -23,6 +23,7 @@ use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
+use crate::stream::core::wake_all;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
 /// The flags after which the link may have a control frame to send.
@@ -235,7 +236,7 @@ impl<T: Transport> Driver<T> {
         if waker.will_wake(self.block_on_waker.waker()) {
             self.block_on_waker.wake();
         } else {
-            waker.wake();
+            wake_all([waker]);
         }
     }
 
