@@ -63,8 +63,8 @@ impl<T: Transport> State<T> {
         let Some(entry) = self.links.get_mut(link.index()) else {
             return;
         };
-        self.counters.cancels.in_flight.add(1);
         if entry.connection.speaks_streams() && entry.ended.is_none() {
+            self.counters.cancels.in_flight.add(1);
             let cancels = &mut entry.streams.cancels;
             // A server that acknowledges no control frame may answer the calls meanwhile.
             if cancels.len() >= FEW_CANCELS && cancels.len() > entry.calls.len() {

@@ -116,11 +116,12 @@ impl<T: Transport> State<T> {
         if let Some(timer) = stream.timer.take() {
             self.timers.cancel(timer);
         }
+        let is_dropped = error.is_none();
         let dropped = || CallError::new(Cause::Cancelled, Execution::MayHaveRun);
         let end = StreamEnd::Failed(error.unwrap_or_else(dropped));
         self.end_core(key, end);
         let Some(call) = sent else {
-            self.counters.cancels.never_sent.add(1);
+            self.counters.cancels.never_sent.add(is_dropped.into());
             return self.remove_stream(key);
         };
         if let Some(stream) = self.streams.get_mut(key) {
