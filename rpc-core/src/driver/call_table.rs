@@ -195,6 +195,12 @@ impl<B> CallTable<B> {
         entry.filter(|entry| entry.id == id)
     }
 
+    /// Returns true if a call has not ended, or has not been taken.
+    pub(crate) fn contains(&self, id: CallId) -> bool {
+        let entry = self.entries.get(id.index());
+        entry.is_some_and(|entry| entry.id == id)
+    }
+
     /// Stores the timer of a call in flight that has a deadline.
     pub(crate) fn set_timer(&mut self, id: CallId, timer: TimerKey) {
         self.entries[id.index()].timer = Some(timer);

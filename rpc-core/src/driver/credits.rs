@@ -128,8 +128,10 @@ impl<T: Transport> State<T> {
             if link.ended.is_some() {
                 return false;
             }
-            link.streams.collect_entries(streams);
             let may_send = link.connection.may_send_control_frame();
+            if may_send {
+                link.streams.collect_entries(streams);
+            }
             let kind = if link.connection.wants_control_frame()
                 || (may_send && link.streams.has_entries())
             {
@@ -142,9 +144,10 @@ impl<T: Transport> State<T> {
                 }
                 FrameKind::Acknowledgement
             } else {
-                // If a client has yet to be notified of the shutdown and cannot be now, or entries
-                // wait for an acknowledgement, keep the link.
-                link.owes = link.connection.must_announce_shutdown() || link.streams.has_entries();
+                // If a client has yet to be notified of the shutdown and cannot be now, or grants and
+                // cancels wait for an acknowledgement, keep the link.
+                link.owes =
+                    link.connection.must_announce_shutdown() || link.streams.entries_owed() > 0;
                 return link.owes;
             };
             let room = transport.longest_frame(link.id).saturating_sub(HEADER_LEN);
@@ -162,6 +165,8 @@ impl<T: Transport> State<T> {
                     // If the connection has ended, its credits no longer matter.
                     let _ = transport.send(link.id, buf);
                     *unflushed = true;
+                    // Those that did not fit go with the next control frame.
+                    link.owes = link.streams.has_entries();
                 }
                 Err(ReserveError::NoSlot) => link.owes = true,
                 Err(_) => {}

@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use super::call_table::WakeTarget;
 use super::{Driver, State, TimerTarget};
+use crate::stream::core::wake_all;
 use crate::transport::Transport;
 
 /// Turns between two clock reads while deadlines are pending. A read costs about as much as an
@@ -14,9 +15,7 @@ const TURNS_PER_CLOCK: u32 = 64;
 impl<T: Transport> Driver<T> {
     pub(crate) fn wake_collected(&self) {
         let mut wakers = std::mem::take(&mut self.state.borrow_mut().wakers);
-        for waker in wakers.drain(..) {
-            waker.wake();
-        }
+        wake_all(wakers.drain(..));
         let mut state = self.state.borrow_mut();
         if state.wakers.is_empty() {
             state.wakers = wakers;

@@ -17,6 +17,7 @@ impl<T: Transport> Driver<T> {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
             report("requests that wait", link.requests.len());
+            report("grants and cancels", link.streams.entries_owed());
         }
         let lent = self.lent_task.take();
         let spare = usize::from(lent.is_some());

@@ -22,6 +22,7 @@ use super::{Driver, State};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
+use crate::stream::core::wake_all;
 use crate::stream::inbound::ReaderWake;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
@@ -213,7 +214,7 @@ impl<T: Transport> Driver<T> {
                 match reader {
                     None => {}
                     Some(ReaderWake::Own) => self.block_on_waker.wake(),
-                    Some(ReaderWake::Other(reader)) => reader.wake(),
+                    Some(ReaderWake::Other(reader)) => wake_all([reader]),
                 }
             }
             FrameKind::Request => match state.accept_stream(key, &header) {

@@ -11,7 +11,6 @@ mod dropped;
 
 use std::collections::VecDeque;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -31,6 +30,7 @@ use crate::driver::timers::TimerKey;
 use crate::driver::{Driver, TimerTarget};
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::stats::PermitCounters;
+use crate::stream::core::wake_all;
 use crate::transport::{CloseReason, Transport};
 
 /// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
@@ -427,7 +427,7 @@ impl<T: Transport> Calls<T> {
 
     /// Wakes the callers whose calls have ended.
     pub(super) fn wake_callers(&mut self) {
-        wake_all(&mut self.wakers);
+        wake_all(self.wakers.drain(..));
     }
 
     /// Describes the calls that have not ended.
@@ -440,15 +440,5 @@ impl<T: Transport> Calls<T> {
             (with_poller.count(), "permits held by the poller"),
             (self.backlog.len(), "requests in the backlog"),
         ]
-    }
-}
-
-/// Wakes callers.
-pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
-    for waker in wakers.drain(..) {
-        // This is an executor's code: if it panics, the other callers must still be woken.
-        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-            tracing::error!("a caller's waker panicked");
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::calls::{Calls, wake_all};
+use super::calls::Calls;
 use super::notices::{Closed, NoticeReceiver};
 use super::permits::{CallPermit, CallPermits, Settled};
 use super::reconnect::{Attempt, Reconnect, Spawner, Target};
@@ -21,6 +21,7 @@ use crate::driver::wakeup::Wakeup;
 use crate::limits::{Limits, Waiting};
 use crate::poller::idle::{BusyPoller, Idle};
 use crate::stats::PollerCounters;
+use crate::stream::core::wake_all;
 use crate::stream::inbound::StreamEnd;
 use crate::transport::{ConnectError, FabricError, Transport};
 
@@ -167,7 +168,7 @@ impl<T: Transport> SharedPoller<T> {
 
     fn wake_callers(&mut self) {
         self.calls.wake_callers();
-        wake_all(&mut self.streams.wakers);
+        wake_all(self.streams.wakers.drain(..));
     }
 
     /// Sends or fails the waiting calls after an attempt to connect has ended.

@@ -12,6 +12,7 @@
 //! ```
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -264,17 +265,13 @@ impl StreamCore {
         state.is_cancelled = true;
         let wakers = state.end(StreamEnd::Failed(error));
         self.unlock(state, true);
-        for waker in wakers.into_iter().flatten() {
-            waker.wake();
-        }
+        wake_all(wakers.into_iter().flatten());
     }
 
     /// Ends a call that no driver has, and wakes whoever waits for it.
     pub(crate) fn end(&self, end: StreamEnd) {
         let wakers = self.lock().end(end);
-        for waker in wakers.into_iter().flatten() {
-            waker.wake();
-        }
+        wake_all(wakers.into_iter().flatten());
     }
 
     /// Discards what has arrived and what will arrive, because nobody reads it.
@@ -285,6 +282,22 @@ impl StreamCore {
         self.unlock(state, needs_driver);
         drop(left);
     }
+}
+
+/// Calls wakers. They are an executor's code: if one panics, the others must still be called, and the
+/// poller must go on.
+#[inline]
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            waker_panicked();
+        }
+    }
+}
+
+#[cold]
+fn waker_panicked() {
+    tracing::error!("the waker of a task panicked");
 }
 
 /// Registers the waker of a task that has to wait.

@@ -11,6 +11,7 @@ use crate::protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::service::handler::Served;
 use crate::stats::ServedCall;
 use crate::status::Status;
+use crate::stream::core::wake_all;
 use crate::transport::Transport;
 
 impl<T: Transport> Driver<T> {
@@ -62,9 +63,7 @@ impl<T: Transport> Driver<T> {
         if let (Some(BlockedResponse::Kept { handler_key, .. }), Some(call)) = (replaced, served) {
             self.discard_handler(call.served.method, handler_key);
         }
-        if let Some(sender) = sender {
-            sender.wake();
-        }
+        wake_all(sender);
     }
 
     /// Answers a stream with a status, and discards the messages that have not been sent.

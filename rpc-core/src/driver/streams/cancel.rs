@@ -13,6 +13,9 @@ use crate::protocol::frame::CallId;
 use crate::status::Status;
 use crate::transport::Transport;
 
+/// Cancels that wait for a control frame, though some of their calls may have ended.
+const FEW_CANCELS: usize = 64;
+
 impl<T: Transport> Driver<T> {
     /// Ends the calls that a client has cancelled.
     #[cold]
@@ -33,8 +36,8 @@ impl<T: Transport> Driver<T> {
             let (header, served) = (request.header, request.served);
             return self.refuse(link, &header, served, request.buf, status, Started::NOT);
         }
-        let stream = self.state.borrow_mut().stream_of(link, call);
         let status = || Status::cancelled("the client cancelled the call");
+        let stream = self.state.borrow_mut().stream_of(link, call);
         if let Some(key) = stream {
             cancels.running.add(1);
             return self.end_handler(key, status(), Started::Maybe);
@@ -60,9 +63,14 @@ impl<T: Transport> State<T> {
         let Some(entry) = self.links.get_mut(link.index()) else {
             return;
         };
-        self.counters.cancels.in_flight.add(1);
         if entry.connection.speaks_streams() && entry.ended.is_none() {
-            entry.streams.cancels.push(call);
+            self.counters.cancels.in_flight.add(1);
+            let cancels = &mut entry.streams.cancels;
+            // A server that acknowledges no control frame may answer the calls meanwhile.
+            if cancels.len() >= FEW_CANCELS && cancels.len() > entry.calls.len() {
+                cancels.retain(|call| entry.calls.contains(*call));
+            }
+            cancels.push(call);
             self.owe(link);
         }
     }

@@ -5,7 +5,8 @@ use crate::protocol::frame::{ControlEntry, ControlRequest, ENTRY_LEN};
 
 impl LinkStreams {
     /// Makes entries of the grants that streams owe, unless a message has carried them, and of the
-    /// cancels.
+    /// cancels. Called only when a control frame may be sent, so that a peer that never acknowledges
+    /// one leaves no more here than its open streams owe.
     pub(in super::super) fn collect_entries(&mut self, streams: &mut Streams) {
         for key in self.grants.drain(..) {
             let Some(stream) = streams.get_mut(key) else {
@@ -31,6 +32,11 @@ impl LinkStreams {
     /// Returns true if entries wait for a control frame.
     pub(in super::super) fn has_entries(&self) -> bool {
         !self.entries.is_empty()
+    }
+
+    /// Returns the number of entries, and of grants and cancels of which none have been made.
+    pub(in super::super) fn entries_owed(&self) -> usize {
+        self.entries.len() + self.grants.len() + self.cancels.len()
     }
 
     /// Returns the number of entries that a control frame with a body of at most `room` bytes takes.

@@ -1,7 +1,6 @@
 //! A stream ends: by its response, a deadline, or the end of its connection.
 
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::link::LinkKey;
 use super::super::responses::{BlockedResponse, Started};
@@ -11,6 +10,7 @@ use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN, ResponseHead};
 use crate::status::Status;
+use crate::stream::core::wake_all;
 use crate::stream::inbound::StreamEnd;
 use crate::transport::{CloseReason, Transport};
 
@@ -116,11 +116,12 @@ impl<T: Transport> State<T> {
         if let Some(timer) = stream.timer.take() {
             self.timers.cancel(timer);
         }
+        let is_dropped = error.is_none();
         let dropped = || CallError::new(Cause::Cancelled, Execution::MayHaveRun);
         let end = StreamEnd::Failed(error.unwrap_or_else(dropped));
         self.end_core(key, end);
         let Some(call) = sent else {
-            self.counters.cancels.never_sent.add(1);
+            self.counters.cancels.never_sent.add(is_dropped.into());
             return self.remove_stream(key);
         };
         if let Some(stream) = self.streams.get_mut(key) {
@@ -225,12 +226,7 @@ impl Drop for Streams {
             };
             let error = CallError::new(Cause::Disconnected(CloseReason::Local), execution);
             let wakers = stream.core.lock().end(StreamEnd::Failed(error));
-            for waker in wakers.into_iter().flatten() {
-                // This is an executor's code: if it panics, the other streams must still end.
-                if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                    tracing::error!("the waker of a stream's task panicked");
-                }
-            }
+            wake_all(wakers.into_iter().flatten());
         }
     }
 }

@@ -60,6 +60,7 @@ impl<T: Transport> Driver<T> {
             state.streams.queue(StreamKey(index));
         }
         state.streams.signalled = signalled;
+        state.streams.has_more = false;
         state.resume_stalled();
         let count = state.streams.to_look.len();
         drop(state);
@@ -111,7 +112,11 @@ impl<T: Transport> State<T> {
         match looked.stop {
             Stop::Drained => return self.next_for_answer(key),
             Stop::AwaitsWindow | Stop::Closed => {}
-            Stop::Turn | Stop::NoSlot => self.streams.queue(key),
+            Stop::Turn => {
+                self.streams.has_more = true;
+                self.streams.queue(key);
+            }
+            Stop::NoSlot => self.streams.queue(key),
             Stop::NoCredit => self.stall(key),
             Stop::Cancelled => self.abandon_stream(key, None),
             Stop::TooLong { limit } => self.fail_too_long(key, limit),

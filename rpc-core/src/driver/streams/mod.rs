@@ -52,6 +52,8 @@ pub(crate) struct Streams {
     entries: Slab<Stream>,
     /// Streams to look at, each at most once.
     to_look: VecDeque<StreamKey>,
+    /// In the latest turn, a stream had more to send than it could in its turn.
+    has_more: bool,
     /// Links with streams that wait for credits, or for room among the streams.
     stalled: Vec<LinkKey>,
     /// The next stream whose memory is checked.
@@ -163,6 +165,11 @@ impl Streams {
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.to_look.len() | self.stalled.len()
+    }
+
+    /// Returns true if a stream has more to send, for which nothing will wake the poller.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// Returns the number of streams.

@@ -10,7 +10,7 @@ use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
-use crate::stream::core::StreamCore;
+use crate::stream::core::{StreamCore, wake_all};
 use crate::stream::inbound::StreamEnd;
 use crate::stream::outbound::StreamSizes;
 use crate::transport::{CloseReason, ReserveError, Transport};
@@ -43,7 +43,7 @@ impl<T: Transport> Driver<T> {
             let error = CallError::new(cause, Execution::NeverSent);
             request.counters.end(error.code().number());
             let wakers = core.lock().end(StreamEnd::Failed(error));
-            wakers.into_iter().flatten().for_each(|waker| waker.wake());
+            wake_all(wakers.into_iter().flatten());
             return;
         }
         let sizes = state.stream_sizes(link);
@@ -60,9 +60,7 @@ impl<T: Transport> Driver<T> {
         let sender = core.attach(self.ready.clone(), key.0, sizes);
         state.streams.queue(key);
         drop(borrowed);
-        if let Some(sender) = sender {
-            sender.wake();
-        }
+        wake_all(sender);
     }
 }
 

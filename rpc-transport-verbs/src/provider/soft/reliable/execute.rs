@@ -44,6 +44,8 @@ struct Body {
 enum Rejection {
     /// The request cannot be executed now and stays in its slot.
     NotYet,
+    /// The sender has reclaimed the memory that the request names, so the request no longer exists.
+    Lost,
     /// The request is malformed: no software device sends it.
     Invalid,
     /// The request fails: the status for the requester, and how this side reports it.
@@ -73,6 +75,13 @@ impl SoftQueuePair {
                 Step::Received
             }
             Err(Rejection::NotYet) => Step::Wait,
+            Err(Rejection::Lost) => {
+                // What follows it must not be delivered: see `receive_one`.
+                if let Some(receiver) = &mut self.link.receiver {
+                    receiver.stop();
+                }
+                Step::Wait
+            }
             Err(Rejection::Invalid) => self.fail_invalid_message(common),
             Err(Rejection::Status(status, local_report)) => {
                 self.reject(common, status, local_report);
@@ -241,9 +250,8 @@ impl SoftQueuePair {
         // while the owner word is held, and they have room for the body.
         unsafe { body.scatter(elements) };
         if self.was_reclaimed(message) {
-            // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
-            // and the receive stays for the next message.
-            return Ok(());
+            // The receive stays posted.
+            return Err(Rejection::Lost);
         }
         let (domain, qp_num) = (self.domain, self.number);
         let mut extras = if solicited { Extras::SOLICITED } else { 0 };
@@ -282,7 +290,7 @@ impl SoftQueuePair {
             let permitted =
                 self.permitted(common, memory, body.len as u64, Access::REMOTE_WRITE)?;
             if self.was_reclaimed(message) {
-                return Ok(0);
+                return Err(Rejection::Lost);
             }
             let mut to = permitted;
             for &(from, len) in &body.parts[..body.count] {

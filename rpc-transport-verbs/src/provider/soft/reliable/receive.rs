@@ -176,10 +176,11 @@ impl SoftQueuePair {
         // mappings, so they do not overlap.
         unsafe { copy_message(from, receive.addr, len) };
         if incoming.flags.has(Flags::DESCRIPTOR) && receiver.is_closed_after_copy() {
-            // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
-            // and the receive stays for the next message.
-            receiver.advance();
-            return Step::Received;
+            // The sender has reclaimed its memory, so the message no longer exists. Messages behind
+            // it may be whole, in the ring, but a reliable connection delivers nothing behind a
+            // message that it has lost. The receive stays posted.
+            receiver.stop();
+            return Step::Wait;
         }
         point!(Copied);
         receiver.advance();

@@ -268,6 +268,13 @@ impl RingReceiver {
             .store(self.naks << 8 | u64::from(timer), Ordering::Release);
     }
 
+    /// Takes nothing more out of the ring: the next message has been lost.
+    pub(crate) fn stop(&mut self) {
+        // As if it waited for a retry, which no sender announces: there were not as many NAKs.
+        self.naks = u64::MAX;
+        self.awaits_retry = true;
+    }
+
     /// Sends a fatal NAK for the next message, with the status that its sender is to report.
     pub(crate) fn send_fatal_nak(&mut self, code: u8) {
         // Release: a sender that sees this also sees the acknowledgement of earlier messages.

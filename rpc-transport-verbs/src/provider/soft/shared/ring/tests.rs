@@ -201,6 +201,22 @@ fn a_receiver_that_is_not_ready_is_asked_again_only_when_the_sender_says_so() {
 }
 
 #[test]
+fn nothing_behind_a_lost_message_is_received() {
+    let (mut sender, mut receiver) = pair(0);
+    send(&mut sender, b"lost");
+    send(&mut sender, b"whole");
+    receiver.peek().unwrap().unwrap();
+    receiver.stop();
+    assert!(receiver.peek().unwrap().is_none());
+    assert!(receiver.try_go_cold());
+    let plain = Commit {
+        len: 5,
+        flags: Flags::default(),
+    };
+    assert!(receiver.plain_payload(plain).is_none());
+}
+
+#[test]
 fn a_cold_ring_notifies_its_receiver() {
     let (mut sender, mut receiver) = pair(0);
     assert!(receiver.try_go_cold());
