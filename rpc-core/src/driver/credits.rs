@@ -165,8 +165,8 @@ impl<T: Transport> State<T> {
                     // If the connection has ended, its credits no longer matter.
                     let _ = transport.send(link.id, buf);
                     *unflushed = true;
-                    // Those that did not fit go with the next control frame.
-                    link.owes = link.streams.has_entries();
+                    // Grants and cancels that this frame does not have go with the next control frame.
+                    link.owes = link.streams.entries_owed() > 0;
                 }
                 Err(ReserveError::NoSlot) => link.owes = true,
                 Err(_) => {}

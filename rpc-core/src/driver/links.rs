@@ -220,7 +220,7 @@ impl<T: Transport> State<T> {
         let link = &mut self.links[key.index()];
         // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
         // the next control frame.
-        if link.connection.wants_control_frame() {
+        if link.connection.wants_control_frame() || link.streams.entries_owed() > 0 {
             self.owe(key);
         }
     }
