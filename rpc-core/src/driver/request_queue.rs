@@ -202,11 +202,9 @@ impl<B> RequestQueue<B> {
         self.woken.pop_front()
     }
 
-    /// Removes all woken tasks. Returns their number.
-    pub(super) fn forget_woken(&mut self) -> usize {
-        let count = self.woken.len();
-        self.woken.clear();
-        count
+    /// Takes all woken tasks.
+    pub(super) fn take_all_woken(&mut self) -> VecDeque<u32> {
+        std::mem::take(&mut self.woken)
     }
 
     /// Takes the only request of the queue.

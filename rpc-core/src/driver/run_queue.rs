@@ -236,17 +236,18 @@ impl<T: Transport> State<T> {
     pub(super) fn take_requests_of(
         &mut self,
         link: LinkKey,
-    ) -> VecDeque<QueuedRequest<T::RecvBuf>> {
+    ) -> (VecDeque<QueuedRequest<T::RecvBuf>>, VecDeque<u32>) {
         let Some(entry) = self.links.get_mut(link.index()) else {
-            return VecDeque::new();
+            return Default::default();
         };
         let requests = entry.requests.take_all();
-        self.run_queue.woken -= entry.requests.forget_woken();
+        let woken = entry.requests.take_all_woken();
+        self.run_queue.woken -= woken.len();
         for _ in &requests {
             self.run_queue.took_one();
         }
         self.run_queue.remove(link);
-        requests
+        (requests, woken)
     }
 }
 

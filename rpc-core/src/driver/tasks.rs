@@ -161,6 +161,20 @@ impl Tasks {
         cell.parked.as_ref().map(|task| task.call.link)
     }
 
+    /// Forgets that a task of a connection that has ended was woken. Returns the connection of the task
+    /// that has the number now, if it is another one: that task has to be resumed.
+    pub(crate) fn forget_wake(&mut self, index: u32, ended: LinkKey) -> Option<LinkKey> {
+        let link = self.link_of(index)?;
+        if link == ended {
+            self.cells[index as usize]
+                .signal
+                .queued
+                .swap(false, Ordering::AcqRel);
+            return None;
+        }
+        Some(link)
+    }
+
     /// Resumes a woken task. Returns `None` if the task has ended in the meantime.
     pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
         let cell = &mut self.cells[index as usize];

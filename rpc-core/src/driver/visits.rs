@@ -235,7 +235,14 @@ impl<T: Transport> Driver<T> {
 
     /// Discards the requests that wait on a connection that has ended.
     pub(super) fn discard_queued(&self, link: LinkKey) {
-        let discarded = self.state.borrow_mut().take_requests_of(link);
+        let (discarded, woken) = self.state.borrow_mut().take_requests_of(link);
+        for task in woken {
+            // The task may have ended meanwhile, and its number may be another connection's.
+            let other = self.tasks.borrow_mut().forget_wake(task, link);
+            if let Some(other) = other {
+                self.state.borrow_mut().queue_woken(other, task);
+            }
+        }
         for request in discarded {
             self.counters.dropped(request.served.method);
             self.state.borrow_mut().transport.release(request.buf);
