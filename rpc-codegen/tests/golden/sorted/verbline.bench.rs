@@ -90,6 +90,12 @@ pub struct StatsReply {
     /// Receiver-not-ready NAKs. Always 0 unless something is wrong.
     #[prost(uint64, tag = "7")]
     pub rnr: u64,
+    /// Frames sent with messages of streams, or with the end of a stream's messages.
+    #[prost(uint64, tag = "8")]
+    pub stream_frames: u64,
+    /// When a handler of `PingPong` was last dropped: CLOCK_MONOTONIC, in nanoseconds.
+    #[prost(uint64, tag = "9")]
+    pub last_drop_ns: u64,
 }
 
 #[doc(inline)]
@@ -611,6 +617,12 @@ mod _codec {
             if self.rnr != 0 {
                 len += 1 + field::Uint64::len(&self.rnr);
             }
+            if self.stream_frames != 0 {
+                len += 1 + field::Uint64::len(&self.stream_frames);
+            }
+            if self.last_drop_ns != 0 {
+                len += 1 + field::Uint64::len(&self.last_drop_ns);
+            }
             len
         }
 
@@ -636,6 +648,12 @@ mod _codec {
             if self.rnr != 0 {
                 field::Uint64::encode([0x38], &self.rnr, &mut out)?;
             }
+            if self.stream_frames != 0 {
+                field::Uint64::encode([0x40], &self.stream_frames, &mut out)?;
+            }
+            if self.last_drop_ns != 0 {
+                field::Uint64::encode([0x48], &self.last_drop_ns, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -652,6 +670,10 @@ mod _codec {
                 srq_limit_events: field::Uint64::decode([0x30], &mut fields)
                     .unwrap_or_default(),
                 rnr: field::Uint64::decode([0x38], &mut fields).unwrap_or_default(),
+                stream_frames: field::Uint64::decode([0x40], &mut fields)
+                    .unwrap_or_default(),
+                last_drop_ns: field::Uint64::decode([0x48], &mut fields)
+                    .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }
