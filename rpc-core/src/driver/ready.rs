@@ -77,7 +77,8 @@ impl ReadyQueue {
         }
     }
 
-    /// Makes this thread's variable the queue's. Called on the driver's thread, in a turn.
+    /// Makes this thread's variable the queue's. Called on the driver's thread, before tasks are resumed
+    /// and streams are looked at: calls that do neither need no queue.
     #[inline]
     pub(super) fn enter(self: &Arc<Self>) {
         LOCAL.with(|local| {

@@ -11,6 +11,7 @@ use crate::transport::Transport;
 impl<T: Transport> Driver<T> {
     /// Resumes the handler that was woken since the last turn, or queues them if there are several.
     pub(super) fn resume_woken(&self) {
+        self.ready.enter();
         let Some(woken) = self.tasks.borrow_mut().take_ready() else {
             return;
         };

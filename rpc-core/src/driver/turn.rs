@@ -52,7 +52,8 @@ impl<T: Transport> Driver<T> {
         if turns.is_multiple_of(TURNS_PER_GAUGE_UPDATE) {
             self.maintain();
         }
-        if self.ready.has_any() {
+        let any_ready = self.ready.has_any();
+        if any_ready {
             // Messages that the application has sent since the last turn, as its calls do at once.
             self.look_at_streams();
         }
@@ -63,7 +64,7 @@ impl<T: Transport> Driver<T> {
             Some(event) => Some(event),
             // Most turns of a busy poller end here. Their duration is a part of every response's
             // latency, because a frame that arrives just after a poll waits for the next one.
-            None if !state.has_deferred_work() && !self.ready.has_any() => {
+            None if !state.has_deferred_work() && !any_ready => {
                 self.was_busy.set(false);
                 return false;
             }
@@ -92,7 +93,6 @@ impl<T: Transport> Driver<T> {
         any_blocked: bool,
         any_queued: bool,
     ) -> bool {
-        self.ready.enter();
         let found_any = first.is_some();
         let has_work = found_any || any_queued;
         if has_work || self.ready.has_any() {
@@ -204,6 +204,7 @@ impl<T: Transport> Driver<T> {
         header: FrameHeader,
         buf: T::RecvBuf,
     ) -> Option<ReceivedRequest<T::RecvBuf>> {
+        self.ready.enter();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         match header.kind {

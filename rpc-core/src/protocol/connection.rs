@@ -145,7 +145,7 @@ impl Connection {
 
     /// Builds the header of a frame to send, with the credits that it carries. The caller must send
     /// the frame, because these credits are no longer recorded as owed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_header(
         &mut self,
         kind: FrameKind,
@@ -157,7 +157,7 @@ impl Connection {
 
     /// Like [`next_header`](Self::next_header), with flags of the caller: of those, only
     /// [`Flags::STREAM`] changes what the frame counts for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_header_with(
         &mut self,
         kind: FrameKind,

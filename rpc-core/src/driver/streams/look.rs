@@ -53,6 +53,7 @@ impl<T: Transport> Driver<T> {
     /// Looks at the streams that have work.
     #[inline(never)]
     pub(in super::super) fn look_at_streams(&self) {
+        self.ready.enter();
         let mut signalled = std::mem::take(&mut self.state.borrow_mut().streams.signalled);
         self.ready.take_streams(&mut signalled);
         let mut state = self.state.borrow_mut();
