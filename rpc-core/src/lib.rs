@@ -148,7 +148,10 @@ pub use codec::{Codec, LengthChanged, ProstCodec};
 #[doc(inline)]
 pub use deadline::{CurrentDeadline, DeadlinePolicy};
 #[doc(inline)]
-pub use limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits, OtherDevice, Waiting};
+pub use limits::{
+    FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, Limits, OtherDevice, SLOT_MESSAGE_LEN,
+    Waiting,
+};
 #[doc(inline)]
 pub use message::{Extensions, IntoRequest, Request, Response};
 #[doc(inline)]

@@ -8,6 +8,7 @@
 //!
 //! The generated code uses [`field`], [`Writer`] and [`Reader`].
 
+mod chunks;
 pub mod field;
 mod reader;
 mod writer;
@@ -18,6 +19,7 @@ use std::fmt;
 use bytes::BufMut;
 use prost::{DecodeError, EncodeError, Message};
 
+pub use self::chunks::Chunks;
 pub use self::reader::Reader;
 pub use self::writer::Writer;
 use self::writer::{BufWriter, SliceWriter};
