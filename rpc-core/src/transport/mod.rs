@@ -38,6 +38,7 @@ pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
 pub use self::peer_clock::PeerClock;
 pub use self::version_range::VersionRange;
+pub use crate::codec::MessageMemory;
 use crate::limits::{Intents, Limits};
 
 /// Identifies one connection of one transport for as long as the transport lives.
