@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::codec;
 use crate::status::{Code, Status};
 use crate::transport::{CloseReason, ConnectError};
 
@@ -149,6 +150,7 @@ impl CallError {
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
+            Cause::Undecodable(error) if codec::is_over_budget(error) => Code::ResourceExhausted,
             Cause::Undecodable(_) => Code::Internal,
         }
     }
