@@ -213,7 +213,7 @@ fn a_long_slice_is_copied_once() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Whatever the bytes are, decoding allocates no more than a few times what it may: a map keeps
     /// space free, and prost lets vectors grow by doubling.

@@ -261,3 +261,128 @@ impl Writer for ReferenceCounter<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Buf;
+    use prost::DecodeError;
+    use prost::encoding::{DecodeContext, WireType};
+
+    use super::*;
+    use crate::codec::field::{self, Field};
+    use crate::codec::{Codec, GeneratedCodec, ProstCodec};
+
+    /// A message that the user implemented: its length is wrong.
+    #[derive(Debug, Default)]
+    struct Wrong {
+        stated: usize,
+        encoded: usize,
+    }
+
+    impl Message for Wrong {
+        fn encode_raw(&self, buf: &mut impl BufMut) {
+            buf.put_bytes(7, self.encoded);
+        }
+
+        fn merge_field(
+            &mut self,
+            _: u32,
+            _: WireType,
+            _: &mut impl Buf,
+            _: DecodeContext,
+        ) -> Result<(), DecodeError> {
+            Ok(())
+        }
+
+        fn encoded_len(&self) -> usize {
+            self.stated
+        }
+
+        fn clear(&mut self) {}
+    }
+
+    /// A message with generated code that contains it.
+    #[derive(Debug, Default)]
+    struct Outer(Wrong);
+
+    impl Message for Outer {
+        fn encode_raw(&self, _: &mut impl BufMut) {}
+
+        fn merge_field(
+            &mut self,
+            _: u32,
+            _: WireType,
+            _: &mut impl Buf,
+            _: DecodeContext,
+        ) -> Result<(), DecodeError> {
+            Ok(())
+        }
+
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn clear(&mut self) {}
+    }
+
+    impl GeneratedMessage for Outer {
+        fn encoded_len(&self) -> usize {
+            1 + field::Extern::len(&self.0)
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            field::Extern::encode([0x0a], &self.0, &mut out)?;
+            Ok(out)
+        }
+    }
+
+    struct Block(Vec<u8>);
+
+    impl AsMut<[u8]> for Block {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+
+    impl MessageMemory for Block {
+        fn write(&mut self, at: usize, bytes: &[u8]) {
+            self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn freeze(self: Box<Self>, len: usize) -> Bytes {
+            Bytes::from(self.0).slice(..len)
+        }
+    }
+
+    #[test]
+    fn a_wrong_length_in_user_code_is_an_error() {
+        for (stated, encoded) in [(10, 9), (10, 11), (10, 1000), (0, 1), (5000, 10)] {
+            for memory in [true, false] {
+                let mut allocate = |len: usize| {
+                    let block = || Box::new(Block(vec![0; len])) as Box<dyn MessageMemory>;
+                    memory.then(block)
+                };
+                let wrong = || Wrong { stated, encoded };
+                let len = <ProstCodec as Codec<Wrong>>::encoded_len(&wrong());
+                let alone = ProstCodec::encode_chunks(&wrong(), len, &mut allocate);
+                assert_eq!(alone.map(|chunks| chunks.len()), Err(LengthChanged));
+                let outer = Outer(wrong());
+                let len = <GeneratedCodec as Codec<Outer>>::encoded_len(&outer);
+                let nested = GeneratedCodec::encode_chunks(&outer, len, &mut allocate);
+                assert_eq!(nested.map(|chunks| chunks.len()), Err(LengthChanged));
+                let mut out = vec![0; len];
+                assert_eq!(GeneratedCodec::encode(&outer, &mut out), Err(LengthChanged));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_is_too_short_is_not_used() {
+        let right = Wrong {
+            stated: 10,
+            encoded: 10,
+        };
+        let chunks = ProstCodec::encode_chunks(&right, 10, &mut |_| Some(Box::new(Block(vec![0]))));
+        assert_eq!(chunks.map(|chunks| chunks.len()), Ok(10));
+    }
+}

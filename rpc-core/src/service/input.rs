@@ -91,3 +91,20 @@ fn undecodable_message(error: &DecodeError) -> Status {
         false => undecodable(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::ProstCodec;
+    use crate::status::Code;
+
+    #[test]
+    fn a_request_over_its_budget_exhausts_resources() {
+        let code = |bytes: &[u8]| {
+            let error = <ProstCodec as Codec<u64>>::decode(bytes).unwrap_err();
+            undecodable_message(&error).code()
+        };
+        assert_eq!(code(&[10, 0].repeat(500_000)), Code::ResourceExhausted);
+        assert_eq!(code(&[8]), Code::Internal);
+    }
+}
