@@ -91,6 +91,8 @@ impl SoftQueuePair {
                 return Ok(false);
             }
             let len = send.total as u32;
+            let held_up = u32::from(send.holds_up_reads());
+            self.outstanding.unexecuted = self.outstanding.unexecuted.saturating_sub(held_up);
             self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
             if let Some(sender) = &mut self.link.sender {
                 sender.set_held(self.outstanding.reads > 0);
@@ -102,6 +104,8 @@ impl SoftQueuePair {
             return Ok(false);
         }
         let opcode = send.opcode();
+        let held_up = u32::from(send.holds_up_reads());
+        self.outstanding.unexecuted = self.outstanding.unexecuted.saturating_sub(held_up);
         self.complete_oldest_successfully(common, opcode, 0);
         Ok(true)
     }
