@@ -15,15 +15,26 @@
 //! atomic or SEND with invalidate of the queue pair that has not been acknowledged. The peer's death
 //! ends the requests that it has not executed.
 //!
+//! The memory of a process outlives it while it is mapped here. So a READ looks at most
+//! [`ALIVE_TIME`] after the last look whether the peer still runs. The engine notices its end as well,
+//! as soon as it gets a core.
+//!
 //! Either way, a READ completes after all requests before it, and counts as outstanding until then.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use crate::hooks;
+use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::published::{AfterCopy, ReadRequest};
 use crate::verbs::types::{Access, CompletionStatus, ReadExecution, RemoteMemory};
+
+/// Time for which a READ assumes that a peer which was alive still is. A look at the peer's link is a
+/// system call, which takes longer than a short READ.
+const ALIVE_TIME: Duration = Duration::from_micros(20);
 
 impl SoftQueuePair {
     /// Executes the READ with this index among the general requests, which has not begun. Returns
@@ -40,8 +51,8 @@ impl SoftQueuePair {
         };
         if common.options.read_execution == ReadExecution::ByTarget
             || self.outstanding.unexecuted > 0
-            || peer.is_gone()
             || !sender.is_ready()
+            || !is_alive(peer, &mut self.link.seen_alive)
         {
             return Ok(false);
         }
@@ -108,6 +119,20 @@ impl SoftQueuePair {
         common.counters.reads_in_place += 1;
         Ok(true)
     }
+}
+
+/// Returns true if the peer's process runs, or ran a moment ago.
+fn is_alive(peer: &Peer, seen_alive: &mut Option<Instant>) -> bool {
+    if peer.is_gone() {
+        return false;
+    }
+    let now = hooks::now();
+    if seen_alive.is_some_and(|seen| now.saturating_duration_since(seen) < ALIVE_TIME) {
+        return true;
+    }
+    let is_alive = !peer.engine.has_ended();
+    *seen_alive = is_alive.then_some(now);
+    is_alive
 }
 
 /// Returns the offset if `len` bytes from there are inside the arena. Both are claims of the peer.

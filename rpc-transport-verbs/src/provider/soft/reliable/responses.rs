@@ -1,5 +1,7 @@
 //! Completion of requests of any kind: processes the peer's acknowledgements and responses.
 
+use std::ops::Range;
+
 use super::acks::AckOutcome;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
@@ -43,6 +45,21 @@ impl SoftQueuePair {
                     }
                     self.complete_oldest_plain(common);
                 }
+            }
+        }
+    }
+
+    /// Completes the oldest requests as long as they need nothing of the peer: those that were
+    /// carried out here, when they were issued.
+    #[inline]
+    pub(crate) fn complete_without_peer(&mut self, common: &mut Common) {
+        while let Some(send) = self.sends.general.front()
+            && send.number == self.sends.acked
+            && self.sends.started > send.number
+            && send.slots.as_ref().is_some_and(Range::is_empty)
+        {
+            if self.finish(common) != Ok(true) {
+                return;
             }
         }
     }
