@@ -5,6 +5,7 @@ mod accepting;
 mod claiming;
 mod dialing;
 mod messages;
+mod publishing;
 
 use std::io::Write;
 use std::sync::Arc;
