@@ -140,8 +140,8 @@ pub use types::{
     PageSizes, PartitionKey, PathMigration, PhysicalState, PortAttributes, PortCapabilities,
     PortCapability, PortFlag, PortFlags, PortMtu, PortState, PostError, PostErrorReason, Psn,
     QpAttributes, QpInitAttributes, QpNum, QpState, QpType, QueuePairCapabilities, Rate,
-    ReceiveOrder, RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters, RnrRetry,
-    RnrTimer, RtrAttributes, RtsAttributes, SendOps, SoftOptions, SrqAttributes, SrqNum,
+    ReadExecution, ReceiveOrder, RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters,
+    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendOps, SoftOptions, SrqAttributes, SrqNum,
     TransportType, VerbsError, VirtualLanes, WindowType, WorkCompletion, WorkKind, WrId,
 };
 pub use work_request::{ReceiveRequest, WorkRequest};

@@ -23,8 +23,9 @@ use super::receive_queue::SharedReceives;
 use super::regions::Regions;
 use super::window_table::Windows;
 use crate::provider::soft::shared::commit::Commit;
+use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::ring::NextMessage;
-use crate::provider::soft::shared::wake::{Mapped, SleepNote};
+use crate::provider::soft::shared::wake::Mapped;
 use crate::verbs::types::{AsyncEvent, DeviceCounters, SoftOptions};
 
 /// The part of a context that the holder of the owner word may access.
@@ -51,7 +52,8 @@ pub(crate) struct Common {
     /// Messages that polls have taken without looking beyond hot rings, since they last did.
     pub(crate) streak: u32,
     pub(crate) ready: ReadyPeers,
-    pub(crate) note: Mapped<SleepNote>,
+    /// What peers can read of the context.
+    pub(crate) notes: Mapped<ContextNotes>,
     pub(crate) counters: DeviceCounters,
     pub(crate) regions: Regions,
     pub(crate) completion_queues: CompletionQueues,
@@ -95,7 +97,7 @@ pub(crate) enum Look {
 
 impl State {
     pub(crate) fn new(
-        note: Mapped<SleepNote>,
+        notes: Mapped<ContextNotes>,
         events: Arc<EventQueue>,
         options: SoftOptions,
     ) -> Self {
@@ -110,7 +112,7 @@ impl State {
                 first_look: 0,
                 streak: 0,
                 ready: ReadyPeers::default(),
-                note,
+                notes,
                 counters: DeviceCounters::default(),
                 regions: Regions::default(),
                 completion_queues: CompletionQueues::default(),

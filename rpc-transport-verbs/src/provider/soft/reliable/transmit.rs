@@ -198,6 +198,7 @@ impl SoftQueuePair {
                 break;
             }
             self.sends.set_written();
+            self.complete_without_peer(common);
         }
         self.watch_acks(common);
         self.ring_doorbell(common);
