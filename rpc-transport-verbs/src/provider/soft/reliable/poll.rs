@@ -16,10 +16,10 @@ use crate::verbs::types::{VerbsError, WorkCompletion};
 /// turn to the next ring: few, so that no ring and no sender waits for long.
 const STREAK: u32 = 16;
 
-/// Polls for each look at the acknowledgement of plain sends, whose completions only free memory. To
-/// look at it moves its cache line from the peer, which then has to fetch it back before the next
-/// acknowledgement, in front of its next message.
-const POLLS_PER_ACK: u64 = 32;
+/// Polls until the first look at the acknowledgement of a message that was sent from an arena. Its
+/// completion only frees memory, and to look at it moves its cache line from the peer, which then has
+/// to fetch the line back before it acknowledges, in front of its next message.
+pub(crate) const POLLS_BEFORE_ACK: u64 = 32;
 
 impl State {
     /// Polls a completion queue, as `poll_cq` does, for at most `max` completions.
@@ -67,12 +67,15 @@ impl State {
             [ring] if common.pending.is_empty() && common.ready.pass_if_empty() => {
                 ring.next.look().map_or(Look::Nothing, Look::Message)
             }
-            [_] if common.pending.is_only(Matter::Awaiting) => self.look_before_acks(),
+            [_] if common.polls < common.acks_due && common.pending.is_only(Matter::Awaiting) => {
+                self.look_before_acks()
+            }
             _ => Look::Unclear,
         }
     }
 
-    /// Looks at the only hot ring while acknowledgements are awaited, if these can wait.
+    /// Looks at the only hot ring while acknowledgements are awaited that are not due yet, unless
+    /// something else depends on them.
     #[inline(never)]
     fn look_before_acks(&mut self) -> Look {
         let Self {
@@ -84,11 +87,7 @@ impl State {
             _ => false,
         };
         match &*common.hot {
-            [ring]
-                if can_wait
-                    && !common.polls.is_multiple_of(POLLS_PER_ACK)
-                    && common.ready.pass_if_empty() =>
-            {
+            [ring] if can_wait && common.ready.pass_if_empty() => {
                 ring.next.look().map_or(Look::Nothing, Look::Message)
             }
             _ => Look::Unclear,
