@@ -111,6 +111,7 @@ mod receive_table;
 mod registered_memory;
 mod shared_receive_queue;
 mod slot;
+mod streaming_copy;
 pub(crate) mod types;
 mod work_request;
 
@@ -131,6 +132,7 @@ pub(crate) use queue_pair::InlineError;
 pub use queue_pair::{QueuePair, QueuePairConfig, SendRequest};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use slot::{Slot, SlotIndex};
+pub use streaming_copy::{CopyRule, RegisteredWriter, copy_past_caches};
 pub use types::{
     Access, AckTimeout, AddressVector, AlternatePath, AsyncEvent, AtomicCapability, Attribute,
     AttributeMask, Busy, ClaimError, CompletionOpcode, CompletionStatus, CreateFlags,

@@ -65,6 +65,8 @@ pub(crate) struct Common {
     /// no room, or a failure that has to complete in order. The matter `Awaiting` is pending
     /// exactly while there are any.
     pub(crate) awaiting: Vec<u32>,
+    /// The value of `polls` from which polls look at acknowledgements that nothing else depends on.
+    pub(crate) acks_due: u64,
     /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
     pub(crate) unacked: Vec<u32>,
     /// One more than the highest index of a queue pair so far.
@@ -120,6 +122,7 @@ impl State {
                 windows: Windows::default(),
                 next_protection_domain: 0,
                 awaiting: Vec::new(),
+                acks_due: 0,
                 unacked: Vec::new(),
                 qp_index_end: 0,
                 events,
