@@ -8,7 +8,7 @@ use rpc_core::transport::MessageMemory;
 
 use super::memory_pool::MemoryPool;
 use super::process_memory::CountedBytes;
-use crate::verbs::Block;
+use crate::verbs::{Block, BlockRegion};
 
 /// Registered memory of one message. It goes back to its pool when it is dropped, on whatever
 /// thread, or to the system if the poller is gone.
@@ -55,10 +55,18 @@ impl MessageBuf {
         Weak::ptr_eq(&self.place.pool, pool)
     }
 
-    /// Takes the block out: what is left describes it, until [`with_block`](Self::with_block).
-    pub(super) fn take_block(mut self) -> Option<(Block, WithoutBlock)> {
-        let block = self.block.take()?;
-        Some((block, WithoutBlock(self)))
+    /// Takes the block out: what is left describes it, until [`with_block`](WithoutBlock::with_block).
+    pub(super) fn take_block(mut self) -> Result<(Block, WithoutBlock), Self> {
+        match self.block.take() {
+            Some(block) => Ok((block, WithoutBlock(self))),
+            None => Err(self),
+        }
+    }
+
+    /// Returns the region, and the address of the first byte.
+    pub(super) fn region(&self) -> Option<(Arc<BlockRegion>, usize)> {
+        let block = self.block.as_ref()?;
+        Some((Arc::clone(block.region()), block.address()))
     }
 
     fn bytes(&self) -> &[u8] {
@@ -68,6 +76,7 @@ impl MessageBuf {
 }
 
 /// A [`MessageBuf`] whose block is elsewhere.
+#[derive(Debug)]
 pub(super) struct WithoutBlock(MessageBuf);
 
 impl WithoutBlock {
