@@ -242,7 +242,7 @@ impl Lane {
     /// Closes a connection of which the device rejected a request: frames after it would leave a
     /// gap that the peer cannot detect.
     #[cold]
-    fn post_failed(&mut self, index: u32, source: PostError) {
+    pub(crate) fn post_failed(&mut self, index: u32, source: PostError) {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };

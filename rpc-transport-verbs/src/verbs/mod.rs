@@ -90,6 +90,7 @@
 
 mod address;
 mod address_handle;
+mod block;
 mod completion_channel;
 mod completion_queue;
 mod context;
@@ -117,6 +118,7 @@ mod work_request;
 
 pub use address::{AddressError, AddressWish, PortAddress};
 pub use address_handle::AddressHandle;
+pub(crate) use block::{Block, BlockRegion, Destination};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
 pub use context::Context;
