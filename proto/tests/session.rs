@@ -12,6 +12,7 @@ fn a_clients_session_is_as_documented() {
         max_in_flight: 300,
         oldest_version: 2,
         stream_window: 32_768,
+        max_message_len: 4_194_304,
     };
     let read = documented::ClientSession::decode(&own.encode_to_vec()[..]).unwrap();
     assert_eq!(
@@ -21,6 +22,7 @@ fn a_clients_session_is_as_documented() {
             max_in_flight: 300,
             oldest_version: 2,
             stream_window: 32_768,
+            max_message_len: 4_194_304,
         }
     );
     assert_eq!(read.encode_to_vec(), own.encode_to_vec());

@@ -144,11 +144,14 @@ pub use call_error::{CallError, Cause, Execution};
 #[doc(inline)]
 pub use client::{Caller, LocalChannel};
 #[doc(inline)]
-pub use codec::{Codec, LengthChanged, ProstCodec};
+pub use codec::{Allocate, BY_REFERENCE_LEN, Chunks, Codec, Decoded, LengthChanged, ProstCodec};
 #[doc(inline)]
 pub use deadline::{CurrentDeadline, DeadlinePolicy};
 #[doc(inline)]
-pub use limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits, OtherDevice, Waiting};
+pub use limits::{
+    FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, Limits, OtherDevice, SLOT_MESSAGE_LEN,
+    Waiting,
+};
 #[doc(inline)]
 pub use message::{Extensions, IntoRequest, Request, Response};
 #[doc(inline)]

@@ -10,9 +10,19 @@ pub use keepalive::Keepalive;
 /// printed as [`Limits`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intents {
-    /// Length in bytes of the longest encoded message to send or receive. A slot has this length
-    /// plus room for the frame's header and a little metadata. Default: 4096.
+    /// Length in bytes of the longest encoded message to receive, at most 2 GiB. A longer one fails
+    /// its call with `RESOURCE_EXHAUSTED`, on the side of the sender if it knows this limit. Default:
+    /// 4 MiB, as in gRPC.
     pub max_message_len: usize,
+    /// Length in bytes of the longest encoded message to send. Default: 2 GiB, the longest there is.
+    pub max_send_message_len: usize,
+    /// Bytes that this process may register for messages that are longer than a slot: for those that
+    /// it receives, until their fields are dropped, and for those that it sends. One connection may
+    /// use a quarter of it, or one message. Default: 256 MiB.
+    pub message_memory: u64,
+    /// Whether a long message waits while [`message_memory`](Self::message_memory) is in use, up to
+    /// the deadline of its call. If false, its call fails with `RESOURCE_EXHAUSTED`. Default: true.
+    pub waits_for_memory: bool,
     /// Calls that one connection may have in flight at a time. Default: 128.
     pub max_in_flight: u32,
     /// Streams that one connection may have open at a time, apart from `max_in_flight`. Default: 256.
@@ -60,7 +70,10 @@ impl fmt::Display for Waiting {
 impl Default for Intents {
     fn default() -> Self {
         Self {
-            max_message_len: 4096,
+            max_message_len: 4 << 20,
+            max_send_message_len: LONGEST_MESSAGE,
+            message_memory: 256 << 20,
+            waits_for_memory: true,
             max_in_flight: 128,
             max_streams: 256,
             connections: 64,
@@ -70,6 +83,13 @@ impl Default for Intents {
         }
     }
 }
+
+/// Length in bytes of the longest message that can be sent at all, whatever the limits: 2 GiB.
+pub const LONGEST_MESSAGE: usize = 1 << 31;
+
+/// Bytes of a message that fit a slot, unless [`Intents::max_message_len`] is smaller. Most calls of
+/// most services are shorter, and a poller registers hundreds of slots.
+pub const SLOT_MESSAGE_LEN: usize = 4096;
 
 /// The initial window of a stream, unless two frames are longer.
 const STREAM_WINDOW: u32 = 32 * 1024;
@@ -88,6 +108,23 @@ pub struct Limits {
     pub device: String,
     /// The device's address, for display: "port 1, GID 1 ::ffff:192.0.2.1, MTU 4096".
     pub address: String,
+    /// Length in bytes of the longest encoded message that is received.
+    pub max_message_len: usize,
+    /// Length in bytes of the longest encoded message that is sent.
+    pub max_send_message_len: usize,
+    /// Bytes that the process may register for messages that are longer than a slot.
+    pub message_memory: u64,
+    /// Bytes of messages that are longer than a slot which one connection may have under way, in each
+    /// direction.
+    pub connection_memory: u64,
+    /// Whether messages wait for that memory.
+    pub waits_for_memory: bool,
+    /// Bytes of a long message that are copied or read at a time.
+    pub piece_len: usize,
+    /// RDMA READs that may be outstanding on a connection. 0: long messages travel in fragments.
+    pub read_depth: u8,
+    /// How long messages travel over the device, and why.
+    pub long_messages: String,
     /// Bytes of a slot, which bound the length of a frame.
     pub slot_len: usize,
     /// Longest frame, in bytes, that is sent inline, inside its work request.
@@ -152,7 +189,7 @@ impl Limits {
         two_frames.clamp(STREAM_WINDOW, i32::MAX as u32)
     }
 
-    /// Returns the bytes registered for the poller on a device.
+    /// Returns the bytes registered for the poller's slots on a device.
     #[must_use]
     pub fn registered_len(&self) -> usize {
         self.slots() as usize * self.slot_len
@@ -165,9 +202,10 @@ impl Limits {
         self.receives_posted + self.receives_reserved
     }
 
-    /// Returns the length in bytes of the longest encoded message that fits a slot.
+    /// Returns the length in bytes of the longest encoded message that fits a slot beside a little
+    /// metadata.
     #[must_use]
-    pub fn max_message_len(&self) -> usize {
+    pub fn slot_message_len(&self) -> usize {
         self.slot_len.saturating_sub(FRAME_OVERHEAD)
     }
 }
@@ -178,7 +216,7 @@ impl fmt::Display for Limits {
             f,
             "device {}, each poller: messages up to {} bytes, {} connections, {} calls in flight and {} streams on each",
             self.device,
-            self.max_message_len(),
+            self.max_message_len,
             self.max_connections,
             self.max_in_flight,
             self.max_streams
@@ -204,6 +242,15 @@ impl fmt::Display for Limits {
             self.signal_interval,
             self.max_inline_len,
             self.completion_queue_depth
+        )?;
+        write!(
+            f,
+            "\n  long       messages that do not fit a slot: {}; pieces of {} KiB, {} READs at a time on a connection, {} MiB of memory for the process and {} MiB for a connection",
+            self.long_messages,
+            self.piece_len / 1024,
+            self.read_depth,
+            self.message_memory >> 20,
+            self.connection_memory >> 20
         )?;
         if let Some(keepalive) = &self.keepalive {
             write!(f, "\n  keepalive  {keepalive}")?;

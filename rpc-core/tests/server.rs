@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use rpc_core::codegen::v1::Instances;
 use rpc_core::transport::{
-    Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
-    Fabric, FabricError, Listener, PeerClock, ReserveError, SendError, SlotsByState, Transport,
+    Admission, AllocateError, ConnectError, Connected, ConnectionId, CounterReader, Counters,
+    Dialer, Event, Fabric, FabricError, HeapMemory, Listener, PeerClock, ReserveError, SendError,
+    SlotsByState, Transport,
 };
 use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
 
@@ -32,6 +33,7 @@ impl Transport for StubTransport {
     type SendBuf = Vec<u8>;
     type RecvBuf = Vec<u8>;
     type Dialed = ();
+    type Memory = HeapMemory;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -77,6 +79,10 @@ impl Transport for StubTransport {
         None
     }
     fn release(&mut self, _: Vec<u8>) {}
+    fn allocate(&mut self, len: usize) -> Result<HeapMemory, AllocateError> {
+        Ok(HeapMemory::new(len))
+    }
+
     fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {
         None
     }

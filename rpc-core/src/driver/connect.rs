@@ -7,7 +7,7 @@ use super::handle::ConnectedLink;
 use crate::protocol::connection::Connection;
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::protocol::session::{
-    ClientSession, ServerSession, clamp_in_flight, initial_stream_window,
+    ClientSession, ServerSession, clamp_in_flight, initial_stream_window, stated_message_len,
 };
 use crate::transport::{ConnectError, Connected, Transport};
 
@@ -17,7 +17,8 @@ impl<T: Transport> Driver<T> {
         let state = self.state.borrow();
         let limits = state.transport.limits();
         let stream_window = initial_stream_window(limits.slot_len);
-        ClientSession::new(clamp_in_flight(limits.max_in_flight), stream_window).encode_to_vec()
+        let max_in_flight = clamp_in_flight(limits.max_in_flight);
+        ClientSession::new(max_in_flight, stream_window, stated_message_len(limits)).encode_to_vec()
     }
 
     /// Adds a connection. `connect` performs its handshake, or has already performed it.
@@ -58,7 +59,7 @@ impl<T: Transport> Driver<T> {
         let connection = Connection::client(&agreed);
         let unneeded = UNCREDITED_RECEIVES - connection.uncredited_receives();
         state.budget.release(unneeded);
-        let link = state.add_client(connected.connection, connection, session.stream_window);
+        let link = state.add_client(connected.connection, connection, &session);
         Ok(ConnectedLink { link, session })
     }
 }

@@ -33,6 +33,9 @@ pub(crate) struct Link<B> {
     /// Requests that have been received and not begun. Only on the server's side.
     pub(super) requests: RequestQueue<B>,
     pub(super) streams: LinkStreams,
+    /// Length in bytes of the longest message that may be sent: the smaller of this side's limit and
+    /// of the peer's.
+    pub(super) longest_message: usize,
     /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
     /// Client: the server has announced its shutdown, so no more calls are started.

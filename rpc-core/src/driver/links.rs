@@ -13,7 +13,9 @@ use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
-use crate::protocol::session::{ClientSession, ServerSession, initial_stream_window};
+use crate::protocol::session::{
+    ClientSession, ServerSession, initial_stream_window, longest_message,
+};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -139,6 +141,7 @@ impl<T: Transport> State<T> {
         id: ConnectionId,
         connection: Connection,
         streams: LinkStreams,
+        longest_message: usize,
         quota: Option<ConnectionQuota>,
     ) -> LinkKey {
         let key = LinkKey(self.links.insert(Link {
@@ -148,6 +151,7 @@ impl<T: Transport> State<T> {
             waiters: Waiters::default(),
             requests: RequestQueue::default(),
             streams,
+            longest_message,
             handles: 0,
             going_away: false,
             idle_since: None,
@@ -170,12 +174,14 @@ impl<T: Transport> State<T> {
         &mut self,
         id: ConnectionId,
         connection: Connection,
-        outbound_window: u32,
+        session: &ServerSession,
     ) -> LinkKey {
         self.counters.connections.connected.add(1);
-        let inbound_window = initial_stream_window(self.transport.limits().slot_len);
-        let streams = LinkStreams::new(inbound_window, outbound_window);
-        self.add(id, connection, streams, None)
+        let limits = self.transport.limits();
+        let inbound_window = initial_stream_window(limits.slot_len);
+        let longest_message = longest_message(limits, session.max_message_len);
+        let streams = LinkStreams::new(inbound_window, session.stream_window);
+        self.add(id, connection, streams, longest_message, None)
     }
 
     pub(super) fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
@@ -194,9 +200,18 @@ impl<T: Transport> State<T> {
         }
         // The listener has decoded it.
         let client = ClientSession::accept(&admitted.client_session);
-        let outbound_window = client.map_or(0, |(client, _)| client.stream_window);
+        let (outbound_window, max_message_len) = client.map_or((0, 0), |(client, _)| {
+            (client.stream_window, client.max_message_len)
+        });
+        let longest_message = longest_message(self.transport.limits(), max_message_len);
         let streams = LinkStreams::new(session.stream_window, outbound_window);
-        let key = self.add(id, connection, streams, Some(admitted.quota));
+        let key = self.add(
+            id,
+            connection,
+            streams,
+            longest_message,
+            Some(admitted.quota),
+        );
         self.counters.connections.accepted.add(1);
         if self.going_away {
             // The client was admitted just before the listener was closed.

@@ -29,6 +29,7 @@ mod sleep;
 pub(crate) mod streams;
 pub(crate) mod tasks;
 pub(crate) mod timers;
+mod transfers;
 pub(crate) mod turn;
 mod visits;
 pub(crate) mod waiters;

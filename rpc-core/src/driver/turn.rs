@@ -143,6 +143,12 @@ impl<T: Transport> Driver<T> {
                 connection,
                 admitted,
             } => self.state.borrow_mut().accept(connection, *admitted),
+            Event::Fetched {
+                connection,
+                fetch,
+                len,
+            } => self.fetched(connection, fetch, len),
+            Event::FetchCancelled { connection, fetch } => self.fetch_cancelled(connection, fetch),
             Event::Closed { connection, reason } => self.close(connection, reason),
         }
         None
@@ -235,6 +241,13 @@ impl<T: Transport> Driver<T> {
                 }
             }
             FrameKind::Acknowledgement => state.transport.release(buf),
+            FrameKind::LongRequest
+            | FrameKind::LongResponse
+            | FrameKind::LongMessage
+            | FrameKind::Continuation => {
+                drop(borrowed);
+                self.receive_long(key, &header, buf);
+            }
         }
         None
     }

@@ -27,6 +27,9 @@ use super::session::Agreed;
 
 pub use error::ProtocolError;
 
+/// The most bytes of a long message that are sent in fragments before the receiver has accepted it.
+pub const FREE_FRAGMENTS: u32 = 64 * 1024;
+
 /// The most receives that a client promises to its server.
 const MAX_CLIENT_WINDOW: u32 = 256;
 
@@ -57,6 +60,8 @@ pub(crate) struct Connection {
     role: Role,
     /// The version has streams, cancellations and acknowledgement frames.
     speaks_streams: bool,
+    /// The version has messages that are longer than a slot.
+    speaks_long_messages: bool,
     credits: SendCredits,
     window: ReceiveWindow,
     /// Client: unary requests sent and not yet responded to. Server: unary requests received and not
@@ -113,6 +118,7 @@ impl Connection {
         Self {
             role,
             speaks_streams: agreed.speaks_streams(),
+            speaks_long_messages: agreed.speaks_long_messages(),
             credits,
             window,
             calls_in_flight: 0,
@@ -127,6 +133,12 @@ impl Connection {
             activity: Activity::Unused,
             peer_used_all_credits: false,
         }
+    }
+
+    /// Returns true if the peers speak a version with messages that are longer than a slot.
+    #[must_use]
+    pub(crate) fn speaks_long_messages(&self) -> bool {
+        self.speaks_long_messages
     }
 
     /// Returns the receives that this side keeps for frames of the peer that need no credit.
@@ -176,15 +188,18 @@ impl Connection {
             time_us: 0,
         };
         let is_stream = flags.contains(Flags::STREAM);
-        match kind {
-            FrameKind::Request | FrameKind::Message => header.flags |= self.spent(),
+        match kind.short() {
+            FrameKind::Request | FrameKind::Message | FrameKind::Continuation => {
+                header.flags |= self.spent();
+            }
             FrameKind::Response if is_stream => {
                 header.flags |= self.spent();
                 self.streams = self.streams.saturating_sub(1);
             }
             FrameKind::Response => self.calls_in_flight = self.calls_in_flight.saturating_sub(1),
             FrameKind::Control => self.complete_control_header(&mut header),
-            FrameKind::Acknowledgement => {}
+            // The other kinds are those of long messages, of which `short` returns none.
+            _ => {}
         }
         if self.going_away && self.role == Role::Server {
             self.announce_shutdown(&mut header);

@@ -15,6 +15,11 @@
 //! | 3 control | 0 | 0 | [`ControlEntry`]s, which may be none |
 //! | 4 message | [`NO_MESSAGE`], [`ONE_MESSAGE`] or [`MESSAGE_BATCH`] | window grant in bytes, 0 for none | what the selector states |
 //! | 5 acknowledgement | 0 | 0 | none |
+//! | 6 continuation | [`FRAGMENT`], [`SEGMENTS`] or [`ABANDONED`] | 0 | what the selector states |
+//!
+//! 0x80 is added to the kind of a request, a response or a message frame whose message is *long*: it
+//! does not fit a frame. The body after the metadata is then a [`LongBody`], and continuations may
+//! follow it (`frame/long.rs`). The selector of such a message frame is [`ONE_MESSAGE`].
 //!
 //! | flag | meaning |
 //! | --- | --- |
@@ -36,7 +41,8 @@
 //! frame and the acknowledgement are the only frames that need no credit of their own and answer no
 //! request (`credit.rs`).
 //!
-//! A connection of version 2 has the first three kinds and the first four flags, and its control
+//! A connection of version 3 has no continuations and no long messages. A connection of version 2 has
+//! the first three kinds and the first four flags, and its control
 //! frames have no body.
 //!
 //! A deadline is a moment on the **receiver's** clock (`CLOCK_MONOTONIC`), in microseconds modulo
@@ -50,12 +56,14 @@
 mod control;
 mod flags;
 mod initial;
+mod long;
 #[cfg(test)]
 mod tests;
 
 pub use control::{ControlEntries, ControlEntry, ControlRequest, ENTRY_LEN};
 pub use flags::Flags;
 pub use initial::{INITIAL_LEN, split_initial};
+pub use long::{ABANDONED, FRAGMENT, LONG_BODY_LEN, LongBody, SEGMENTS, Segments, TransferId};
 
 use prost::Message;
 
@@ -72,6 +80,9 @@ pub const ONE_MESSAGE: u16 = 1;
 /// length as a little-endian `u32`.
 pub const MESSAGE_BATCH: u16 = 2;
 
+/// The bit of a kind that says that the message is long.
+const LONG: u8 = 0x80;
+
 /// The kind of a frame, with its value in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -86,6 +97,45 @@ pub enum FrameKind {
     Message = 4,
     /// The acknowledgement of a control frame that no other frame can carry.
     Acknowledgement = 5,
+    /// A further piece of a long message.
+    Continuation = 6,
+    /// A request whose message is long.
+    LongRequest = LONG | 1,
+    /// A response whose message is long.
+    LongResponse = LONG | 2,
+    /// A long message of an open stream.
+    LongMessage = LONG | 4,
+}
+
+impl FrameKind {
+    /// Returns the kind of a frame whose message is long, or `None` if such frames have no message.
+    #[must_use]
+    pub fn long(self) -> Option<Self> {
+        match self {
+            Self::Request | Self::LongRequest => Some(Self::LongRequest),
+            Self::Response | Self::LongResponse => Some(Self::LongResponse),
+            Self::Message | Self::LongMessage => Some(Self::LongMessage),
+            Self::Control | Self::Acknowledgement | Self::Continuation => None,
+        }
+    }
+
+    /// Returns the kind of the same frame with a short message.
+    #[must_use]
+    pub fn short(self) -> Self {
+        match self {
+            Self::LongRequest => Self::Request,
+            Self::LongResponse => Self::Response,
+            Self::LongMessage => Self::Message,
+            other => other,
+        }
+    }
+
+    /// Returns true if the message of such a frame is long.
+    #[inline]
+    #[must_use]
+    pub fn is_long(self) -> bool {
+        self as u8 & LONG != 0
+    }
 }
 
 /// Identifies a call between the two sides of a connection: an index into the client's call table
@@ -214,6 +264,14 @@ pub enum FrameError {
         /// Bytes of the body.
         len: usize,
     },
+    /// The body of a frame with a long message, or of a continuation, does not have its form.
+    #[error("a {kind:?} frame with a malformed body of {len} bytes")]
+    LongBody {
+        /// The kind of the frame.
+        kind: FrameKind,
+        /// Bytes of the body.
+        len: usize,
+    },
     /// An entry of a control frame neither cancels nor grants anything.
     #[error("a control frame with an entry of value {value:#010x}")]
     ControlValue {
@@ -268,6 +326,10 @@ impl FrameHeader {
             3 => FrameKind::Control,
             4 => FrameKind::Message,
             5 => FrameKind::Acknowledgement,
+            6 => FrameKind::Continuation,
+            0x81 => FrameKind::LongRequest,
+            0x82 => FrameKind::LongResponse,
+            0x84 => FrameKind::LongMessage,
             kind => return Err(FrameError::Kind { kind }),
         };
         let header = Self {

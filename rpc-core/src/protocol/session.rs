@@ -15,12 +15,14 @@
 //! | --- | --- |
 //! | 2 | unary calls |
 //! | 3 | streams, cancellations, acknowledgement frames |
+//! | 4 | messages that are longer than a slot |
 
 use std::collections::HashMap;
 
 use prost::Message;
 
 use super::frame::CallId;
+use crate::limits::{LONGEST_MESSAGE, Limits};
 use crate::method::{MethodKind, MethodSpec};
 use crate::transport::{Refusal, VersionRange};
 
@@ -28,11 +30,14 @@ use crate::transport::{Refusal, VersionRange};
 /// speaks.
 pub const VERSIONS: VersionRange = VersionRange {
     oldest: 2,
-    newest: 3,
+    newest: 4,
 };
 
 /// The first version with streams.
 const STREAMS_SINCE: u32 = 3;
+
+/// The first version with messages that are longer than a slot.
+const LONG_MESSAGES_SINCE: u32 = 4;
 
 /// Least initial window of a stream in bytes.
 const STREAM_WINDOW: u32 = 32 * 1024;
@@ -48,6 +53,22 @@ pub(crate) fn clamp_in_flight(wanted: u32) -> u32 {
 pub(crate) fn initial_stream_window(slot_len: usize) -> u32 {
     let two_frames = u32::try_from(slot_len.saturating_mul(2)).unwrap_or(u32::MAX);
     STREAM_WINDOW.max(two_frames)
+}
+
+/// Returns the length of the longest message that this side receives, as it states it in the
+/// handshake.
+pub(crate) fn stated_message_len(limits: &Limits) -> u32 {
+    u32::try_from(limits.max_message_len.min(LONGEST_MESSAGE)).unwrap_or(u32::MAX)
+}
+
+/// Returns the length of the longest message that may be sent to a peer which has stated
+/// `max_message_len` in the handshake.
+pub(crate) fn longest_message(limits: &Limits, max_message_len: u32) -> usize {
+    match max_message_len {
+        // A peer of an older version, whose slots bound its messages.
+        0 => limits.max_send_message_len.min(LONGEST_MESSAGE),
+        stated => limits.max_send_message_len.min(stated as usize),
+    }
 }
 
 /// The parameters of a connection that both sides know after the handshake.
@@ -69,6 +90,12 @@ impl Agreed {
     pub const fn speaks_streams(&self) -> bool {
         self.version >= STREAMS_SINCE
     }
+
+    /// Returns true if the version has messages that are longer than a slot.
+    #[must_use]
+    pub const fn speaks_long_messages(&self) -> bool {
+        self.version >= LONG_MESSAGES_SINCE
+    }
 }
 
 /// The client's session parameters.
@@ -86,6 +113,10 @@ pub struct ClientSession {
     /// Bytes that the server may send on each stream before it receives a window grant.
     #[prost(uint32, tag = "4")]
     pub stream_window: u32,
+    /// Length in bytes of the longest message that the client receives. 0 if it does not say: a
+    /// message fits a slot.
+    #[prost(uint32, tag = "5")]
+    pub max_message_len: u32,
 }
 
 /// The server's session parameters.
@@ -109,6 +140,10 @@ pub struct ServerSession {
     /// Bytes that the client may send on each stream before it receives a window grant.
     #[prost(uint32, tag = "6")]
     pub stream_window: u32,
+    /// Length in bytes of the longest message that the server receives. 0 if it does not say: a
+    /// message fits a slot.
+    #[prost(uint32, tag = "7")]
+    pub max_message_len: u32,
 }
 
 /// A method with its number.
@@ -128,12 +163,13 @@ pub struct NumberedMethod {
 impl ClientSession {
     /// Creates the parameters of a client that speaks [`VERSIONS`].
     #[must_use]
-    pub fn new(max_in_flight: u32, stream_window: u32) -> Self {
+    pub fn new(max_in_flight: u32, stream_window: u32, max_message_len: u32) -> Self {
         Self {
             version: VERSIONS.newest,
             max_in_flight,
             oldest_version: VERSIONS.oldest,
             stream_window,
+            max_message_len,
         }
     }
 
@@ -181,6 +217,7 @@ impl ServerSession {
     pub fn new(
         agreed: &Agreed,
         stream_window: u32,
+        max_message_len: u32,
         methods: &[(u16, &'static MethodSpec)],
     ) -> Self {
         let methods = methods.iter().map(|&(number, spec)| NumberedMethod {
@@ -196,6 +233,11 @@ impl ServerSession {
             methods: methods.collect(),
             max_streams: if streams { agreed.max_streams } else { 0 },
             stream_window: if streams { stream_window } else { 0 },
+            max_message_len: if agreed.speaks_long_messages() {
+                max_message_len
+            } else {
+                0
+            },
         }
     }
 
@@ -259,6 +301,7 @@ mod tests {
             max_in_flight: 1,
             oldest_version,
             stream_window: 0,
+            max_message_len: 0,
         };
         session.encode_to_vec()
     }
@@ -270,7 +313,7 @@ mod tests {
             max_streams: 5,
             initial_credits: 1,
         };
-        ServerSession::new(&agreed, 70_000, &[]).encode_to_vec()
+        ServerSession::new(&agreed, 70_000, 1000, &[]).encode_to_vec()
     }
 
     #[test]
@@ -292,16 +335,16 @@ mod tests {
         let refusal = ClientSession::accept(&client(1, 0)).unwrap_err();
         assert_eq!(
             refusal.reason,
-            "the client speaks version 1 of the frame layout, this server speaks versions 2 to 3: upgrade the older side"
+            "the client speaks version 1 of the frame layout, this server speaks versions 2 to 4: upgrade the older side"
         );
         let refusal = ClientSession::accept(&client(9, 7)).unwrap_err();
         assert_eq!(
             refusal.reason,
-            "the client speaks versions 7 to 9 of the frame layout, this server speaks versions 2 to 3: upgrade the older side"
+            "the client speaks versions 7 to 9 of the frame layout, this server speaks versions 2 to 4: upgrade the older side"
         );
         assert_eq!(
             ServerSession::accept(&server(1, 1)).unwrap_err(),
-            "the server chose version 1 of the frame layout, this client speaks versions 2 to 3: upgrade the older side"
+            "the server chose version 1 of the frame layout, this client speaks versions 2 to 4: upgrade the older side"
         );
     }
 
@@ -318,8 +361,8 @@ mod tests {
     #[test]
     fn the_bytes_of_the_parameters_do_not_change() {
         assert_eq!(
-            ClientSession::new(300, 70_000).encode_to_vec(),
-            [8, 3, 16, 172, 2, 24, 2, 32, 240, 162, 4]
+            ClientSession::new(300, 70_000, 1000).encode_to_vec(),
+            [8, 4, 16, 172, 2, 24, 2, 32, 240, 162, 4, 40, 232, 7]
         );
         let version_1 = ClientSession::decode(&[8, 1, 16, 172, 2][..]).unwrap();
         assert_eq!(version_1.versions(), VersionRange::only(1));
@@ -346,7 +389,7 @@ mod tests {
             "s",
         );
         let agreed = ServerSession::accept(&server(3, 1)).unwrap().agreed();
-        let mut session = ServerSession::new(&agreed, 1, &[(7, &WATCH)]);
+        let mut session = ServerSession::new(&agreed, 1, 0, &[(7, &WATCH)]);
         let watch = (WATCH.path.to_owned(), (7, MethodKind::ServerStreaming));
         let unknown = |path: &str, number, kind| NumberedMethod {
             path: path.to_owned(),

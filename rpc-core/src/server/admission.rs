@@ -10,6 +10,7 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::CallId;
 use crate::protocol::session::{
     Agreed, ClientSession, ServerSession, clamp_in_flight, initial_stream_window,
+    stated_message_len,
 };
 use crate::protocol::shares::Shares;
 use crate::stats::Counter;
@@ -22,6 +23,7 @@ pub(crate) struct ServerAdmission {
     max_in_flight: u32,
     window: u32,
     stream_window: u32,
+    max_message_len: u32,
     max_streams: u32,
     max_connections: usize,
     /// Limit over all pollers.
@@ -43,6 +45,7 @@ impl ServerAdmission {
             max_in_flight: clamp_in_flight(limits.max_in_flight),
             window: shares.initial_window,
             stream_window: initial_stream_window(limits.slot_len),
+            max_message_len: stated_message_len(limits),
             max_streams: limits.max_streams,
             max_connections: shares.connections as usize,
             max_total: None,
@@ -106,7 +109,12 @@ impl ServerAdmission {
             max_streams: self.max_streams.min(CallId::MAX_INDEX),
             initial_credits: self.window.min(max_in_flight),
         };
-        let offer = ServerSession::new(&agreed, self.stream_window, &self.methods);
+        let offer = ServerSession::new(
+            &agreed,
+            self.stream_window,
+            self.max_message_len,
+            &self.methods,
+        );
         Ok(Admitted {
             poller,
             client_session: session.to_vec(),
@@ -130,7 +138,7 @@ mod tests {
         };
         let mut admission = ServerAdmission::new(&limits, Vec::new(), 2);
         admission.limit_connections(Some(3));
-        let session = ClientSession::new(8, 0).encode_to_vec();
+        let session = ClientSession::new(8, 0, 0).encode_to_vec();
         let mut admitted: Vec<_> = (0..3)
             .map(|_| admission.admit(&session).expect("there is capacity"))
             .collect();

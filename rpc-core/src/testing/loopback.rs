@@ -12,8 +12,9 @@ use super::faults::{Faults, Random};
 use crate::limits::Limits;
 use crate::stats::Counter;
 use crate::transport::{
-    Admission, CloseReason, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer,
-    Event, PeerClock, ReserveError, SendError, SlotsByState, Transport,
+    Admission, AllocateError, CloseReason, ConnectError, Connected, ConnectionId, CounterReader,
+    Counters, Dialer, Event, HeapMemory, PeerClock, ReserveError, SendError, SlotsByState,
+    Transport,
 };
 
 /// Maximum number of events that one poll returns.
@@ -298,6 +299,7 @@ impl Transport for Loopback {
     type SendBuf = Vec<u8>;
     type RecvBuf = Vec<u8>;
     type Dialed = Dialed;
+    type Memory = HeapMemory;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -443,6 +445,10 @@ impl Transport for Loopback {
             endpoint.held -= 1;
             endpoint.posted += 1;
         });
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<HeapMemory, AllocateError> {
+        Ok(HeapMemory::new(len))
     }
 
     fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {

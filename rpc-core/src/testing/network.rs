@@ -14,7 +14,7 @@ use super::raw_peer::RawPeer;
 use super::shared::SharedNode;
 use crate::client::LocalChannel;
 use crate::clock::Clock;
-use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
+use crate::limits::{FRAME_OVERHEAD, Intents, Limits, SLOT_MESSAGE_LEN};
 use crate::method::MethodSpec;
 use crate::service::dispatch::Methods;
 use crate::transport::Transport;
@@ -220,7 +220,15 @@ impl Drop for Network {
 fn limits_of(intents: &Intents) -> Limits {
     Limits {
         device: "loopback".to_owned(),
-        slot_len: intents.max_message_len + FRAME_OVERHEAD,
+        slot_len: intents.max_message_len.min(SLOT_MESSAGE_LEN) + FRAME_OVERHEAD,
+        max_message_len: intents.max_message_len,
+        max_send_message_len: intents.max_send_message_len,
+        message_memory: intents.message_memory,
+        connection_memory: (intents.message_memory / 4).max(intents.max_message_len as u64),
+        waits_for_memory: intents.waits_for_memory,
+        // Short, so that the messages of tests have several pieces.
+        piece_len: 4096,
+        long_messages: "fragments, because loopback has no READs".to_owned(),
         // Short enough that the messages of tests are sent both ways.
         max_inline_len: 64,
         receives_posted: 320,

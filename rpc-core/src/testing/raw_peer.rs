@@ -12,7 +12,7 @@ use super::loopback::{Loopback, Wires};
 use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN};
-use crate::protocol::session::{ClientSession, initial_stream_window};
+use crate::protocol::session::{ClientSession, initial_stream_window, stated_message_len};
 use crate::server::admission::ServerAdmission;
 use crate::transport::{ConnectionId, Event, Transport};
 
@@ -50,6 +50,7 @@ impl RawPeer {
             max_in_flight: limits.max_in_flight,
             oldest_version: version,
             stream_window: initial_stream_window(limits.slot_len),
+            max_message_len: stated_message_len(&limits),
         };
         let raw = Self::new(wires, limits);
         let mut transport = raw.transport.borrow_mut();
@@ -127,6 +128,8 @@ impl RawPeer {
             match event {
                 Event::Accepted { connection, .. } => self.connection.set(Some(connection)),
                 Event::Closed { .. } => self.is_closed.set(true),
+                // A raw peer fetches nothing.
+                Event::Fetched { .. } | Event::FetchCancelled { .. } => {}
                 Event::Received { buf, .. } => {
                     self.arrived.borrow_mut().push(buf.clone());
                     transport.release(buf);

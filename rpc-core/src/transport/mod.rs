@@ -23,6 +23,8 @@
 mod admission;
 mod counters;
 mod error;
+mod long_messages;
+mod memory;
 mod peer_clock;
 mod version_range;
 
@@ -36,8 +38,14 @@ use std::time::Duration;
 pub use self::admission::{Admission, Admitted, ConnectionQuota, Refusal};
 pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
+pub use self::long_messages::{
+    AllocateError, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages, MemoryByOwner,
+    RemoteSegment,
+};
+pub use self::memory::HeapMemory;
 pub use self::peer_clock::PeerClock;
 pub use self::version_range::VersionRange;
+pub use crate::codec::{Chunks, MessageMemory};
 use crate::limits::{Intents, Limits};
 
 /// Identifies one connection of one transport for as long as the transport lives.
@@ -78,6 +86,22 @@ pub enum Event<R> {
         /// The frame in its receive slot, which must be returned with [`Transport::release`].
         buf: R,
     },
+    /// The peer's memory of a [`Transport::fetch`] has arrived.
+    Fetched {
+        /// The connection.
+        connection: ConnectionId,
+        /// The message.
+        fetch: FetchKey,
+        /// Bytes of the segment that was fetched. The segments of a fetch arrive in their order.
+        len: u32,
+    },
+    /// A fetch that was cancelled has ended: the device no longer writes its memory.
+    FetchCancelled {
+        /// The connection.
+        connection: ConnectionId,
+        /// The message.
+        fetch: FetchKey,
+    },
     /// The connection has ended. This is the last event for the connection. All frames received
     /// before its end have already been reported.
     Closed {
@@ -106,6 +130,8 @@ pub trait Transport: 'static {
     /// A connection whose handshake was performed on another thread, until [`adopt`](Self::adopt)
     /// takes it over. Dropping it closes the connection.
     type Dialed: Send + 'static;
+    /// Registered memory of one message, which is longer than a slot or is being made.
+    type Memory: MessageMemory;
 
     /// Returns the sizes of this transport, as derived from the intents.
     fn limits(&self) -> &Limits;
@@ -215,6 +241,87 @@ pub trait Transport: 'static {
 
     /// Returns a receive slot, so that it can be posted again.
     fn release(&mut self, buf: Self::RecvBuf);
+
+    /// Returns how long messages travel on a connection. The default is right for a transport
+    /// without READs.
+    fn long_messages(&self, connection: ConnectionId) -> LongMessages {
+        let _ = connection;
+        LongMessages::Fragments
+    }
+
+    /// Takes registered memory for a message of `len` bytes. It goes back when it is dropped, on
+    /// whatever thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`AllocateError`] if there is none at the moment, or never. More may be registered
+    /// off the data path; then the transport's waker is used.
+    fn allocate(&mut self, len: usize) -> Result<Self::Memory, AllocateError>;
+
+    /// Returns the bytes of registered memory for messages, by their owner.
+    fn memory_by_owner(&self) -> MemoryByOwner {
+        MemoryByOwner::default()
+    }
+
+    /// Takes the next piece from the front of `message`, and lets the connection's peer read it. A
+    /// chunk that lies in registered memory of this transport is exposed where it is; the bytes of
+    /// others are copied, at most [`Limits::piece_len`] of them. The peer may read the piece once it
+    /// has received a frame that is sent after this, until [`conceal`](Self::conceal).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ExposeError`] if that is not possible, at the moment or on this connection; nothing
+    /// was taken from `message`.
+    fn expose(
+        &mut self,
+        connection: ConnectionId,
+        message: &mut Chunks,
+    ) -> Result<Exposed, ExposeError> {
+        let _ = (connection, message);
+        Err(ExposeError::Closed)
+    }
+
+    /// Revokes the key of a piece, which the peer has read or which nobody needs. Its memory is
+    /// kept until the device has confirmed it.
+    fn conceal(&mut self, exposed: ExposureKey) {
+        let _ = exposed;
+    }
+
+    /// Begins to fetch a message from the connection's peer into `memory`, which the transport owns
+    /// until [`finish_fetch`](Self::finish_fetch).
+    ///
+    /// # Errors
+    ///
+    /// Returns the memory if the connection has ended or does not use READs.
+    fn begin_fetch(
+        &mut self,
+        connection: ConnectionId,
+        memory: Self::Memory,
+    ) -> Result<FetchKey, Self::Memory> {
+        let _ = connection;
+        Err(memory)
+    }
+
+    /// Fetches a segment to `at` in the memory of a fetch; the caller has checked that it fits. The
+    /// READs are posted in turn with those of other connections, as their number and the device
+    /// permit, by this call and by later polls. [`Event::Fetched`] follows.
+    fn fetch(&mut self, fetch: FetchKey, segment: RemoteSegment, at: usize) {
+        let _ = (fetch, segment, at);
+    }
+
+    /// Ends a fetch of which all segments have arrived, and returns its memory. Returns `None` if the
+    /// device may still write it, or if the connection has ended.
+    fn finish_fetch(&mut self, fetch: FetchKey) -> Option<Self::Memory> {
+        let _ = fetch;
+        None
+    }
+
+    /// Ends a fetch whose message nobody wants. [`Event::FetchCancelled`] follows when the device no
+    /// longer reads the peer's memory; it may follow at once. The end of the connection cancels its
+    /// fetches without that event.
+    fn cancel_fetch(&mut self, fetch: FetchKey) {
+        let _ = fetch;
+    }
 
     /// Returns the clock of the connection's peer, or `None` if it is not known well enough. Only
     /// the client needs it, whose requests have deadlines; a server may return `None`.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rpc_core::Limits;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event, PeerClock,
-    ReserveError, SendError, SlotsByState, Transport,
+    AllocateError, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
+    HeapMemory, PeerClock, ReserveError, SendError, SlotsByState, Transport,
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
@@ -19,6 +19,7 @@ impl Transport for VerbsTransport {
     type SendBuf = SendBuf;
     type RecvBuf = RecvBuf;
     type Dialed = Dialed;
+    type Memory = HeapMemory;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -121,6 +122,10 @@ impl Transport for VerbsTransport {
         if let Some(lane) = self.lane(buf.lane) {
             lane.release_slot(buf);
         }
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<HeapMemory, AllocateError> {
+        Ok(HeapMemory::new(len))
     }
 
     #[inline]

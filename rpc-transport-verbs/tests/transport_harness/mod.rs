@@ -102,6 +102,9 @@ impl Side {
                     self.received.push((connection, buf.as_ref().to_vec()));
                     self.transport.release(buf);
                 }
+                Event::Fetched { .. } | Event::FetchCancelled { .. } => {
+                    unreachable!("the harness fetches nothing")
+                }
                 Event::Closed { connection, reason } => self.closed.push((connection, reason)),
             }
         }

@@ -8,6 +8,7 @@ use super::{Phase, StreamKey};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{
     CallId, ControlEntries, ControlEntry, ControlRequest, Flags, FrameHeader, HEADER_LEN,
+    TransferId,
 };
 use crate::stream::batch::MessageForm;
 use crate::stream::inbound::{ReaderWake, StreamEnd};
@@ -138,6 +139,10 @@ impl<T: Transport> State<T> {
                 ControlRequest::Grant(bytes) => self.receive_grant(link, call, bytes)?,
                 ControlRequest::Cancel if is_server => cancelled.push(call),
                 ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
+                ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
+                    let transfer = TransferId(call.0);
+                    return Err(ProtocolError::UnknownTransfer { transfer });
+                }
             }
         }
         Ok(cancelled)

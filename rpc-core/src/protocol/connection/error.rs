@@ -2,7 +2,7 @@
 
 use super::Role;
 use crate::protocol::credit::CreditError;
-use crate::protocol::frame::{CallId, FrameError, FrameKind};
+use crate::protocol::frame::{CallId, FrameError, FrameKind, TransferId};
 
 /// A rule that the peer violated. Every violation closes the connection, with this error as the
 /// reason.
@@ -100,6 +100,48 @@ pub enum ProtocolError {
     GrantTooLarge {
         /// The call's id.
         call: CallId,
+    },
+    /// The peer began a long message under the number of one that is not complete.
+    #[error("the peer began a long message twice (transfer {:#010x})", transfer.0)]
+    DuplicateTransfer {
+        /// The number received.
+        transfer: TransferId,
+    },
+    /// The peer named a long message that is not being transferred.
+    #[error("the peer named a long message that is not being transferred (transfer {:#010x})", transfer.0)]
+    UnknownTransfer {
+        /// The number received.
+        transfer: TransferId,
+    },
+    /// The peer has more long messages under way than agreed.
+    #[error("the peer exceeded the limit of {limit} long messages under way")]
+    TooManyTransfers {
+        /// The limit.
+        limit: u32,
+    },
+    /// The pieces of a long message are longer than the message, or their form is another one than
+    /// the first frame has stated.
+    #[error("the peer sent a piece that does not belong to its long message of {len} bytes (transfer {:#010x})", transfer.0)]
+    WrongPiece {
+        /// The message's number.
+        transfer: TransferId,
+        /// Length of the message in bytes.
+        len: u32,
+    },
+    /// The peer sent more of a long message in fragments than it may before this side accepts it.
+    #[error("the peer sent {sent} bytes of a long message that was not accepted (transfer {:#010x})", transfer.0)]
+    NotAccepted {
+        /// The message's number.
+        transfer: TransferId,
+        /// Bytes received.
+        sent: u32,
+    },
+    /// The peer has released more segments of a long message than it was sent, or accepted a message
+    /// twice.
+    #[error("the peer released or accepted a long message twice (transfer {:#010x})", transfer.0)]
+    ReleasedTwice {
+        /// The message's number.
+        transfer: TransferId,
     },
     /// A server cancelled a call. It responds instead.
     #[error("the peer, a server, cancelled a call (id {:#010x})", call.0)]

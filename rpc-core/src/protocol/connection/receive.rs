@@ -2,7 +2,8 @@
 
 use super::{Activity, Connection, ProtocolError, Role};
 use crate::protocol::frame::{
-    ControlEntries, Flags, FrameError, FrameHeader, FrameKind, MESSAGE_BATCH,
+    ABANDONED, ControlEntries, Flags, FrameError, FrameHeader, FrameKind, MESSAGE_BATCH,
+    ONE_MESSAGE,
 };
 
 /// The flags that [`Connection::handle_flagged`] handles. The remaining flag is a property of a
@@ -52,7 +53,10 @@ impl Connection {
         if header.flags.contains(Flags::ACK) {
             self.window.control_frame_acknowledged()?;
         }
-        match (header.kind, self.role) {
+        if header.kind.is_long() {
+            self.check_long(header)?;
+        }
+        match (header.kind.short(), self.role) {
             (FrameKind::Request, Role::Server) if header.flags.contains(Flags::STREAM) => {
                 self.receive_stream_request(header)
             }
@@ -76,14 +80,15 @@ impl Connection {
             Role::Client => Flags::GOING_AWAY,
             Role::Server => Flags::NONE,
         };
-        let of_kind = match (kind, role) {
+        let of_kind = match (kind.short(), role) {
             (FrameKind::Request, _) => Flags::STREAM | Flags::OPEN,
             (FrameKind::Response, _) => Flags::STREAM | Flags::INITIAL,
             // The client of version 2 has no window, so it has nothing to get back.
             (FrameKind::Control, Role::Client) if !self.speaks_streams() => Flags::NONE,
             (FrameKind::Control, _) => Flags::RETURNED,
             (FrameKind::Message, Role::Server) => Flags::LAST,
-            (FrameKind::Message | FrameKind::Acknowledgement, _) => Flags::NONE,
+            // The other kinds are those of long messages, of which `short` returns none.
+            _ => Flags::NONE,
         };
         let wrong = flags.without(Flags::ACK | Flags::SPENT | from_server | of_kind);
         if wrong != Flags::NONE {
@@ -101,7 +106,10 @@ impl Connection {
     #[inline(never)]
     fn handle_other(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         let (kind, role) = (header.kind, self.role);
-        match kind {
+        if kind.is_long() {
+            self.check_long(header)?;
+        }
+        match kind.short() {
             FrameKind::Control => Ok(self.window.control_frame_received()?),
             FrameKind::Message | FrameKind::Acknowledgement if !self.speaks_streams() => {
                 let kind = kind as u8;
@@ -114,10 +122,52 @@ impl Connection {
                 let flag = Flags::ACK.first_name();
                 Err(ProtocolError::MissingFlag { flag, kind })
             }
-            FrameKind::Request | FrameKind::Response => {
-                Err(ProtocolError::WrongDirection { kind, role })
-            }
+            FrameKind::Continuation => self.receive_continuation(header),
+            FrameKind::Request if role == Role::Server => self.receive_request(header),
+            FrameKind::Response if role == Role::Client => self.receive_response(header),
+            _ => Err(ProtocolError::WrongDirection { kind, role }),
         }
+    }
+
+    /// Checks a frame whose message is long, apart from the rules for the same frame with a short one.
+    fn check_long(&self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        let (kind, selector) = (header.kind, header.selector);
+        if !self.speaks_long_messages {
+            let kind = kind as u8;
+            return Err(FrameError::Kind { kind }.into());
+        }
+        match kind {
+            FrameKind::LongMessage if selector != ONE_MESSAGE => {
+                Err(FrameError::Selector { selector }.into())
+            }
+            // A request that opens a stream of the client has no message.
+            FrameKind::LongRequest if header.flags.contains(Flags::OPEN) => {
+                let (flag, role) = (Flags::OPEN.first_name(), self.role);
+                Err(ProtocolError::WrongFlag { flag, kind, role })
+            }
+            // A status is never long.
+            FrameKind::LongResponse if selector != 0 => {
+                Err(FrameError::Selector { selector }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn receive_continuation(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        let (kind, selector) = (header.kind, header.selector);
+        if !self.speaks_long_messages {
+            let kind = kind as u8;
+            return Err(FrameError::Kind { kind }.into());
+        }
+        self.receive_credited(header)?;
+        if selector > ABANDONED {
+            return Err(FrameError::Selector { selector }.into());
+        }
+        if header.metadata_len != 0 {
+            let len = header.metadata_len.into();
+            return Err(FrameError::LongBody { kind, len }.into());
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -198,6 +248,13 @@ impl Connection {
             };
             return Err(error.into());
         }
-        Ok(ControlEntries::parse(body)?)
+        let entries = ControlEntries::parse(body)?;
+        if !self.speaks_long_messages
+            && let Some(entry) = entries.clone().find(|entry| entry.transfer().is_some())
+        {
+            let value = entry.value();
+            return Err(FrameError::ControlValue { value }.into());
+        }
+        Ok(entries)
     }
 }

@@ -413,10 +413,10 @@ impl Sides {
 }
 
 fn takes_credit(frame: &FrameHeader) -> bool {
-    match frame.kind {
-        FrameKind::Request | FrameKind::Message => true,
+    match frame.kind.short() {
+        FrameKind::Request | FrameKind::Message | FrameKind::Continuation => true,
         FrameKind::Response => frame.flags.contains(Flags::STREAM),
-        FrameKind::Control | FrameKind::Acknowledgement => false,
+        _ => false,
     }
 }
 

@@ -1,24 +1,37 @@
-//! [`ControlEntry`]: a cancellation or a window grant in the body of a control frame.
+//! [`ControlEntry`]: what the body of a control frame says of a call or of a long message.
 //!
 //! ```text
-//!  0          4  31 30                 0
-//! ┌──────────┬────┬────────────────────┐
-//! │ call id  │ c  │ grant in bytes     │   c = 1: cancellation, and the grant is 0
-//! │ u32      │        u32              │   c = 0: the grant is at least 1
-//! └──────────┴────┴────────────────────┘
+//!  0             4                     8
+//! ┌─────────────┬─────────────────────┐
+//! │ call id or  │ value               │
+//! │ transfer id │ u32                 │
+//! └─────────────┴─────────────────────┘
 //! ```
+//!
+//! | value | about | meaning |
+//! | --- | --- | --- |
+//! | 1 to 2³¹ − 1 | a call | a window grant of so many bytes |
+//! | 0x8000_0000 | a call | a cancellation |
+//! | 0xa000_0000 + n | a long message | the receiver has fetched the next n segments, n ≥ 1 |
+//! | 0xc000_0000 | a long message | the receiver has taken memory for all of it |
+//! | 0xe000_0000 | a long message | the receiver wants no more of it, and reads none of it any more |
+//!
+//! The last three need version 4.
 
-use super::{CallId, FrameError};
+use super::{CallId, FrameError, TransferId};
 
 /// Length of an entry in bytes.
 pub const ENTRY_LEN: usize = 8;
 
 const CANCEL: u32 = 1 << 31;
+const FETCHED: u32 = 0xa000_0000;
+const ACCEPTED: u32 = 0xc000_0000;
+const STOPPED: u32 = 0xe000_0000;
 
 /// An entry of a control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ControlEntry {
-    /// The call that the entry is about.
+    /// The call that the entry is about; or the long message, as `TransferId` with the same bits.
     pub call: CallId,
     /// What the sender requests.
     pub request: ControlRequest,
@@ -32,23 +45,61 @@ pub enum ControlRequest {
     /// The receiver may send this many more bytes of the call's messages: from 1 to
     /// [`ControlEntry::MAX_GRANT`].
     Grant(u32),
+    /// The receiver of a long message has fetched this many more of its segments: from 1 to
+    /// [`ControlEntry::MAX_FETCHED`].
+    Fetched(u32),
+    /// The receiver of a long message has taken memory for all of it.
+    Accepted,
+    /// The receiver of a long message wants no more of it, and does not read its segments any more.
+    Stopped,
 }
 
 impl ControlEntry {
     /// The largest grant of one entry.
     pub const MAX_GRANT: u32 = CANCEL - 1;
 
+    /// The most segments of one entry.
+    pub const MAX_FETCHED: u32 = ACCEPTED - FETCHED - 1;
+
+    /// Creates an entry about a long message.
+    #[must_use]
+    pub fn of_transfer(transfer: TransferId, request: ControlRequest) -> Self {
+        let call = CallId(transfer.0);
+        Self { call, request }
+    }
+
+    /// Returns the long message that the entry is about, if it is about one.
+    #[must_use]
+    pub fn transfer(self) -> Option<TransferId> {
+        match self.request {
+            ControlRequest::Cancel | ControlRequest::Grant(_) => None,
+            ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
+                Some(TransferId(self.call.0))
+            }
+        }
+    }
+
     /// Encodes the entry.
     #[must_use]
     pub fn encode(self) -> [u8; ENTRY_LEN] {
-        let value = match self.request {
+        (u64::from(self.call.0) | u64::from(self.value()) << 32).to_le_bytes()
+    }
+
+    /// Returns the value, as encoded.
+    pub(crate) fn value(self) -> u32 {
+        match self.request {
             ControlRequest::Cancel => CANCEL,
             ControlRequest::Grant(bytes) => {
                 debug_assert!((1..=Self::MAX_GRANT).contains(&bytes));
                 bytes & Self::MAX_GRANT
             }
-        };
-        (u64::from(self.call.0) | u64::from(value) << 32).to_le_bytes()
+            ControlRequest::Fetched(segments) => {
+                debug_assert!((1..=Self::MAX_FETCHED).contains(&segments));
+                FETCHED | segments & Self::MAX_FETCHED
+            }
+            ControlRequest::Accepted => ACCEPTED,
+            ControlRequest::Stopped => STOPPED,
+        }
     }
 
     fn parse(bytes: [u8; ENTRY_LEN]) -> Result<Self, FrameError> {
@@ -57,6 +108,9 @@ impl ControlEntry {
         let request = match value {
             CANCEL => ControlRequest::Cancel,
             1..=Self::MAX_GRANT => ControlRequest::Grant(value),
+            ACCEPTED => ControlRequest::Accepted,
+            STOPPED => ControlRequest::Stopped,
+            _ if value > FETCHED && value < ACCEPTED => ControlRequest::Fetched(value - FETCHED),
             _ => return Err(FrameError::ControlValue { value }),
         };
         let call = CallId(bits as u32);

@@ -10,7 +10,7 @@ mod refusals;
 mod send_queue;
 
 use rpc_core::transport::FabricError;
-use rpc_core::{FRAME_OVERHEAD, Intents, Keepalive, Limits};
+use rpc_core::{FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, Limits, SLOT_MESSAGE_LEN};
 
 use self::arithmetic::largest;
 use self::receives::{Budget, Receives};
@@ -24,6 +24,9 @@ use crate::verbs::DeviceAttributes;
 /// `None` means that the number is derived. The transport's [`Limits`] print the resulting numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizing {
+    /// Bytes of a message that fit a slot. Longer messages travel in pieces. Default: 4096, or
+    /// [`Intents::max_message_len`] if that is less.
+    pub slot_message_len: Option<usize>,
     /// Number of receives kept posted in a poller's shared receive queue.
     pub receives_posted: Option<u32>,
     /// Number of receives held by the async-event thread.
@@ -72,7 +75,7 @@ impl Plan {
     ) -> Result<Self, FabricError> {
         let connections = at_least_one("connections", intents.connections)?;
         let max_in_flight = at_least_one("max_in_flight", intents.max_in_flight)?;
-        let slot_len = slot_len(intents.max_message_len)?;
+        let slot_len = slot_len(intents.max_message_len, sizing)?;
         let send_queue = SendQueue::choose(max_in_flight, sizing)?;
         let budget = Budget::new(device, intents, slot_len, sizing, attributes)?;
         let receives = budget.receives(intents.max_message_len)?;
@@ -95,6 +98,14 @@ impl Plan {
             limits: Limits {
                 device: device.to_owned(),
                 address: String::new(),
+                max_message_len: intents.max_message_len,
+                max_send_message_len: intents.max_send_message_len.min(LONGEST_MESSAGE),
+                message_memory: intents.message_memory,
+                connection_memory: (intents.message_memory / 4).max(intents.max_message_len as u64),
+                waits_for_memory: intents.waits_for_memory,
+                piece_len: slot_len,
+                read_depth: 0,
+                long_messages: "fragments".to_owned(),
                 slot_len,
                 max_inline_len: max_inline_len.min(slot_len),
                 receives_posted: posted,
@@ -140,12 +151,24 @@ impl Plan {
     }
 }
 
-/// Returns the length of the slots for messages of up to `max_message_len` bytes.
-fn slot_len(max_message_len: usize) -> Result<usize, FabricError> {
+/// Returns the length of the slots if messages have up to `max_message_len` bytes. Longer messages
+/// than fit a slot travel in pieces.
+fn slot_len(max_message_len: usize, sizing: &Sizing) -> Result<usize, FabricError> {
     if max_message_len == 0 {
         return Err(does_not_fit("max_message_len", 0, "it must be at least 1"));
     }
-    max_message_len
+    if max_message_len > LONGEST_MESSAGE {
+        let reason = format!("a message has at most {LONGEST_MESSAGE} bytes");
+        return Err(does_not_fit(
+            "max_message_len",
+            max_message_len as u64,
+            reason,
+        ));
+    }
+    let message_len = sizing.slot_message_len.unwrap_or(SLOT_MESSAGE_LEN);
+    message_len
+        .max(1)
+        .min(max_message_len)
         .checked_add(FRAME_OVERHEAD)
         .and_then(|len| len.checked_next_multiple_of(SLOT_ALIGN))
         .ok_or_else(|| does_not_fit("max_message_len", usize::MAX as u64, "it is too long"))

@@ -315,7 +315,7 @@ proptest! {
             prop_assert!(limits.signal_interval * 2 <= limits.send_queue_depth);
             prop_assert!(limits.send_queue_depth >= max_in_flight + 2);
             prop_assert!(limits.slot_len % 64 == 0);
-            prop_assert!(limits.max_message_len() >= max_message_len);
+            prop_assert!(limits.slot_message_len() >= max_message_len.min(rpc_core::SLOT_MESSAGE_LEN));
             prop_assert!(plan.poll_batch >= 1 && plan.refill_batch >= 1);
             prop_assert!(limits.registered_len() as u64 <= max_memory.unwrap_or(u64::MAX));
             // Required so that no burst empties the queue; see `receive_queue`.

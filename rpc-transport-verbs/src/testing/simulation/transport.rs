@@ -11,8 +11,9 @@ use std::time::Duration;
 use rpc_core::Limits;
 use rpc_core::testing::Clock;
 use rpc_core::transport::{
-    Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
-    PeerClock, ReserveError, SendError, SlotsByState, Transport,
+    Admission, AllocateError, Chunks, ConnectError, Connected, ConnectionId, CounterReader,
+    Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages,
+    MemoryByOwner, PeerClock, RemoteSegment, ReserveError, SendError, SlotsByState, Transport,
 };
 
 use super::clocks::Measurement;
@@ -192,6 +193,7 @@ impl Transport for SimulatedTransport {
     type SendBuf = SendBuf;
     type RecvBuf = RecvBuf;
     type Dialed = DialRequest;
+    type Memory = <VerbsTransport as Transport>::Memory;
 
     fn limits(&self) -> &Limits {
         self.verbs.limits()
@@ -253,6 +255,50 @@ impl Transport for SimulatedTransport {
 
     fn longest_frame(&self, connection: ConnectionId) -> usize {
         self.verbs.longest_frame(connection)
+    }
+
+    fn long_messages(&self, connection: ConnectionId) -> LongMessages {
+        self.verbs.long_messages(connection)
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<Self::Memory, AllocateError> {
+        self.verbs.allocate(len)
+    }
+
+    fn memory_by_owner(&self) -> MemoryByOwner {
+        self.verbs.memory_by_owner()
+    }
+
+    fn expose(
+        &mut self,
+        connection: ConnectionId,
+        message: &mut Chunks,
+    ) -> Result<Exposed, ExposeError> {
+        self.verbs.expose(connection, message)
+    }
+
+    fn conceal(&mut self, exposed: ExposureKey) {
+        self.verbs.conceal(exposed);
+    }
+
+    fn begin_fetch(
+        &mut self,
+        connection: ConnectionId,
+        memory: Self::Memory,
+    ) -> Result<FetchKey, Self::Memory> {
+        self.verbs.begin_fetch(connection, memory)
+    }
+
+    fn fetch(&mut self, fetch: FetchKey, segment: RemoteSegment, at: usize) {
+        self.verbs.fetch(fetch, segment, at);
+    }
+
+    fn finish_fetch(&mut self, fetch: FetchKey) -> Option<Self::Memory> {
+        self.verbs.finish_fetch(fetch)
+    }
+
+    fn cancel_fetch(&mut self, fetch: FetchKey) {
+        self.verbs.cancel_fetch(fetch);
     }
 
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {

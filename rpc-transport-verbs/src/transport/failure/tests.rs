@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rpc_core::testing::Clock;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric, PeerClock,
-    ReserveError, SendError, SlotsByState, Transport,
+    AllocateError, ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric,
+    HeapMemory, PeerClock, ReserveError, SendError, SlotsByState, Transport,
 };
 use rpc_core::{
     Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
@@ -58,6 +58,7 @@ impl Transport for Breakable {
     type SendBuf = SendBuf;
     type RecvBuf = RecvBuf;
     type Dialed = Dialed;
+    type Memory = HeapMemory;
 
     fn limits(&self) -> &Limits {
         self.transport.limits()
@@ -111,6 +112,10 @@ impl Transport for Breakable {
     fn release(&mut self, buf: RecvBuf) {
         self.transport.release(buf);
     }
+    fn allocate(&mut self, len: usize) -> Result<HeapMemory, AllocateError> {
+        Ok(HeapMemory::new(len))
+    }
+
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {
         self.transport.peer_clock(connection)
     }

@@ -247,10 +247,10 @@ impl Side {
 }
 
 fn takes_credit(header: &FrameHeader) -> bool {
-    match header.kind {
-        FrameKind::Request | FrameKind::Message => true,
+    match header.kind.short() {
+        FrameKind::Request | FrameKind::Message | FrameKind::Continuation => true,
         FrameKind::Response => header.flags.contains(Flags::STREAM),
-        FrameKind::Control | FrameKind::Acknowledgement => false,
+        _ => false,
     }
 }
 
