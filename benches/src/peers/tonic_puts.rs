@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -22,7 +24,6 @@ use crate::bandwidth::pattern::{payload, word_of_each_line};
 use crate::bandwidth::puts::{puts_in_a_turn, unrecorded_puts};
 use crate::cores::Cores;
 use crate::slices::{Side, Stopwatch};
-use crate::task_set::TaskSet;
 
 const PUT: &str = "/verbline.bulk.Bulk/Put";
 
@@ -73,7 +74,7 @@ impl TonicPuts {
             all(client, &self.payload, at_a_time, at_a_time).await?;
             let start = Instant::now();
             all(client, &self.payload, puts, at_a_time).await?;
-            Ok::<_, Status>(start)
+            Outcome::Ok(start)
         })?;
         let elapsed = start.elapsed();
         server.pause()?;
@@ -81,25 +82,31 @@ impl TonicPuts {
     }
 }
 
+/// Makes puts in as many tasks of the runtime as puts are in flight.
 async fn all(
     client: &Grpc<Channel>,
     payload: &Bytes,
     puts: usize,
     at_a_time: usize,
-) -> Result<(), Status> {
-    let left = std::cell::Cell::new(puts);
-    let failure = std::cell::RefCell::new(None);
-    let workers = (0..at_a_time).map(|_| async {
-        let mut client = client.clone();
-        while left.get() > 0 && failure.borrow().is_none() {
-            left.set(left.get() - 1);
-            if let Err(status) = put(&mut client, payload).await {
-                failure.borrow_mut().get_or_insert(status);
-            }
-        }
-    });
-    TaskSet::new(workers).await;
-    failure.into_inner().map_or(Ok(()), Err)
+) -> Outcome<()> {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..at_a_time)
+        .map(|_| {
+            let (mut client, payload) = (client.clone(), payload.clone());
+            let begun = Arc::clone(&begun);
+            tokio::spawn(async move {
+                // Relaxed: all tasks run on one thread.
+                while begun.fetch_add(1, Ordering::Relaxed) < puts {
+                    put(&mut client, &payload).await?;
+                }
+                Ok::<_, Status>(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
 }
 
 async fn put(client: &mut Grpc<Channel>, payload: &Bytes) -> Result<(), Status> {

@@ -74,7 +74,9 @@ async fn put(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
         // fails, `send` fails as well, so the thread ends.
         let reading = thread::spawn(move || block_on(send_parts(header, file, parts)));
         let reply = blobs.put_parts(messages).await?;
-        reading.join().map_err(|_| "the reading thread panicked")??;
+        reading
+            .join()
+            .map_err(|_| "the reading thread panicked")??;
         (reply, "in parts")
     };
     let verb = if reply.into_inner().replaced {
