@@ -26,10 +26,10 @@ use rpc_transport_verbs::Device;
 use sha2::{Digest, Sha256};
 
 /// The longest blob that travels in one message, in bytes: the server's limit.
-const WHOLE_LEN: u64 = 56 << 10;
+const WHOLE_LEN: u64 = (4 << 20) - HEADER_LEN;
 
 /// Bytes of a part.
-const PART_LEN: usize = 32 << 10;
+const PART_LEN: usize = 1 << 20;
 
 /// Room in a message for the header and the lengths of the fields, in bytes.
 const HEADER_LEN: u64 = 1 << 10;
@@ -175,10 +175,7 @@ fn in_file(path: &Path) -> impl Fn(io::Error) -> String {
 }
 
 async fn run(arguments: Arguments) -> Outcome<()> {
-    let channel = Channel::builder(&Device::best()?, &arguments.address)
-        .max_message_len((WHOLE_LEN + HEADER_LEN) as usize)
-        .connect()
-        .await?;
+    let channel = Channel::connect(&Device::best()?, &arguments.address).await?;
     let blobs = BlobsClient::new(channel);
     match arguments.command {
         Command::Put { name, file } => put(&blobs, name, &file).await,
