@@ -56,8 +56,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 async fn put(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
     let mut file = File::open(path).map_err(in_file(path))?;
-    let mut digest = Sha256::new();
-    let len = io::copy(&mut file, &mut digest).map_err(in_file(path))?;
+    let (len, digest) = digest_of(&mut file).map_err(in_file(path))?;
     file.rewind().map_err(in_file(path))?;
     let sha256 = digest.finalize().to_vec().into();
     let header = Header { name, len, sha256 };
@@ -86,6 +85,20 @@ async fn put(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
     };
     println!("{verb} {text}, {how}");
     Ok(())
+}
+
+/// Reads a file to its end, and returns the number of its bytes and their digest.
+fn digest_of(file: &mut File) -> io::Result<(u64, Sha256)> {
+    let (mut len, mut digest) = (0, Sha256::new());
+    let mut piece = vec![0; PART_LEN];
+    loop {
+        let read = file.read(&mut piece)?;
+        if read == 0 {
+            return Ok((len, digest));
+        }
+        digest.update(&piece[..read]);
+        len += read as u64;
+    }
 }
 
 async fn send_parts(header: Header, mut file: File, mut parts: Sender<Part>) -> Outcome<()> {
