@@ -144,7 +144,7 @@ pub use call_error::{CallError, Cause, Execution};
 #[doc(inline)]
 pub use client::{Caller, LocalChannel};
 #[doc(inline)]
-pub use codec::{Codec, LengthChanged, ProstCodec};
+pub use codec::{Allocate, BY_REFERENCE_LEN, Chunks, Codec, Decoded, LengthChanged, ProstCodec};
 #[doc(inline)]
 pub use deadline::{CurrentDeadline, DeadlinePolicy};
 #[doc(inline)]

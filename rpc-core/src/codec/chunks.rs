@@ -1,33 +1,35 @@
-//! [`Chunks`]: an encoded message in parts.
+//! [`Chunks`]: an encoded message in parts, some of which may be the application's own bytes.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 
-/// An encoded message in parts, each of which is shared memory. Reading it takes bytes from its
-/// front.
+/// An encoded message in parts. The parts are taken from the front.
+///
+/// A part is either encoded bytes, or a reference: bytes that the message shares with the
+/// application, because a field of type `Bytes` was encoded without a copy.
 #[derive(Clone, Debug, Default)]
 pub struct Chunks {
-    parts: VecDeque<Bytes>,
+    /// None of them is empty.
+    parts: VecDeque<Part>,
     len: usize,
+    by_reference_len: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    bytes: Bytes,
+    by_reference: bool,
 }
 
 impl Chunks {
-    /// Creates an empty message.
+    /// Creates an encoded message of no bytes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a part.
-    pub fn push(&mut self, part: Bytes) {
-        if !part.is_empty() {
-            self.len += part.len();
-            self.parts.push_back(part);
-        }
-    }
-
-    /// Returns the number of bytes left.
+    /// Returns the length of the parts that are left, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -39,21 +41,62 @@ impl Chunks {
         self.len == 0
     }
 
-    /// Returns the first part.
+    /// Returns how many of the bytes that are left are references.
+    #[must_use]
+    pub fn by_reference_len(&self) -> usize {
+        self.by_reference_len
+    }
+
+    /// Appends encoded bytes.
+    pub fn push(&mut self, bytes: Bytes) {
+        self.push_part(bytes, false);
+    }
+
+    /// Appends bytes that the message shares with the application.
+    pub fn push_reference(&mut self, bytes: Bytes) {
+        self.push_part(bytes, true);
+    }
+
+    fn push_part(&mut self, bytes: Bytes, by_reference: bool) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.len += bytes.len();
+        if by_reference {
+            self.by_reference_len += bytes.len();
+        }
+        self.parts.push_back(Part {
+            bytes,
+            by_reference,
+        });
+    }
+
+    /// Returns the first part, which is not empty.
     #[must_use]
     pub fn front(&self) -> Option<&Bytes> {
-        self.parts.front()
+        self.parts.front().map(|part| &part.bytes)
+    }
+
+    /// Returns true if the first part is a reference.
+    #[must_use]
+    pub fn front_is_reference(&self) -> bool {
+        self.parts.front().is_some_and(|part| part.by_reference)
+    }
+
+    /// Takes the first `len` bytes as one `Bytes`. They are not copied if they are all in the first
+    /// part.
+    ///
+    /// # Panics
+    ///
+    /// Panics if fewer bytes are left.
+    pub fn split_to(&mut self, len: usize) -> Bytes {
+        self.copy_to_bytes(len)
     }
 
     /// Takes at most `most` bytes of the first part. Returns `None` if no bytes are left.
     pub fn take_front(&mut self, most: usize) -> Option<Bytes> {
-        let front = self.parts.front_mut()?;
-        let taken = front.split_to(most.min(front.len()));
-        self.len -= taken.len();
-        if front.is_empty() {
-            self.parts.pop_front();
-        }
-        Some(taken)
+        let len = self.front()?.len().min(most);
+        Some(self.copy_to_bytes(len))
     }
 }
 
@@ -71,36 +114,95 @@ impl Buf for Chunks {
     }
 
     fn chunk(&self) -> &[u8] {
-        self.parts.front().map_or(&[], |part| part)
+        self.front().map_or(&[], |front| front)
     }
 
-    /// # Panics
-    ///
-    /// Panics if fewer than `count` bytes are left.
     fn advance(&mut self, mut count: usize) {
-        assert!(count <= self.len, "fewer than {count} bytes are left");
+        assert!(count <= self.len, "{count} bytes of {}", self.len);
+        self.len -= count;
         while count > 0 {
-            let Some(taken) = self.take_front(count) else {
+            let Some(front) = self.parts.front_mut() else {
                 return;
             };
-            count -= taken.len();
+            let taken = count.min(front.bytes.len());
+            count -= taken;
+            if front.by_reference {
+                self.by_reference_len -= taken;
+            }
+            front.bytes.advance(taken);
+            if front.bytes.is_empty() {
+                self.parts.pop_front();
+            }
         }
     }
 
     fn copy_to_bytes(&mut self, len: usize) -> Bytes {
-        assert!(len <= self.len, "fewer than {len} bytes are left");
-        if let Some(front) = self.front()
-            && front.len() >= len
-        {
-            return self.take_front(len).unwrap_or_default();
+        assert!(len <= self.len, "{len} bytes of {}", self.len);
+        match self.front() {
+            Some(front) if len <= front.len() => {
+                let taken = front.slice(..len);
+                self.advance(len);
+                taken
+            }
+            _ => {
+                let mut taken = Vec::with_capacity(len);
+                while taken.len() < len {
+                    let wanted = len - taken.len();
+                    let chunk = self.chunk();
+                    let part = chunk.len().min(wanted);
+                    taken.extend_from_slice(&chunk[..part]);
+                    self.advance(part);
+                }
+                taken.into()
+            }
         }
-        let mut bytes = Vec::with_capacity(len);
-        while bytes.len() < len {
-            let Some(taken) = self.take_front(len - bytes.len()) else {
-                break;
-            };
-            bytes.extend_from_slice(&taken);
-        }
-        bytes.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks() -> Chunks {
+        let mut chunks = Chunks::new();
+        chunks.push(Bytes::from_static(b"ab"));
+        chunks.push(Bytes::new());
+        chunks.push_reference(Bytes::from_static(b"cde"));
+        chunks.push_reference(Bytes::new());
+        chunks.push(Bytes::from_static(b"f"));
+        chunks
+    }
+
+    #[test]
+    fn parts_are_taken_from_the_front() {
+        let mut chunks = chunks();
+        assert_eq!((chunks.len(), chunks.by_reference_len()), (6, 3));
+        assert!(!chunks.front_is_reference());
+        let first = chunks.front().unwrap().as_ptr();
+        assert_eq!(chunks.split_to(1).as_ptr(), first);
+        chunks.advance(1);
+        assert!(chunks.front_is_reference());
+        chunks.advance(1);
+        assert_eq!((chunks.len(), chunks.by_reference_len()), (3, 2));
+        assert_eq!(chunks.front(), Some(&Bytes::from_static(b"de")));
+        assert_eq!(chunks.split_to(3), "def");
+        assert!(chunks.is_empty() && chunks.front().is_none());
+        assert_eq!(chunks.by_reference_len(), 0);
+        assert_eq!(chunks.split_to(0), "");
+    }
+
+    #[test]
+    fn a_buf_yields_all_parts() {
+        let mut chunks = chunks();
+        let mut all = [0; 6];
+        chunks.copy_to_slice(&mut all);
+        assert_eq!(&all, b"abcdef");
+        assert_eq!(chunks.chunk(), b"");
+    }
+
+    #[test]
+    #[should_panic = "7 bytes of 6"]
+    fn no_more_than_all_bytes_are_taken() {
+        chunks().advance(7);
     }
 }

@@ -10,16 +10,18 @@
 
 mod chunks;
 pub mod field;
+mod memory;
 mod reader;
 mod writer;
 
 use std::error::Error;
 use std::fmt;
 
-use bytes::BufMut;
+use bytes::{BufMut, Bytes};
 use prost::{DecodeError, EncodeError, Message};
 
 pub use self::chunks::Chunks;
+pub use self::memory::{Allocate, MessageMemory};
 pub use self::reader::Reader;
 pub use self::writer::Writer;
 use self::writer::{BufWriter, SliceWriter};
@@ -47,12 +49,70 @@ pub trait Codec<M> {
     /// Returns an error if the buffer has too little room.
     fn encode_to(message: &M, out: &mut impl BufMut) -> Result<(), EncodeError>;
 
+    /// Encodes a message of `len` bytes, its [`encoded_len`](Self::encoded_len), in parts. A field
+    /// of type `Bytes` with at least [`BY_REFERENCE_LEN`] bytes may become a part without a copy.
+    /// The other bytes are written once, into memory from `allocate`, or into the heap's if that
+    /// returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the encoded message is longer or shorter than `len`.
+    fn encode_chunks(
+        message: &M,
+        len: usize,
+        allocate: Allocate<'_>,
+    ) -> Result<Chunks, LengthChanged> {
+        let mut chunks = Chunks::new();
+        match writer::allocate(len, allocate) {
+            Some(mut memory) => {
+                Self::encode(message, &mut memory.as_mut().as_mut()[..len])?;
+                chunks.push(memory.freeze(len));
+            }
+            None => {
+                let mut bytes = vec![0; len];
+                Self::encode(message, &mut bytes)?;
+                chunks.push(bytes.into());
+            }
+        }
+        Ok(chunks)
+    }
+
     /// Decodes a message.
     ///
     /// # Errors
     ///
     /// Returns an error if the bytes are not an encoded message.
     fn decode(bytes: &[u8]) -> Result<M, DecodeError>;
+
+    /// Decodes a message from memory that its fields may share: a field of type `Bytes` with at
+    /// least `share_from` bytes may become a slice of `bytes`. Shorter fields are copied, so that
+    /// they do not keep the memory of the whole message.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the bytes are not an encoded message.
+    fn decode_shared(bytes: &Bytes, share_from: usize) -> Result<Decoded<M>, DecodeError> {
+        let _ = share_from;
+        Ok(Decoded {
+            message: Self::decode(bytes)?,
+            copied_len: bytes.len(),
+        })
+    }
+}
+
+/// The length from which a field of type `Bytes` is encoded as a reference rather than copied.
+///
+/// A reference costs a part of its own: a reference count, and an element of a work request.
+pub const BY_REFERENCE_LEN: usize = 4096;
+
+/// A message that was decoded from shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded<M> {
+    /// The message.
+    pub message: M,
+    /// How many bytes were copied out of the memory into `bytes` and `string` fields. The whole
+    /// length if the codec cannot tell.
+    pub copied_len: usize,
 }
 
 /// The error of [`Codec::encode`]: the encoded message does not have the length of the buffer.

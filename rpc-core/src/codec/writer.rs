@@ -6,7 +6,7 @@ use std::mem;
 use bytes::{BufMut, Bytes};
 use prost::Message;
 
-use super::{GeneratedMessage, LengthChanged, encode_exactly};
+use super::{Allocate, GeneratedMessage, LengthChanged, MessageMemory, encode_exactly};
 
 /// Takes the parts of an encoded message in order.
 #[expect(
@@ -194,4 +194,11 @@ impl<B: BufMut> Writer for BufWriter<'_, B> {
         message.encode_raw(self.0);
         Ok(())
     }
+}
+
+/// Returns memory of at least `len` bytes from `allocate`, if there is some.
+pub(super) fn allocate(len: usize, allocate: Allocate<'_>) -> Option<Box<dyn MessageMemory>> {
+    let mut memory = if len == 0 { None } else { allocate(len) }?;
+    let enough = memory.as_mut().as_mut().len() >= len;
+    enough.then_some(memory)
 }

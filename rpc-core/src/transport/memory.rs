@@ -1,25 +1,8 @@
-//! [`MessageMemory`]: memory for one message, which its transport has registered.
+//! [`HeapMemory`]: memory for messages, for transports that register none.
 
 use bytes::Bytes;
 
-/// Exclusive memory for one message. Dropping it gives it back, on whatever thread.
-pub trait MessageMemory: AsMut<[u8]> + Send + 'static {
-    /// Copies `bytes` to offset `at`, past the caches where that is faster: the sender does not read
-    /// them again.
-    ///
-    /// # Panics
-    ///
-    /// Panics if they do not fit.
-    fn write(&mut self, at: usize, bytes: &[u8]);
-
-    /// Ends writing. The first `len` bytes can be shared; the memory goes back when the last of their
-    /// slices is dropped, on whatever thread.
-    ///
-    /// # Panics
-    ///
-    /// Panics if there are fewer than `len` bytes.
-    fn freeze(self: Box<Self>, len: usize) -> Bytes;
-}
+use crate::codec::MessageMemory;
 
 /// Memory of the heap, for transports that register none.
 #[derive(Debug)]

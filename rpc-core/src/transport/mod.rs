@@ -42,10 +42,10 @@ pub use self::long_messages::{
     AllocateError, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages, MemoryByOwner,
     RemoteSegment,
 };
-pub use self::memory::{HeapMemory, MessageMemory};
+pub use self::memory::HeapMemory;
 pub use self::peer_clock::PeerClock;
 pub use self::version_range::VersionRange;
-pub use crate::codec::Chunks;
+pub use crate::codec::{Chunks, MessageMemory};
 use crate::limits::{Intents, Limits};
 
 /// Identifies one connection of one transport for as long as the transport lives.

@@ -1,0 +1,27 @@
+//! [`MessageMemory`]: where the codec writes the parts of an encoded message that it copies.
+
+use bytes::Bytes;
+
+/// Memory for an encoded message: registered memory of a transport, which the device can read.
+///
+/// The slice has the requested length or is longer.
+pub trait MessageMemory: AsMut<[u8]> + Send + 'static {
+    /// Copies `bytes` to offset `at`. Goes past the caches where that is faster, so it suits long
+    /// slices; short ones are written to [`AsMut::as_mut`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the bytes extend past the end of the memory.
+    fn write(&mut self, at: usize, bytes: &[u8]);
+
+    /// Ends writing, and returns the first `len` bytes. The memory is given back when the last
+    /// reference to it is dropped.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the memory is shorter.
+    fn freeze(self: Box<Self>, len: usize) -> Bytes;
+}
+
+/// Returns memory for as many bytes, if there is some that serves better than the heap.
+pub type Allocate<'a> = &'a mut dyn FnMut(usize) -> Option<Box<dyn MessageMemory>>;
