@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::codec;
 use crate::status::{Code, Status};
 use crate::transport::{CloseReason, ConnectError};
 
@@ -153,6 +154,7 @@ impl CallError {
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
+            Cause::Undecodable(error) if codec::is_over_budget(error) => Code::ResourceExhausted,
             Cause::Undecodable(_) => Code::Internal,
         }
     }
@@ -267,6 +269,7 @@ impl From<CallError> for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::{Codec, ProstCodec};
 
     #[test]
     fn a_call_error_is_one_pointer_wide() {
@@ -294,6 +297,20 @@ mod tests {
         assert!(error.to_string().contains("max_message_len"), "{error}");
         assert!(error.to_string().contains("4096"), "{error}");
         assert_eq!(format!("{error:?}"), error.to_string());
+    }
+
+    #[test]
+    fn a_response_over_its_budget_exhausts_resources() {
+        // 500,000 empty fields of two bytes with a length.
+        let bytes = [10, 0].repeat(500_000);
+        let error = <ProstCodec as Codec<u64>>::decode(&bytes).unwrap_err();
+        let error = CallError::new(Cause::Undecodable(error), Execution::Answered);
+        assert_eq!(error.code(), Code::ResourceExhausted);
+        let expected = "the message of 1000000 bytes would take more than 8065536 bytes decoded";
+        assert!(error.to_string().ends_with(expected), "{error}");
+        let error = <ProstCodec as Codec<u64>>::decode(&[8]).unwrap_err();
+        let error = CallError::new(Cause::Undecodable(error), Execution::Answered);
+        assert_eq!(error.code(), Code::Internal);
     }
 
     #[test]

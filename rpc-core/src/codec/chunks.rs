@@ -83,6 +83,13 @@ impl Chunks {
         self.parts.front().is_some_and(|part| part.by_reference)
     }
 
+    /// Takes the first part, or its first `most` bytes if it is longer. Returns `None` if no bytes are
+    /// left.
+    pub fn take_front(&mut self, most: usize) -> Option<Bytes> {
+        let len = self.front()?.len().min(most);
+        Some(self.split_to(len))
+    }
+
     /// Takes the first `len` bytes as one `Bytes`. They are not copied if they are all in the first
     /// part.
     ///
@@ -91,12 +98,6 @@ impl Chunks {
     /// Panics if fewer bytes are left.
     pub fn split_to(&mut self, len: usize) -> Bytes {
         self.copy_to_bytes(len)
-    }
-
-    /// Takes at most `most` bytes of the first part. Returns `None` if no bytes are left.
-    pub fn take_front(&mut self, most: usize) -> Option<Bytes> {
-        let len = self.front()?.len().min(most);
-        Some(self.copy_to_bytes(len))
     }
 }
 

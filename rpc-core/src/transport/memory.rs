@@ -1,4 +1,4 @@
-//! [`HeapMemory`]: memory for messages, for transports that register none.
+//! [`HeapMemory`]: memory for a message, of a transport that registers none.
 
 use bytes::Bytes;
 

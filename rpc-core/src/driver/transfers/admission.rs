@@ -92,7 +92,8 @@ impl<T: Transport> State<T> {
         if used > 0 && used + u64::from(len) > cap {
             return Err(NoMemory::OfConnection);
         }
-        match self.transport.allocate(len as usize) {
+        let id = self.links[incoming.link.index()].id;
+        match self.transport.allocate_for(id, len as usize) {
             Ok(memory) => Ok(memory),
             Err(AllocateError::TooLong { .. }) => Err(NoMemory::Never),
             Err(_) => Err(NoMemory::OfPoller),
