@@ -72,7 +72,8 @@ pub enum Cause {
         /// The error of the latest attempt, or `None` if the channel is closed.
         latest: Option<Arc<ConnectError>>,
     },
-    /// The request does not fit in a slot.
+    /// The request is longer than what the connection can send: see `Intents::max_send_message_len`,
+    /// and the server's `max_message_len`.
     RequestTooLong {
         /// Bytes of the encoded message.
         message_len: usize,
@@ -85,6 +86,9 @@ pub enum Cause {
         /// `package.Service/Method`: the method's name between peers.
         path: &'static str,
     },
+    /// The server has answered, and this side does not receive the response, which is too long or for
+    /// which there is no memory.
+    NotReceived(Status),
     /// The response does not decode as the method's response type.
     Undecodable(prost::DecodeError),
 }
@@ -144,7 +148,7 @@ impl CallError {
     #[must_use]
     pub fn code(&self) -> Code {
         match &self.0.cause {
-            Cause::Remote(status) => status.code(),
+            Cause::Remote(status) | Cause::NotReceived(status) => status.code(),
             Cause::DeadlineExceeded => Code::DeadlineExceeded,
             Cause::Cancelled => Code::Cancelled,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
@@ -205,8 +209,8 @@ impl fmt::Display for CallError {
             Cause::RequestTooLong { message_len, limit } => write!(
                 f,
                 "{}: the request's message of {message_len} bytes exceeds the limit of {limit} bytes, the \
-                 smaller of both sides' limits: raise `max_message_len` on the client and on the \
-                 server; the call {verb}",
+                 smaller of both sides' limits: raise `max_send_message_len` on the client and \
+                 `max_message_len` on the server; the call {verb}",
                 self.code()
             ),
             Cause::Unimplemented { path } => write!(
@@ -214,6 +218,9 @@ impl fmt::Display for CallError {
                 "{}: the server has no method {path}; the call was never sent",
                 self.code()
             ),
+            Cause::NotReceived(status) => {
+                write!(f, "{status}; the server has answered the call")
+            }
             Cause::Undecodable(error) => {
                 write!(f, "{}: cannot decode the response: {error}", self.code())
             }

@@ -42,7 +42,11 @@ impl<Q: Codec<Req>, Req> Input for Message<Q, Req> {
     #[inline(always)]
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
-        let message = Q::decode(request.message).map_err(|error| undecodable_message(&error))?;
+        let message = match request.shared {
+            None => Q::decode(request.message),
+            Some(shared) => shared.decode::<Q, Req>(),
+        };
+        let message = message.map_err(|error| undecodable_message(&error))?;
         Ok(Request::received(message, metadata, request.deadline))
     }
 }
