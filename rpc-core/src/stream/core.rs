@@ -268,13 +268,13 @@ impl StreamCore {
         wake_all(wakers.into_iter().flatten());
     }
 
-    /// Ends a call that no driver has, and wakes whoever waits for it.
+    /// Ends a call that no driver has, and wakes the tasks that wait for it.
     pub(crate) fn end(&self, end: StreamEnd) {
         let wakers = self.lock().end(end);
         wake_all(wakers.into_iter().flatten());
     }
 
-    /// Discards what has arrived and what will arrive, because nobody reads it.
+    /// Discards the messages that have arrived and those that will arrive: their reader is gone.
     pub(crate) fn discard(&self) {
         let mut state = self.lock();
         let left = state.inbound.discard();

@@ -264,7 +264,7 @@ impl<T> Streaming<T> {
         error
     }
 
-    /// Tells the driver that nobody reads any more.
+    /// Tells the driver that the application reads no more messages.
     fn abandon(&self) {
         match self.side {
             Side::Client => self.core.cancel(),
