@@ -14,7 +14,7 @@ use prost::{DecodeError, EncodeError};
 
 use super::batch::{Decode, MessageForm};
 use super::core::{SignalQueue, StreamCore};
-use super::inbound::StreamEnd;
+use super::inbound::{ResponseBody, StreamEnd};
 use super::outbound::StreamSizes;
 use crate::codec::{Codec, LengthChanged};
 use crate::protocol::frame::ResponseHead;
@@ -48,7 +48,7 @@ impl Codec<Vec<u8>> for Bytes {
     }
 }
 
-pub(super) const DECODE: Decode<Vec<u8>> = Bytes::decode;
+pub(super) const DECODE: Decode<Vec<u8>> = Decode::with::<Bytes>();
 
 /// The streams that have signalled.
 #[derive(Debug, Default)]
@@ -140,6 +140,7 @@ impl Wire {
                 inbound_window: window,
                 outbound_window: window,
                 coalesces,
+                longest_message: frame_room,
             },
             has_work: [true; 2],
             frames: [0; 2],
@@ -246,6 +247,7 @@ impl Wire {
             pushback_us: 0,
         };
         let body = body.to_vec();
+        let body = ResponseBody::Short(body);
         let wakers = self.ends[0].lock().end(StreamEnd::Response { head, body });
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
