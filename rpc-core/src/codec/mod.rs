@@ -11,6 +11,7 @@
 mod chunks;
 pub mod field;
 mod memory;
+mod message_buf;
 mod reader;
 mod writer;
 
@@ -22,6 +23,7 @@ use prost::{DecodeError, EncodeError, Message};
 
 pub use self::chunks::Chunks;
 pub use self::memory::{Allocate, MessageMemory};
+pub use self::message_buf::MessageBuf;
 pub use self::reader::Reader;
 pub use self::writer::Writer;
 use self::writer::{BufWriter, SliceWriter};
