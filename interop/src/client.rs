@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rpc_core::transport::{ConnectError, FabricError};
 use rpc_core::{
-    CallError, Caller, Channel, ChannelError, Code, LocalChannel, LocalPoller,
-    MetadataError, Request, SendError, Stats,
+    CallError, Caller, Channel, ChannelError, Code, LocalChannel, LocalPoller, MetadataError,
+    Request, SendError, Stats,
 };
 use rpc_transport_verbs::Device;
 

@@ -281,13 +281,19 @@ impl StreamCore {
         let mut state = self.lock();
         state.is_cancelled = true;
         let wakers = state.end(StreamEnd::Failed(error));
+        let left = state.outbound.take_left();
         self.unlock(state, true);
+        drop(left);
         wake_all(wakers.into_iter().flatten());
     }
 
     /// Ends a call that no driver has, and wakes the tasks that wait for it.
     pub(crate) fn end(&self, end: StreamEnd) {
-        let wakers = self.lock().end(end);
+        let mut state = self.lock();
+        let wakers = state.end(end);
+        let left = state.outbound.take_left();
+        drop(state);
+        drop(left);
         wake_all(wakers.into_iter().flatten());
     }
 

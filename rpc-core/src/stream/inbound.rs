@@ -110,6 +110,8 @@ pub(crate) struct Inbound {
     end: Option<StreamEnd>,
     has_ended: bool,
     is_discarded: bool,
+    /// A message was dropped before it was complete, so that no further one may be read.
+    is_cut: bool,
     /// The task that waits for messages.
     pub(super) reader: Option<Waker>,
     /// The reader waits. The waker stays when it has been woken, for the next time.
@@ -160,7 +162,7 @@ impl Inbound {
             MessageForm::Batch => body.len(),
         };
         self.window.consume(len)?;
-        if self.is_discarded || self.has_ended {
+        if self.is_discarded | self.is_cut | self.has_ended {
             self.window.owed += len as u32;
             return Ok(());
         }
@@ -179,7 +181,7 @@ impl Inbound {
     pub(crate) fn receive_long(&mut self, transfer: u32) -> Result<bool, WindowExceeded> {
         self.has_begun = true;
         self.window.consume(LONG_MESSAGE_CHARGE as usize)?;
-        if self.is_discarded || self.has_ended {
+        if self.is_discarded | self.is_cut | self.has_ended {
             self.window.owed += LONG_MESSAGE_CHARGE;
             return Ok(false);
         }
@@ -214,10 +216,14 @@ impl Inbound {
         }
     }
 
-    /// Returns true if a long message is under way, so that the reader cannot get all that has
-    /// arrived.
-    pub(crate) fn awaits_long(&self) -> bool {
-        self.long.iter().any(|long| long.message.is_none())
+    /// Drops a long message that its sender has given up, and all that is behind it: only the end
+    /// follows.
+    pub(crate) fn cut(&mut self, transfer: u32) {
+        let position = self.long.iter().position(|long| long.transfer == transfer);
+        if let Some(position) = position {
+            self.long.truncate(position);
+            self.is_cut = true;
+        }
     }
 
     /// Keeps the server's initial metadata.

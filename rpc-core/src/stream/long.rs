@@ -1,5 +1,8 @@
 //! Long messages of a stream: those that do not fit in a frame.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use bytes::Bytes;
 
 /// Bytes of a stream's window that a long message takes, whatever its length: the memory for messages
@@ -16,4 +19,6 @@ pub(crate) struct ReceivedLong {
     pub(crate) message: Bytes,
     /// The length from which its fields share its memory.
     pub(crate) share_from: usize,
+    /// Counts the bytes that are copied out of it.
+    pub(crate) copied_in: Arc<AtomicU64>,
 }

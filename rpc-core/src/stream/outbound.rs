@@ -106,6 +106,8 @@ pub(crate) struct Outbound {
     is_closed: bool,
     has_sent_close: bool,
     has_ended: bool,
+    /// Long messages that were not sent before the end.
+    left: Vec<Chunks>,
     /// The task that waits for room.
     pub(super) sender: Option<Waker>,
 }
@@ -191,7 +193,11 @@ impl Outbound {
     /// Ends this direction: what waits is discarded. Returns the waker of the sender.
     pub(super) fn end(&mut self) -> Option<Waker> {
         self.has_ended = true;
-        self.chunks = VecDeque::new();
+        let left = mem::take(&mut self.chunks).into_iter();
+        self.left.extend(left.filter_map(|chunk| match chunk {
+            Chunk::Batch { .. } => None,
+            Chunk::Long(message) => Some(message),
+        }));
         self.spare = Vec::new();
         self.queued = 0;
         self.metadata = None;
@@ -270,11 +276,9 @@ impl Outbound {
         }
     }
 
-    /// Takes the long message of the next frame, which is then sent.
-    pub(crate) fn take_long(&mut self, frame: &NextFrame) -> Option<Chunks> {
-        let Some(Chunk::Long(_)) = self.chunks.front() else {
-            return None;
-        };
+    /// Takes the long message of the next frame, to send it.
+    pub(crate) fn take_long(&mut self) -> Option<(NextFrame, Chunks)> {
+        let frame = self.next_frame().filter(|frame| frame.is_long)?;
         let Some(Chunk::Long(message)) = self.chunks.pop_front() else {
             return None;
         };
@@ -283,7 +287,24 @@ impl Outbound {
         self.has_sent_close |= frame.is_last;
         self.window -= LONG_MESSAGE_CHARGE;
         self.queued -= self.capacity();
-        Some(message)
+        Some((frame, message))
+    }
+
+    /// Reverts [`take_long`](Self::take_long) for a message that cannot be sent yet.
+    pub(crate) fn put_back(&mut self, frame: NextFrame, message: Chunks) {
+        if self.has_ended {
+            return self.left.push(message);
+        }
+        self.has_sent_close &= !frame.is_last;
+        self.window += LONG_MESSAGE_CHARGE;
+        self.queued += self.capacity();
+        self.chunks.push_front(Chunk::Long(message));
+    }
+
+    /// Takes the long messages that were not sent, when the call has ended. Their parts may be the
+    /// application's, so they are dropped while nothing is locked or borrowed.
+    pub(crate) fn take_left(&mut self) -> Vec<Chunks> {
+        mem::take(&mut self.left)
     }
 
     /// Takes the waker of a sender that waits for room, if half of the room is free.

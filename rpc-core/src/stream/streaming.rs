@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -221,6 +222,9 @@ impl<T> Streaming<T> {
 
     fn decode_long(&self, long: &ReceivedLong) -> Result<T, DecodeError> {
         let decoded = (self.decode.shared)(&long.message, long.share_from)?;
+        let copied = decoded.copied_len as u64;
+        // The count publishes nothing else.
+        long.copied_in.fetch_add(copied, Ordering::Relaxed);
         Ok(decoded.message)
     }
 
