@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use rpc_transport_verbs::verbs::{
     Access, AsyncEvent, Binding, CompletionStatus as C, Elements, ExposedMemory, MemoryWindow,
     QpState, QueuePairConfig, ReadExecution, ReceiveRequest, RemoteEndpoint, RemoteKey,
-    RemoteMemory, RtrAttributes, RtsAttributes, SoftOptions, WindowType, WorkCompletion,
-    WorkRequest,
+    RemoteMemory, RtrAttributes, RtsAttributes, SoftOptions, WindowType, WorkRequest,
 };
 use verbs_side::{HANG, Plan, Side, address, rtr, rts, soft_options};
 
@@ -149,12 +148,6 @@ fn run(side: &mut Side, request: WorkRequest) -> C {
     next(side).0
 }
 
-fn poll(side: &mut Side) -> Option<WorkCompletion> {
-    let mut completions = Vec::new();
-    side.cq.poll(&mut completions, 1).unwrap();
-    completions.pop()
-}
-
 /// Waits for the next completion of the send queue. Returns its status and length.
 fn next(side: &mut Side) -> (C, usize) {
     next_after(side, thread::yield_now)
@@ -163,7 +156,9 @@ fn next(side: &mut Side) -> (C, usize) {
 fn next_after(side: &mut Side, mut pause: impl FnMut()) -> (C, usize) {
     let start = Instant::now();
     loop {
-        if let Some(completion) = poll(side) {
+        let mut completions = Vec::new();
+        side.cq.poll(&mut completions, 1).unwrap();
+        if let Some(completion) = completions.pop() {
             let ended = (completion.status(), completion.byte_len());
             side.qp.complete_send(completion, &mut drop).unwrap();
             return ended;
