@@ -37,7 +37,7 @@ pub(crate) struct Domain {
 
 impl Domain {
     pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> io::Result<Arc<Self>> {
-        let notes = SharedMemory::for_readers("verbline-notes", size_of::<ContextNotes>())?;
+        let notes = SharedMemory::for_readers("verbline-note", size_of::<ContextNotes>())?;
         let events = Arc::new(EventQueue::default());
         let state = State::new(mapped(notes.mapping)?, Arc::clone(&events), options);
         let domain = Arc::new(Self {
