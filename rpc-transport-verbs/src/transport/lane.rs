@@ -26,7 +26,7 @@ use crate::transport::connection::{Connection, Connections, Phase};
 use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCounters};
 use crate::transport::events::EventThread;
 use crate::transport::liveness_socket::LivenessSocket;
-use crate::transport::long_messages::LongMessages;
+use crate::transport::long_messages::state::LongMessages;
 use crate::transport::notices::{LivenessKey, NoticeReceiver, NoticeSender};
 use crate::transport::peer_clock::{PeerClockCell, monotonic_us};
 use crate::transport::pending::Pending;

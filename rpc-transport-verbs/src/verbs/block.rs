@@ -1,15 +1,13 @@
 //! Blocks: pieces of a region that peers may be let read, each an exclusive token for its bytes.
 
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::element::Element;
 use super::exposed_memory::ExposedMemory;
 use super::memory_window::Binding;
 use super::protection_domain::ProtectionDomain;
 use super::types::access::Access;
-use super::types::keys::RemoteKey;
+use super::types::keys::{LocalKey, RemoteKey};
 use super::types::verbs_error::VerbsError;
 
 /// A region that is divided into [`Block`]s. No peer can write it: it has no remote rights, or the
@@ -36,11 +34,6 @@ pub(crate) struct Block {
 unsafe impl Send for Block {}
 // SAFETY: a shared block only permits reading its bytes.
 unsafe impl Sync for Block {}
-
-/// A block that READs fill. Nobody can access its bytes until all requests that name it have
-/// completed or their queue pair is gone.
-#[derive(Debug)]
-pub(crate) struct Destination(Arc<Block>);
 
 impl ProtectionDomain {
     /// Registers a region of `count` blocks of `block_len` bytes each, and returns them in the order
@@ -104,6 +97,16 @@ impl Block {
         &self.region
     }
 
+    /// Returns a pointer to the first byte, for the device.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Returns the region's key for local work requests.
+    pub(super) fn local_key(&self) -> LocalKey {
+        self.region.memory.local_key()
+    }
+
     /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.start.as_ptr().addr()
@@ -130,31 +133,5 @@ impl AsMut<[u8]> for Block {
         // token for them. A peer that still reads them sees old or new bytes, through its own
         // mapping or through its device.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Destination {
-    /// Gives a block up to the READs that will name it.
-    pub(crate) fn new(block: Block) -> Self {
-        Self(Arc::new(block))
-    }
-
-    /// Makes an element of the bytes of `range`, for an RDMA READ. The request shares ownership of
-    /// the block until it has completed. Returns `None` if the block has no such bytes.
-    pub(crate) fn element(&self, range: Range<usize>) -> Option<Element> {
-        let block = &self.0;
-        if range.start > range.end || range.end > block.len {
-            return None;
-        }
-        let len = u32::try_from(range.len()).ok()?;
-        // SAFETY: the range is inside the block, as was just checked.
-        let start = unsafe { block.start.add(range.start) };
-        let key = block.region.memory.local_key();
-        Some(Element::of_block(Arc::clone(block), start, len, key))
-    }
-
-    /// Returns the block, if no request names it.
-    pub(crate) fn into_block(self) -> Result<Block, Self> {
-        Arc::try_unwrap(self.0).map_err(Self)
     }
 }

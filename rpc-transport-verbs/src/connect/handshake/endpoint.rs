@@ -238,7 +238,7 @@ pub(crate) mod tests {
             qp_number: 17,
             psn: 0x00ab_cdef,
             lid: 0,
-            read_depth: 16,
+            read_depth: 0,
         }
     }
 
@@ -249,6 +249,7 @@ pub(crate) mod tests {
         let infiniband = Endpoint {
             kind: INFINIBAND.to_owned(),
             lid: 0xc0de,
+            read_depth: 16,
             ..sample()
         };
         let sent = messages::Endpoint::from(infiniband.clone());

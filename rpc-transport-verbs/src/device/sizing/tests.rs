@@ -115,7 +115,7 @@ fn what_does_not_fit_names_the_setting_and_the_limit() {
     let cases: [(&str, &str, Change); 8] = [
         ("connections", "at least 1", |i, _, _| i.connections = 0),
         ("max_in_flight", "at least 1", |i, _, _| i.max_in_flight = 0),
-        ("max_message_len", "too long", |i, _, _| {
+        ("max_message_len", "has at most", |i, _, _| {
             i.max_message_len = usize::MAX
         }),
         ("connections", "device has 8", |_, _, d| d.max_qp = 8),
@@ -338,7 +338,7 @@ fn a_poller_makes_do_with_the_memory_that_it_may_register_or_says_what_it_needs(
         panic!("another error");
     };
     assert!(
-        reason.contains("64 connections, with messages of up to 4096 bytes"),
+        reason.contains("64 connections, with messages of up to 4194304 bytes"),
         "{reason}"
     );
     // The amount in the message is sufficient, and one byte less is not.

@@ -2,49 +2,19 @@
 
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use rpc_core::transport::{
     Chunks, ConnectionId, ExposeError, Exposed, ExposureKey, MessageMemory, RemoteSegment,
 };
 
-use super::message_buf::MessageBuf;
 use super::one_sided::Request;
+use super::state::{Exposure, Memory};
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
-use crate::verbs::{BlockRegion, MemoryWindow, RemoteKey, WorkRequest};
-
-/// The shortest chunk of a message that is exposed where it lies, unless it is the rest of the
-/// message. Copying a shorter one costs less than its window.
-const MIN_REFERENCE_LEN: usize = 4096;
+use crate::verbs::{BlockRegion, MemoryWindow, WorkRequest};
 
 /// The longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;
-
-/// A piece of a message that the connection's peer may read.
-#[derive(Debug)]
-pub(super) struct Exposure {
-    connection: ConnectionId,
-    memory: Memory,
-    /// The window and its key. `None` if peers are trusted with the key of the whole region.
-    window: Option<(MemoryWindow, RemoteKey)>,
-    is_concealed: bool,
-}
-
-/// The memory of a piece, which is kept while the piece is exposed.
-#[derive(Debug)]
-enum Memory {
-    Copied(MessageBuf),
-    Shared(Bytes),
-}
-
-impl Memory {
-    fn bytes(&self) -> u64 {
-        match self {
-            Self::Copied(buf) => buf.block_len() as u64,
-            Self::Shared(bytes) => bytes.len() as u64,
-        }
-    }
-}
 
 impl Lane {
     /// Lets the connection's peer read the next piece of `message`.
@@ -247,15 +217,4 @@ struct Piece {
     address: usize,
     len: usize,
     memory: Memory,
-}
-
-impl super::LongMessages {
-    /// Returns the region in which the message's first chunk lies, if it is to be exposed there.
-    fn region_of_front(&self, message: &Chunks) -> Option<Arc<BlockRegion>> {
-        let front = message.front()?;
-        if front.len() < MIN_REFERENCE_LEN && front.len() < message.len() {
-            return None;
-        }
-        self.pool.region_of(front)
-    }
 }

@@ -7,46 +7,12 @@ use std::collections::VecDeque;
 
 use rpc_core::transport::{ConnectionId, Event, FetchKey, RemoteSegment};
 
-use super::message_buf::{MessageBuf, WithoutBlock};
+use super::message_buf::MessageBuf;
 use super::one_sided::Request;
+use super::state::{Fetch, Segment};
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
 use crate::verbs::{Destination, RemoteKey, RemoteMemory, WorkRequest};
-
-/// A message that is being fetched.
-#[derive(Debug)]
-pub(super) struct Fetch {
-    connection: ConnectionId,
-    /// The memory, which nobody can access before the READs have ended.
-    destination: Destination,
-    memory: WithoutBlock,
-    /// The segments that are not entirely posted.
-    segments: VecDeque<Segment>,
-    /// READs that are outstanding.
-    reading: usize,
-    is_cancelled: bool,
-}
-
-/// The part of a segment for which no READ was posted yet.
-#[derive(Debug)]
-struct Segment {
-    address: u64,
-    key: RemoteKey,
-    /// Bytes left.
-    left: usize,
-    /// Offset of the first of them in the message.
-    at: usize,
-    /// Bytes of the whole segment.
-    len: u32,
-}
-
-impl Fetch {
-    /// Returns the memory, if no READ names it.
-    fn into_memory(self) -> Option<MessageBuf> {
-        let block = self.destination.into_block().ok()?;
-        Some(self.memory.with_block(block))
-    }
-}
 
 impl Lane {
     /// Begins to fetch a message into `memory`.
@@ -58,7 +24,7 @@ impl Lane {
         let connection = self.connections.get(id);
         let has_reads = connection.is_some_and(|it| it.is_open() && it.one_sided.has_reads());
         // The device writes only memory that is registered with it.
-        if !has_reads || !memory.is_of(self.long_messages.pool.weak()) {
+        if !has_reads || !memory.is_of(&*self.long_messages.pool) {
             return Err(memory);
         }
         let (block, memory) = memory.take_block()?;

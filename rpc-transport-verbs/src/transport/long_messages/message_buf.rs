@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use rpc_core::transport::MessageMemory;
 
-use super::memory_pool::MemoryPool;
 use super::process_memory::CountedBytes;
 use crate::verbs::{Block, BlockRegion};
 
@@ -21,10 +20,16 @@ pub struct MessageBuf {
     place: Place,
 }
 
+/// The pool that a block goes back to.
+pub(super) trait TakesBack: Send + Sync {
+    /// Takes back a block of the chunk with this index.
+    fn give_back(&self, chunk: usize, block: Block);
+}
+
 /// Where a block belongs.
 #[derive(Clone)]
 pub(super) struct Place {
-    pub(super) pool: Weak<MemoryPool>,
+    pub(super) pool: Weak<dyn TakesBack>,
     /// The index of the chunk in the pool.
     pub(super) chunk: usize,
     /// Counts the chunk's bytes as registered for as long as any of them is in use.
@@ -46,8 +51,9 @@ impl MessageBuf {
         self.block.as_ref().map_or(0, Block::len)
     }
 
-    pub(super) fn is_of(&self, pool: &Weak<MemoryPool>) -> bool {
-        Weak::ptr_eq(&self.place.pool, pool)
+    /// Returns true if the block belongs to this pool.
+    pub(super) fn is_of<T>(&self, pool: &T) -> bool {
+        std::ptr::addr_eq(self.place.pool.as_ptr(), pool)
     }
 
     /// Takes the block out: what is left describes it, until [`with_block`](WithoutBlock::with_block).

@@ -8,10 +8,38 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::memory_pool::{Growth, MemoryPool};
+use super::process_memory::ProcessMemory;
 
 /// How often free chunks are looked for.
 const TICK: Duration = Duration::from_secs(1);
+
+/// A pool, as the registrar sees it.
+pub(super) trait RegisteringPool: Send + Sync {
+    /// Registers one chunk that is wanted, or allocates windows.
+    fn grow(&self) -> Growth;
+
+    /// Deregisters chunks without a message in them until `needed` bytes are free, and returns
+    /// their number.
+    fn shed(&self, needed: u64) -> u64;
+
+    /// Deregisters chunks that were free during the last ticks. Returns true if the pool has to be
+    /// looked at again.
+    fn tick(&self) -> bool;
+
+    /// Returns the count of the process.
+    fn process_memory(&self) -> &Arc<ProcessMemory>;
+}
+
+/// What an attempt to register more memory has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// Nothing was wanted.
+    Unneeded,
+    /// Something was registered, or cannot be.
+    Settled,
+    /// The limit is reached: this many bytes have to be deregistered first.
+    Short(u64),
+}
 
 static WORK: Mutex<Work> = Mutex::new(Work {
     pools: Vec::new(),
@@ -21,10 +49,9 @@ static WORK: Mutex<Work> = Mutex::new(Work {
 static ASKED: Condvar = Condvar::new();
 
 /// What the thread shares with those who ask.
-#[derive(Debug)]
 struct Work {
     /// The pools that have asked for memory since the thread was started.
-    pools: Vec<Weak<MemoryPool>>,
+    pools: Vec<Weak<dyn RegisteringPool>>,
     is_running: bool,
     /// True if somebody has asked since the thread has last looked.
     is_asked: bool,
@@ -36,15 +63,20 @@ fn lock() -> MutexGuard<'static, Work> {
 }
 
 /// Asks for what a pool wants.
-pub(super) fn request(pool: &MemoryPool) {
+pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if crate::hooks::is_simulated() {
-        while pool.grow() == Growth::Settled {}
+        while pool
+            .upgrade()
+            .is_some_and(|pool| pool.grow() == Growth::Settled)
+        {}
         return;
     }
     let mut work = lock();
-    if !work.pools.iter().any(|known| known.ptr_eq(pool.weak())) {
-        work.pools.push(pool.weak().clone());
+    let is_it =
+        |known: &Weak<dyn RegisteringPool>| std::ptr::addr_eq(known.as_ptr(), pool.as_ptr());
+    if !work.pools.iter().any(is_it) {
+        work.pools.push(pool.clone());
     }
     work.is_asked = true;
     let starts = !std::mem::replace(&mut work.is_running, true);
@@ -99,12 +131,12 @@ fn run() {
 }
 
 /// Returns the pools whose pollers still run.
-fn upgrade(pools: &[Weak<MemoryPool>]) -> Vec<Arc<MemoryPool>> {
+fn upgrade(pools: &[Weak<dyn RegisteringPool>]) -> Vec<Arc<dyn RegisteringPool>> {
     pools.iter().filter_map(Weak::upgrade).collect()
 }
 
 /// Registers what the pools want, in turn, and makes room where a limit is reached.
-fn serve(pools: &[Arc<MemoryPool>]) {
+fn serve(pools: &[Arc<dyn RegisteringPool>]) {
     for pool in pools {
         pool.process_memory().set_short(false);
     }
@@ -122,7 +154,11 @@ fn serve(pools: &[Arc<MemoryPool>]) {
 }
 
 /// Deregisters free memory until `pool` can have `needed` bytes. Returns true if some was found.
-fn make_room(pool: &Arc<MemoryPool>, pools: &[Arc<MemoryPool>], needed: u64) -> bool {
+fn make_room(
+    pool: &Arc<dyn RegisteringPool>,
+    pools: &[Arc<dyn RegisteringPool>],
+    needed: u64,
+) -> bool {
     // Before the pools are searched: see `ProcessMemory::set_short`.
     pool.process_memory().set_short(true);
     let others = pools.iter().filter(|other| {

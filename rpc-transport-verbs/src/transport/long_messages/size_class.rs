@@ -23,9 +23,7 @@ pub(super) fn block_len(len: usize) -> usize {
     if len <= MAX_SHARED_LEN {
         return len.max(MIN_BLOCK_LEN).next_power_of_two();
     }
-    // At least 2 MiB, so blocks of this length are whole huge pages.
-    let quarter = (len - 1).next_power_of_two().max(2 * MAX_SHARED_LEN) / 8;
-    len.next_multiple_of(quarter)
+    len.next_multiple_of(len.next_power_of_two() / 8)
 }
 
 /// Returns true if blocks of this length share their chunks.

@@ -15,9 +15,9 @@ use bytes::Bytes;
 use rpc_core::transport::AllocateError;
 
 use self::state::{Chunk, State};
-use super::message_buf::{MessageBuf, Place};
+use super::message_buf::{MessageBuf, Place, TakesBack};
 use super::process_memory::ProcessMemory;
-use super::registrar;
+use super::registrar::{self, Growth, RegisteringPool};
 use super::size_class::{block_len, blocks_per_chunk};
 use crate::transport::wakeup::Wakeup;
 use crate::verbs::{Block, BlockRegion, MemoryWindow, ProtectionDomain, VerbsError, WindowType};
@@ -48,17 +48,6 @@ pub(crate) struct MemoryPool {
     this: Weak<Self>,
 }
 
-/// What an attempt to register more memory has led to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Growth {
-    /// Nothing was wanted.
-    Unneeded,
-    /// Something was registered, or cannot be.
-    Settled,
-    /// The limit is reached: this many bytes have to be deregistered first.
-    Short(u64),
-}
-
 impl MemoryPool {
     pub(crate) fn new(config: PoolConfig) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
@@ -72,10 +61,6 @@ impl MemoryPool {
         // A poisoned lock is usable: no method panics while it holds the lock, except where memory
         // is exhausted.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn weak(&self) -> &Weak<Self> {
-        &self.this
     }
 
     /// Returns the most bytes that a block may have.
@@ -95,7 +80,7 @@ impl MemoryPool {
         }
         if let Some((chunk, block, _counted)) = state.take(block_len) {
             drop(state);
-            let pool = self.this.clone();
+            let pool = self.this.clone() as Weak<dyn TakesBack>;
             let place = Place {
                 pool,
                 chunk,
@@ -107,23 +92,9 @@ impl MemoryPool {
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
         drop(state);
         if is_new {
-            registrar::request(self);
+            registrar::request(&self.this);
         }
         Err(AllocateError::NotNow)
-    }
-
-    /// Takes back a block.
-    pub(super) fn give_back(&self, chunk: usize, block: Block) {
-        let mut state = self.lock();
-        let is_chunk_free = state.give_back(chunk, block);
-        let is_awaited = std::mem::take(&mut state.is_awaited);
-        drop(state);
-        if is_awaited {
-            self.config.wakeup.notify();
-        }
-        if is_chunk_free && self.config.process_memory.is_short() {
-            registrar::wake();
-        }
     }
 
     /// Takes a window that is not bound. If there is none, more are allocated, and the poller is
@@ -136,7 +107,7 @@ impl MemoryPool {
             let is_new = !std::mem::replace(&mut state.wants_windows, true);
             drop(state);
             if is_new {
-                registrar::request(self);
+                registrar::request(&self.this);
             }
         }
         window
@@ -165,8 +136,56 @@ impl MemoryPool {
         (state.registered, state.taken)
     }
 
-    /// Registers one chunk that is wanted, or allocates windows. Called by the registrar.
-    pub(super) fn grow(&self) -> Growth {
+    /// Records that the device or the system refused memory: until the registrar tries again,
+    /// messages get no more than what there is.
+    fn refused(&self, block_len: usize, error: &VerbsError) {
+        let mut state = self.lock();
+        state.refuse();
+        let registered = state.registered;
+        drop(state);
+        tracing::warn!(%error, block_len, registered, "no more memory for long messages can be registered at the moment");
+    }
+
+    fn allocate_windows(&self) {
+        let mut windows = Vec::with_capacity(WINDOW_BATCH);
+        while windows.len() < WINDOW_BATCH {
+            match self.config.domain.alloc_mw(WindowType::Type2) {
+                Ok(window) => windows.push(window),
+                Err(error) => {
+                    tracing::debug!(%error, "no more memory windows: long messages wait for those in use");
+                    break;
+                }
+            }
+        }
+        let mut state = self.lock();
+        state.windows.append(&mut windows);
+        state.wants_windows = false;
+        drop(state);
+        self.config.wakeup.notify();
+    }
+
+    fn remove_idle_chunk(&self) -> Option<Chunk> {
+        self.lock().remove_idle_chunk()
+    }
+}
+
+impl TakesBack for MemoryPool {
+    fn give_back(&self, chunk: usize, block: Block) {
+        let mut state = self.lock();
+        let is_chunk_free = state.give_back(chunk, block);
+        let is_awaited = std::mem::take(&mut state.is_awaited);
+        drop(state);
+        if is_awaited {
+            self.config.wakeup.notify();
+        }
+        if is_chunk_free && self.config.process_memory.is_short() {
+            registrar::wake();
+        }
+    }
+}
+
+impl RegisteringPool for MemoryPool {
+    fn grow(&self) -> Growth {
         if self.lock().wants_windows {
             self.allocate_windows();
             return Growth::Settled;
@@ -214,37 +233,7 @@ impl MemoryPool {
         Growth::Settled
     }
 
-    /// Records that the device or the system refused memory: until the registrar tries again,
-    /// messages get no more than what there is.
-    fn refused(&self, block_len: usize, error: &VerbsError) {
-        let mut state = self.lock();
-        state.refuse();
-        let registered = state.registered;
-        drop(state);
-        tracing::warn!(%error, block_len, registered, "no more memory for long messages can be registered at the moment");
-    }
-
-    fn allocate_windows(&self) {
-        let mut windows = Vec::with_capacity(WINDOW_BATCH);
-        while windows.len() < WINDOW_BATCH {
-            match self.config.domain.alloc_mw(WindowType::Type2) {
-                Ok(window) => windows.push(window),
-                Err(error) => {
-                    tracing::debug!(%error, "no more memory windows: long messages wait for those in use");
-                    break;
-                }
-            }
-        }
-        let mut state = self.lock();
-        state.windows.append(&mut windows);
-        state.wants_windows = false;
-        drop(state);
-        self.config.wakeup.notify();
-    }
-
-    /// Deregisters chunks without a message in them until `needed` bytes are free, and returns
-    /// their number.
-    pub(super) fn shed(&self, needed: u64) -> u64 {
+    fn shed(&self, needed: u64) -> u64 {
         let mut freed = 0;
         while freed < needed {
             let Some(chunk) = self.lock().remove_free_chunk() else {
@@ -256,8 +245,7 @@ impl MemoryPool {
         freed
     }
 
-    /// Deregisters chunks that were free during the last ticks. Returns true if any chunk is left.
-    pub(super) fn tick(&self) -> bool {
+    fn tick(&self) -> bool {
         // Each chunk is dropped outside of the lock, which deregisters it.
         while let Some(_chunk) = self.remove_idle_chunk() {}
         let mut state = self.lock();
@@ -276,11 +264,7 @@ impl MemoryPool {
         is_used
     }
 
-    fn remove_idle_chunk(&self) -> Option<Chunk> {
-        self.lock().remove_idle_chunk()
-    }
-
-    pub(super) fn process_memory(&self) -> &Arc<ProcessMemory> {
+    fn process_memory(&self) -> &Arc<ProcessMemory> {
         &self.config.process_memory
     }
 }

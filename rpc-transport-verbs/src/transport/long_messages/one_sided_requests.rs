@@ -1,0 +1,122 @@
+//! Posts the one-sided requests of a lane's connections, and handles their completions.
+
+use rpc_core::transport::{ConnectionId, LongMessages, SendError};
+
+use super::one_sided::Request;
+use crate::transport::lane::Lane;
+use crate::transport::pending::Pending;
+use crate::verbs::WorkRequest;
+
+impl Lane {
+    /// Returns how long messages travel on a connection.
+    pub(crate) fn long_messages(&self, id: ConnectionId) -> LongMessages {
+        match self.connections.get_ref(id) {
+            Some(connection) if connection.one_sided.has_reads() => LongMessages::Read,
+            _ => LongMessages::Fragments,
+        }
+    }
+
+    /// Posts one-sided requests, behind everything that was sent before. If `signals`, the last of
+    /// them is signaled.
+    pub(super) fn post_one_sided(
+        &mut self,
+        index: u32,
+        requests: impl IntoIterator<Item = (Request, WorkRequest)>,
+        signals: bool,
+    ) -> Result<(), SendError> {
+        self.post_chain(index);
+        let Some((_, connection)) = self.connections.at(index) else {
+            return Err(SendError);
+        };
+        if !connection.is_open() {
+            return Err(SendError);
+        }
+        let mut chain = std::mem::take(&mut self.long_messages.requests);
+        let first = connection.queue_pair.next_wr_id(0).number();
+        let mut requests = requests.into_iter().peekable();
+        let mut signaled_count = 0;
+        while let Some((kind, request)) = requests.next() {
+            let is_last = requests.peek().is_none();
+            let one_sided = &mut connection.one_sided;
+            let must_signal = signals && is_last || one_sided.needs_signal();
+            let signaled = connection.sends.count_one_sided(must_signal);
+            let number = first.wrapping_add(chain.len() as u32);
+            one_sided.push(number, kind, signaled);
+            signaled_count += u64::from(signaled);
+            chain.push(match signaled {
+                true => request.signaled(),
+                false => request,
+            });
+        }
+        let count = chain.len();
+        let posted = match count {
+            0 => Ok(()),
+            // The requests have no slots.
+            _ => connection.queue_pair.post(&mut chain, &mut drop),
+        };
+        if !chain.is_empty() {
+            connection.sends.rejected(chain.len());
+            chain.clear();
+        }
+        self.long_messages.requests = chain;
+        self.counters.signaled.add(signaled_count);
+        self.counters.count_doorbell(count);
+        posted.map_err(|error| {
+            self.post_failed(index, error);
+            SendError
+        })
+    }
+
+    /// Does what waits for long messages. Called by polls.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn advance_long_messages(&mut self) {
+        self.long_messages.reads_left = self.long_messages.reads_per_poll;
+        self.post_invalidations();
+        self.post_reads();
+        let long_messages = &self.long_messages;
+        let may_read = long_messages.reading < long_messages.max_reading;
+        // What is not in the ring waits for a completion. `reads_left` is reset once more after the
+        // last READ.
+        if (long_messages.ring.is_empty() || !may_read)
+            && long_messages.reads_left == long_messages.reads_per_poll
+        {
+            self.pending.clear(Pending::LONG_MESSAGES);
+        }
+    }
+
+    /// Handles what a successful completion of request `number` covers.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn complete_one_sided(&mut self, index: u32, number: u32) {
+        while let Some((_, connection)) = self.connections.at(index)
+            && let Some(request) = connection.one_sided.take_completed(number)
+        {
+            match request {
+                Request::Bind => {}
+                Request::Invalidate(key) => self.end_exposure(key),
+                Request::Read(key, ends_segment) => self.complete_read(index, key, ends_segment),
+            }
+        }
+        self.take_turns_with(index);
+        if let Some((_, connection)) = self.connections.at(index)
+            && !connection.one_sided.to_invalidate.is_empty()
+        {
+            self.long_messages.revoking.push(index);
+            self.pending.set(Pending::LONG_MESSAGES);
+        }
+        if !self.long_messages.ring.is_empty() {
+            self.pending.set(Pending::LONG_MESSAGES);
+        }
+    }
+
+    /// Frees the memory of a connection whose queue pair is gone.
+    pub(crate) fn end_long_messages_of(&mut self, id: ConnectionId) {
+        self.end_exposures_of(id);
+        self.end_fetches_of(id);
+        // READs of other connections may have waited for those of this one.
+        if !self.long_messages.ring.is_empty() {
+            self.pending.set(Pending::LONG_MESSAGES);
+        }
+    }
+}

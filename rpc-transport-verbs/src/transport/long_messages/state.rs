@@ -1,0 +1,160 @@
+//! [`LongMessages`]: what a lane knows of its long messages.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rpc_core::transport::{Chunks, ConnectionId, MemoryByOwner};
+
+use super::keys::KeyTable;
+use super::memory_pool::MemoryPool;
+use super::message_buf::{MessageBuf, WithoutBlock};
+use crate::transport::plan::ReadPlan;
+use crate::verbs::{BlockRegion, Destination, MemoryWindow, RemoteKey, WorkRequest};
+
+/// The shortest chunk of a message that is exposed where it lies, unless it is the rest of the
+/// message. Copying a shorter one costs less than its window.
+const MIN_REFERENCE_LEN: usize = 4096;
+
+/// The long messages of a lane.
+#[derive(Debug)]
+pub(crate) struct LongMessages {
+    pub(crate) pool: Arc<MemoryPool>,
+    /// False if peers are trusted with the keys of whole regions.
+    pub(super) uses_windows: bool,
+    /// Bytes that are copied at a time.
+    pub(super) piece_len: usize,
+    /// Bytes of a READ.
+    pub(super) max_read_len: usize,
+    /// READs that may be posted between two polls.
+    pub(super) reads_per_poll: usize,
+    /// READs that may still be posted before the next poll.
+    pub(super) reads_left: usize,
+    /// READs that may be outstanding.
+    pub(super) max_reading: usize,
+    /// READs that are outstanding.
+    pub(super) reading: usize,
+    pub(super) exposures: KeyTable<Exposure>,
+    pub(super) fetches: KeyTable<Fetch>,
+    /// Connections with segments to fetch, in turn.
+    pub(super) ring: VecDeque<u32>,
+    /// Connections with windows to invalidate. A connection may be there more than once.
+    pub(super) revoking: Vec<u32>,
+    /// Bytes of the blocks and slices that are exposed.
+    pub(super) exposed: u64,
+    /// Bytes of the blocks that are fetched into.
+    pub(super) fetching: u64,
+    /// A list for posting, kept to reuse its allocation.
+    pub(super) requests: Vec<WorkRequest>,
+}
+
+impl LongMessages {
+    pub(crate) fn new(
+        pool: Arc<MemoryPool>,
+        plan: &ReadPlan,
+        piece_len: usize,
+        (lane, lane_mask): (u32, u32),
+    ) -> Self {
+        Self {
+            pool,
+            uses_windows: plan.uses_windows,
+            piece_len,
+            max_read_len: plan.max_read_len,
+            reads_per_poll: plan.reads_per_poll,
+            reads_left: plan.reads_per_poll,
+            max_reading: plan.max_reading,
+            reading: 0,
+            exposures: KeyTable::new(lane, lane_mask),
+            fetches: KeyTable::new(lane, lane_mask),
+            ring: VecDeque::new(),
+            revoking: Vec::new(),
+            exposed: 0,
+            fetching: 0,
+            requests: Vec::new(),
+        }
+    }
+
+    /// Returns the registered bytes by their owner.
+    pub(crate) fn memory_by_owner(&self) -> MemoryByOwner {
+        let (registered, taken) = self.pool.bytes();
+        // Slices that are exposed lie in blocks of messages, and are counted once. A message that
+        // is exposed to several peers would be subtracted several times.
+        let held = taken.saturating_sub(self.exposed + self.fetching);
+        MemoryByOwner {
+            registered,
+            exposed: self.exposed,
+            fetching: self.fetching,
+            held,
+        }
+    }
+
+    /// Returns the region in which the message's first chunk lies, if it is to be exposed there.
+    pub(super) fn region_of_front(&self, message: &Chunks) -> Option<Arc<BlockRegion>> {
+        let front = message.front()?;
+        if front.len() < MIN_REFERENCE_LEN && front.len() < message.len() {
+            return None;
+        }
+        self.pool.region_of(front)
+    }
+}
+
+/// A piece of a message that the connection's peer may read.
+#[derive(Debug)]
+pub(super) struct Exposure {
+    pub(super) connection: ConnectionId,
+    pub(super) memory: Memory,
+    /// The window and its key. `None` if peers are trusted with the key of the whole region.
+    pub(super) window: Option<(MemoryWindow, RemoteKey)>,
+    pub(super) is_concealed: bool,
+}
+
+/// The memory of a piece, which is kept while the piece is exposed.
+#[derive(Debug)]
+pub(super) enum Memory {
+    Copied(MessageBuf),
+    Shared(Bytes),
+}
+
+impl Memory {
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Copied(buf) => buf.block_len() as u64,
+            Self::Shared(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// A message that is being fetched.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) connection: ConnectionId,
+    /// The memory, which nobody can access before the READs have ended.
+    pub(super) destination: Destination,
+    pub(super) memory: WithoutBlock,
+    /// The segments that are not entirely posted.
+    pub(super) segments: VecDeque<Segment>,
+    /// READs that are outstanding.
+    pub(super) reading: usize,
+    pub(super) is_cancelled: bool,
+}
+
+/// The part of a segment for which no READ was posted yet.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) address: u64,
+    pub(super) key: RemoteKey,
+    /// Bytes left.
+    pub(super) left: usize,
+    /// Offset of the first of them in the message.
+    pub(super) at: usize,
+    /// Bytes of the whole segment.
+    pub(super) len: u32,
+}
+
+impl Fetch {
+    /// Returns the memory, if no READ names it.
+    pub(super) fn into_memory(self) -> Option<MessageBuf> {
+        let block = self.destination.into_block().ok()?;
+        Some(self.memory.with_block(block))
+    }
+}
