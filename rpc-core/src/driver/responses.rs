@@ -140,10 +140,19 @@ impl<T: Transport> Driver<T> {
         len: ResponseLengths,
     ) {
         let frame_len = HEADER_LEN + len.total();
-        let reserved = self
-            .state
-            .borrow_mut()
-            .reserve_response(call.link, frame_len, len.message);
+        let spec = self.methods.borrow().spec(call.served.method);
+        let of_method = spec.and_then(|spec| spec.max_response_len);
+        let reserved = match of_method.map(|limit| limit as usize) {
+            Some(limit) if len.message > limit => {
+                let limit = limit + (frame_len - len.message);
+                handler.discard(handler_key);
+                return self.respond_status(call, too_long(len, limit));
+            }
+            _ => {
+                let mut state = self.state.borrow_mut();
+                state.reserve_response(call.link, frame_len, len.message)
+            }
+        };
         match reserved {
             Ok(mut buf) => {
                 let encoded = handler.encode_response(handler_key, &mut buf.as_mut()[HEADER_LEN..]);

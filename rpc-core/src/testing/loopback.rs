@@ -1,5 +1,7 @@
 //! [`Loopback`]: a transport within one thread that does a device's accounting.
 
+mod reads;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -8,12 +10,15 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+pub use self::reads::LoopbackMemory;
+use self::reads::Reads;
 use super::faults::{Faults, Random};
 use crate::limits::Limits;
 use crate::stats::Counter;
 use crate::transport::{
-    Admission, AllocateError, CloseReason, ConnectError, Connected, ConnectionId, CounterReader,
-    Counters, Dialer, Event, HeapMemory, PeerClock, ReserveError, SendError, SlotsByState,
+    Admission, AllocateError, Chunks, CloseReason, ConnectError, Connected, ConnectionId,
+    CounterReader, Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey,
+    LongMessages, MemoryByOwner, PeerClock, RemoteSegment, ReserveError, SendError, SlotsByState,
     Transport,
 };
 
@@ -25,6 +30,8 @@ const BATCH: usize = 16;
 pub(super) struct Wires {
     endpoints: Vec<Endpoint>,
     listeners: HashMap<String, (usize, Arc<dyn Admission>)>,
+    /// Long messages are read.
+    reads: bool,
 }
 
 #[derive(Default)]
@@ -35,6 +42,7 @@ struct Endpoint {
     posted: u32,
     held: u32,
     sending: u32,
+    reads: Reads,
     counters: Arc<EndpointCounters>,
 }
 
@@ -77,6 +85,12 @@ pub struct SlotCounts {
     pub sending: u32,
     /// Frames that found no receive posted.
     pub rnr: u64,
+    /// Segments that the peer may read.
+    pub exposed: usize,
+    /// Messages whose memory the device may write.
+    pub fetching: usize,
+    /// Bytes of memory for long messages in use.
+    pub message_bytes: u64,
 }
 
 /// One node's transport.
@@ -119,6 +133,7 @@ impl Loopback {
         if self.random.happens(self.faults.late) {
             return 0;
         }
+        self.execute_reads();
         let mut wires = self.wires.borrow_mut();
         if self.random.happens(self.faults.disconnect) {
             let up = wires.connections(self.index);
@@ -160,6 +175,11 @@ impl Loopback {
 }
 
 impl Wires {
+    /// Lets long messages be read from now on.
+    pub(super) fn use_reads(&mut self) {
+        self.reads = true;
+    }
+
     pub(super) fn listen(&mut self, address: &str, endpoint: usize, admission: Arc<dyn Admission>) {
         self.listeners
             .insert(address.to_owned(), (endpoint, admission));
@@ -167,11 +187,15 @@ impl Wires {
 
     pub(super) fn slot_counts(&self, endpoint: usize) -> SlotCounts {
         let endpoint = &self.endpoints[endpoint];
+        let (exposed, fetching, message_bytes) = endpoint.reads.counts();
         SlotCounts {
             posted: endpoint.posted,
             held: endpoint.held,
             sending: endpoint.sending,
             rnr: endpoint.counters.rnr.get(),
+            exposed,
+            fetching,
+            message_bytes,
         }
     }
 
@@ -179,6 +203,7 @@ impl Wires {
     pub(super) fn is_quiet(&self) -> bool {
         self.endpoints.iter().all(|endpoint| {
             endpoint.incoming.is_empty()
+                && endpoint.reads.is_quiet()
                 && endpoint
                     .connections
                     .iter()
@@ -244,6 +269,8 @@ impl Wires {
             connection,
             reason: reason.clone(),
         };
+        self.endpoints[endpoint].reads.end(connection);
+        self.endpoints[peer].reads.end(peer_connection);
         self.endpoints[endpoint]
             .incoming
             .push_back(closed(connection, reason));
@@ -299,7 +326,7 @@ impl Transport for Loopback {
     type SendBuf = Vec<u8>;
     type RecvBuf = Vec<u8>;
     type Dialed = Dialed;
-    type Memory = HeapMemory;
+    type Memory = LoopbackMemory;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -447,8 +474,51 @@ impl Transport for Loopback {
         });
     }
 
-    fn allocate(&mut self, len: usize) -> Result<HeapMemory, AllocateError> {
-        Ok(HeapMemory::new(len))
+    fn long_messages(&self, _: ConnectionId) -> LongMessages {
+        match self.wires.borrow().reads {
+            true => LongMessages::Read,
+            false => LongMessages::Fragments,
+        }
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<LoopbackMemory, AllocateError> {
+        self.allocate_memory(len)
+    }
+
+    fn memory_by_owner(&self) -> MemoryByOwner {
+        self.with_endpoint(|endpoint| endpoint.reads.memory_by_owner())
+    }
+
+    fn expose(
+        &mut self,
+        connection: ConnectionId,
+        message: &mut Chunks,
+    ) -> Result<Exposed, ExposeError> {
+        self.expose_piece(connection, message)
+    }
+
+    fn conceal(&mut self, exposed: ExposureKey) {
+        self.conceal_piece(exposed);
+    }
+
+    fn begin_fetch(
+        &mut self,
+        connection: ConnectionId,
+        memory: LoopbackMemory,
+    ) -> Result<FetchKey, LoopbackMemory> {
+        self.begin_fetching(connection, memory)
+    }
+
+    fn fetch(&mut self, fetch: FetchKey, segment: RemoteSegment, at: usize) {
+        self.fetch_segment(fetch, segment, at);
+    }
+
+    fn finish_fetch(&mut self, fetch: FetchKey) -> Option<LoopbackMemory> {
+        self.finish_fetching(fetch)
+    }
+
+    fn cancel_fetch(&mut self, fetch: FetchKey) {
+        self.cancel_fetching(fetch);
     }
 
     fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {

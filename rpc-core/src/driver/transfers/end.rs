@@ -26,9 +26,7 @@ impl<T: Transport> State<T> {
             if let Some(timer) = outgoing.timer {
                 self.timers.cancel(timer);
             }
-            for (exposed, _) in outgoing.exposed {
-                self.transport.conceal(exposed);
-            }
+            self.conceal_all(outgoing.exposed);
             self.transfers.discard(outgoing.message);
         }
         for (_, key) in incoming {

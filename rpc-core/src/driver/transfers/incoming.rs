@@ -151,8 +151,11 @@ impl<T: Transport> Driver<T> {
         let body = LongBody::parse(header.kind, body)?;
         let served = self.counters.received(header.selector, || self.clock.now());
         let parts = self.request_parts(header);
+        let spec = self.methods.borrow().spec(header.selector);
+        let of_method = spec.and_then(|spec| spec.max_request_len);
         let mut state = self.state.borrow_mut();
         let limit = state.transport.limits().max_message_len;
+        let limit = of_method.map_or(limit, |of_method| limit.min(of_method as usize));
         let refusal = if parts.is_expired || parts.handler.is_none() {
             drop(state);
             let status = self.rejection(header, parts.is_expired);

@@ -77,6 +77,8 @@ pub(crate) struct Transfers<M> {
     memory: Arc<PollerMemory>,
     /// Bytes of messages that are being received, which have memory.
     receiving: u64,
+    /// Bytes that peers may read.
+    exposed: u64,
     /// Parts of messages that were sent. Their destructors are the application's, and run while
     /// nothing is borrowed.
     spent: Vec<Bytes>,
@@ -118,6 +120,7 @@ impl<M> Default for Transfers<M> {
             fetches: HashMap::new(),
             memory: Arc::default(),
             receiving: 0,
+            exposed: 0,
             spent: Vec::new(),
         }
     }

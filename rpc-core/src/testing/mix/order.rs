@@ -50,11 +50,15 @@ pub struct Order {
     pub has_sender: bool,
 }
 
+/// The most bytes of a message.
+pub const LONGEST: u32 = 100_000;
+
 /// The length of a message without padding.
 const SHORTEST: u32 = 12;
 
 impl Order {
-    /// Chooses an order whose messages have at most `longest` bytes.
+    /// Chooses an order whose messages have at most `longest` bytes. One in eight of the messages of
+    /// unary calls is longer: up to [`LONGEST`].
     #[must_use]
     pub fn random(random: &Random, id: u64, longest: u32) -> Self {
         let some = |most: u32| random.below(u64::from(most) + 1) as u32;
@@ -85,9 +89,14 @@ impl Order {
             3 => Ending::Never,
             _ => Ending::Succeeds,
         };
+        let kind = kinds[random.below(4) as usize];
+        let len = || match kind {
+            MethodKind::Unary if random.below(8) == 0 => SHORTEST + some(LONGEST - SHORTEST),
+            _ => len(),
+        };
         Self {
             id,
-            kind: kinds[random.below(4) as usize],
+            kind,
             requests: count(),
             reads: rarely(12),
             responses: count(),
@@ -185,6 +194,8 @@ impl Order {
 fn message(id: u64, number: u32, len: u32) -> Vec<u8> {
     let mut bytes = id.to_le_bytes().to_vec();
     bytes.extend(number.to_le_bytes());
-    bytes.resize(len as usize, id.to_le_bytes()[0]);
+    let first = id.to_le_bytes()[0];
+    let rest = (SHORTEST..len).map(|at| first ^ (at / 64) as u8);
+    bytes.extend(rest);
     bytes
 }
