@@ -127,10 +127,10 @@ impl<M> Default for Transfers<M> {
 }
 
 impl<M> Transfers<M> {
-    /// Returns the number of pieces and messages that wait for a turn.
+    /// Returns a number other than 0 if pieces, messages, or parts to drop wait for a turn.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.pieces_waiting | self.waiting.len()
+        self.pieces_waiting | self.waiting.len() | self.spent.len()
     }
 
     /// Returns true if no long message is under way.

@@ -50,15 +50,11 @@ pub struct Order {
     pub has_sender: bool,
 }
 
-/// The most bytes of a message.
-pub const LONGEST: u32 = 100_000;
-
 /// The length of a message without padding.
 const SHORTEST: u32 = 12;
 
 impl Order {
-    /// Chooses an order whose messages have at most `longest` bytes. One in eight of the messages of
-    /// unary calls is longer: up to [`LONGEST`].
+    /// Chooses an order whose messages have at most `longest` bytes.
     #[must_use]
     pub fn random(random: &Random, id: u64, longest: u32) -> Self {
         let some = |most: u32| random.below(u64::from(most) + 1) as u32;
@@ -90,10 +86,6 @@ impl Order {
             _ => Ending::Succeeds,
         };
         let kind = kinds[random.below(4) as usize];
-        let len = || match kind {
-            MethodKind::Unary if random.below(8) == 0 => SHORTEST + some(LONGEST - SHORTEST),
-            _ => len(),
-        };
         Self {
             id,
             kind,
@@ -106,6 +98,18 @@ impl Order {
             client_waits_at: rarely(12),
             ending,
             has_sender: random.happens(500),
+        }
+    }
+
+    /// Lets one in four requests and responses of unary calls have up to `longest` bytes.
+    pub fn lengthen(&mut self, random: &Random, longest: u32) {
+        if self.kind != MethodKind::Unary {
+            return;
+        }
+        for len in [&mut self.request_len, &mut self.response_len] {
+            if random.below(4) == 0 {
+                *len = SHORTEST + random.below(u64::from(longest - SHORTEST) + 1) as u32;
+            }
         }
     }
 
