@@ -15,22 +15,18 @@ use rpc_core::{Code, Metadata, Request, SendError, StatsReader, Streaming, sende
 use crate::client::{Failure, Flavor, expect, expect_error, request};
 use crate::service::{ECHO_INITIAL, ECHO_TRAILING};
 
-/// gRPC's payload sizes are divided by this number, and rounded up: a message has to fit in a slot.
-const DIVISOR: usize = 32;
-
-const fn divided(len: usize) -> usize {
-    len.div_ceil(DIVISOR)
-}
-
 /// The lengths of the payloads of a stream of requests, in bytes.
-const REQUEST_LENS: [usize; 4] = [divided(27_182), divided(8), divided(1_828), divided(45_904)];
+const REQUEST_LENS: [usize; 4] = [27_182, 8, 1_828, 45_904];
 
 /// The lengths of the payloads of a stream of responses, in bytes.
-const RESPONSE_LENS: [usize; 4] = [divided(31_415), divided(9), divided(2_653), divided(58_979)];
+const RESPONSE_LENS: [usize; 4] = [31_415, 9, 2_653, 58_979];
 
 /// The lengths of the payloads of the longest messages, in bytes.
-const LONG_REQUEST_LEN: usize = divided(271_828);
-const LONG_RESPONSE_LEN: usize = divided(314_159);
+const LONG_REQUEST_LEN: usize = 271_828;
+const LONG_RESPONSE_LEN: usize = 314_159;
+
+/// Calls of `concurrent_large_unary`.
+const CONCURRENT_CALLS: usize = 1_000;
 
 /// Calls of `rpc_soak`.
 const SOAK_CALLS: usize = 1_000;
@@ -57,8 +53,10 @@ pub(crate) struct Client<F: Flavor> {
 }
 
 /// The names of the cases, in the order in which they run.
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 17] = [
     "empty_unary",
+    "large_unary",
+    "concurrent_large_unary",
     "client_streaming",
     "server_streaming",
     "ping_pong",
@@ -90,6 +88,8 @@ impl<F: Flavor> Client<F> {
     /// The cases, in the order of [`NAMES`].
     pub(crate) const CASES: [Case<F>; NAMES.len()] = [
         Self::empty_unary,
+        Self::large_unary,
+        Self::concurrent_large_unary,
         Self::client_streaming,
         Self::server_streaming,
         Self::ping_pong,
@@ -114,6 +114,41 @@ impl<F: Flavor> Client<F> {
             Empty {},
         )?;
         Ok("0 bytes".to_owned())
+    }
+
+    fn large_unary(&self) -> Result<String, Failure> {
+        self.flavor.block_on(long_unary(&self.service))?;
+        Ok(format!(
+            "request {LONG_REQUEST_LEN}, response {LONG_RESPONSE_LEN} bytes"
+        ))
+    }
+
+    fn concurrent_large_unary(&self) -> Result<String, Failure> {
+        let calls = (0..CONCURRENT_CALLS).map(|_| Box::pin(long_unary(&self.service)));
+        let mut calls: Vec<_> = calls.collect();
+        let mut longest = Duration::ZERO;
+        self.flavor.block_on(poll_fn(|cx| {
+            let mut failure = None;
+            calls.retain_mut(|call| match call.as_mut().poll(cx) {
+                Poll::Pending => true,
+                Poll::Ready(Ok(took)) => {
+                    longest = longest.max(took);
+                    false
+                }
+                Poll::Ready(Err(error)) => {
+                    failure = Some(error);
+                    false
+                }
+            });
+            match failure {
+                Some(failure) => Poll::Ready(Err(failure)),
+                None if calls.is_empty() => Poll::Ready(Ok(())),
+                None => Poll::Pending,
+            }
+        }))?;
+        Ok(format!(
+            "{CONCURRENT_CALLS} calls at a time, request {LONG_REQUEST_LEN}, response {LONG_RESPONSE_LEN} bytes, longest {longest:.1?}"
+        ))
     }
 
     fn client_streaming(&self) -> Result<String, Failure> {

@@ -5,18 +5,14 @@ use std::time::Duration;
 
 use rpc_core::transport::{ConnectError, FabricError};
 use rpc_core::{
-    CallError, Caller, Channel, ChannelError, Code, Intents, LocalChannel, LocalPoller,
-    MetadataError, Request, SendError, Stats,
+    CallError, Caller, Channel, ChannelError, Code, LocalChannel, LocalPoller, MetadataError,
+    Request, SendError, Stats,
 };
 use rpc_transport_verbs::Device;
 
-/// Length of the longest message, in bytes: that of a `large_unary`, divided as its payload is, with
-/// room for the other fields.
-pub(crate) const MAX_MESSAGE_LEN: usize = 16 * 1024;
-
 /// A limit for every call, so that a call that would hang fails its case. No case comes near it on
 /// an emulated processor.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A way to make calls.
 pub(crate) trait Flavor {
@@ -41,12 +37,8 @@ pub(crate) struct Local {
 
 impl Local {
     pub(crate) fn new(device: &Device, address: &str) -> Result<Self, Failure> {
-        let intents = Intents {
-            max_message_len: MAX_MESSAGE_LEN,
-            ..Intents::default()
-        };
         Ok(Self {
-            poller: LocalPoller::with_intents(device, &intents)?,
+            poller: LocalPoller::new(device)?,
             address: address.to_owned(),
         })
     }
@@ -88,7 +80,6 @@ impl Flavor for Shared {
 
     fn connect(&self) -> Result<Channel, Failure> {
         let builder = Channel::builder(&self.device, &self.address);
-        let builder = builder.max_message_len(MAX_MESSAGE_LEN);
         Ok(rpc_core::block_on(builder.connect())?)
     }
 

@@ -14,7 +14,7 @@
 //! cargo run -p interop --features rdma -- --device mlx5_0 --server 192.0.2.1:50051
 //! ```
 //!
-//! `proto/grpc/testing/` has the services. The sizes of gRPC's payloads are divided by 32.
+//! `proto/grpc/testing/` has the services. The sizes of the payloads are gRPC's.
 #![forbid(unsafe_code)]
 // Printing the outcomes is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -34,7 +34,7 @@ use rpc_core::{Server, StatsReader};
 use rpc_transport_verbs::Device;
 
 use cases::{Client, NAMES};
-use client::{Failure, Flavor, Local, MAX_MESSAGE_LEN, Shared};
+use client::{Failure, Flavor, Local, Shared};
 use process::ServerProcess;
 use service::TestServer;
 
@@ -110,7 +110,6 @@ impl Run {
 
 fn bind(device: &Device, address: &str) -> Result<Server, Box<dyn Error>> {
     let server = Server::builder(device)
-        .max_message_len(MAX_MESSAGE_LEN)
         .add_service(TestServiceServer::new(TestServer))
         .bind(address)?;
     Ok(server)

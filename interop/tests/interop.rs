@@ -7,8 +7,10 @@ use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::{Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 
-const CASES: [&str; 15] = [
+const CASES: [&str; 17] = [
     "empty_unary",
+    "large_unary",
+    "concurrent_large_unary",
     "client_streaming",
     "server_streaming",
     "ping_pong",
@@ -56,7 +58,7 @@ fn every_case_passes_in_both_flavors_and_between_processes() {
             }
         }
     }
-    assert!(text.ends_with("60 passed, 0 failed\n"), "{text}");
+    assert!(text.ends_with("68 passed, 0 failed\n"), "{text}");
 }
 
 struct Deaf;

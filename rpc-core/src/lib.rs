@@ -144,7 +144,9 @@ pub use call_error::{CallError, Cause, Execution};
 #[doc(inline)]
 pub use client::{Caller, LocalChannel};
 #[doc(inline)]
-pub use codec::{Allocate, BY_REFERENCE_LEN, Chunks, Codec, Decoded, LengthChanged, ProstCodec};
+pub use codec::{
+    Allocate, BY_REFERENCE_LEN, Chunks, Codec, Decoded, LengthChanged, MessageBuf, ProstCodec,
+};
 #[doc(inline)]
 pub use deadline::{CurrentDeadline, DeadlinePolicy};
 #[doc(inline)]
@@ -159,7 +161,7 @@ pub use metadata::{Metadata, MetadataError};
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
 #[doc(inline)]
-pub use poller::{BlockOnInTurn, LocalPoller, block_on};
+pub use poller::{BlockOnInTurn, LocalPoller, allocate, block_on};
 #[doc(inline)]
 pub use server::{Server, ServerBuilder, ServerError, ServerHandle, Shutdown};
 #[doc(inline)]

@@ -6,7 +6,7 @@ use prost::{DecodeError, Message};
 
 use crate::call_error::{CallError, Cause, Execution};
 use crate::metadata::Metadata;
-use crate::protocol::frame::{ResponseHead, StatusBody};
+use crate::protocol::frame::{ResponseHead, StatusBody, split_initial};
 use crate::status::{Code, Status};
 
 /// The parts of a successful response.
@@ -40,7 +40,7 @@ pub(crate) fn decode(
     // The length was validated when the header was parsed.
     let (metadata, message) = body.split_at(head.metadata_len.into());
     let (initial, trailing) = match (head.has_initial, section) {
-        (true, _) => split_initial(metadata)?,
+        (true, _) => split(metadata)?,
         (false, Section::Initial) if head.code == Code::Ok.number() => (metadata, &[][..]),
         (false, _) => (&[][..], metadata),
     };
@@ -64,15 +64,9 @@ pub(crate) fn decode(
 }
 
 /// Splits a metadata section into initial and trailing metadata.
-fn split_initial(metadata: &[u8]) -> Result<(&[u8], &[u8]), CallError> {
-    let split = metadata
-        .split_first_chunk()
-        .and_then(|(len, rest)| rest.split_at_checked(u16::from_le_bytes(*len).into()));
-    split.ok_or_else(|| {
-        CallError::remote(Status::internal(
-            "the initial metadata of a response extends past its metadata",
-        ))
-    })
+fn split(metadata: &[u8]) -> Result<(&[u8], &[u8]), CallError> {
+    split_initial(metadata)
+        .map_err(|error| CallError::remote(Status::internal(format!("the server sent {error}"))))
 }
 
 /// Decodes metadata that the server sent.

@@ -21,7 +21,7 @@ use self::channel::{CalledMethod, ChannelCore};
 use self::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
 use self::streaming::OpenCall;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::codec::Codec;
+use crate::codec::{Codec, MessageBuf};
 use crate::driver::call_table::ResponseBody;
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
@@ -35,6 +35,14 @@ use crate::stream::streaming::Streaming;
 /// closes when the last clone and the last call on it are dropped.
 #[derive(Clone)]
 pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
+
+impl LocalChannel {
+    /// Allocates memory for a message: see [`LocalPoller::allocate`](crate::LocalPoller::allocate).
+    #[must_use]
+    pub fn allocate(&self, len: usize) -> MessageBuf {
+        self.0.poller.allocate(len)
+    }
+}
 
 impl Caller for LocalChannel {
     #[inline]

@@ -28,6 +28,7 @@ use crate::driver::handle::StreamRequest;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
+use crate::stream::batch::Decode;
 use crate::stream::core::{StreamCore, Turns};
 use crate::stream::inbound::StreamEnd;
 use crate::stream::request::request_pump;
@@ -200,7 +201,7 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
     fn new<S: Codec<Res>>(channel: &'a C, stream: NewStream) -> (Self, Arc<StreamCore>) {
         let core = channel.new_core();
         let call = Self {
-            messages: Streaming::of_server(Arc::clone(&core), S::decode),
+            messages: Streaming::of_server(Arc::clone(&core), Decode::with::<S>()),
             waiting: Waiting {
                 channel,
                 number: channel.open(&core, stream),

@@ -6,9 +6,7 @@ use super::Driver;
 use super::handle::ConnectedLink;
 use crate::protocol::connection::Connection;
 use crate::protocol::credit::UNCREDITED_RECEIVES;
-use crate::protocol::session::{
-    ClientSession, ServerSession, clamp_in_flight, initial_stream_window, stated_message_len,
-};
+use crate::protocol::session::{ClientSession, ServerSession, clamp_in_flight, stated_message_len};
 use crate::transport::{ConnectError, Connected, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -16,7 +14,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn client_session(&self) -> Vec<u8> {
         let state = self.state.borrow();
         let limits = state.transport.limits();
-        let stream_window = initial_stream_window(limits.slot_len);
+        let stream_window = limits.stream_window();
         let max_in_flight = clamp_in_flight(limits.max_in_flight);
         ClientSession::new(max_in_flight, stream_window, stated_message_len(limits)).encode_to_vec()
     }

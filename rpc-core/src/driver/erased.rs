@@ -12,6 +12,7 @@ use super::call_table::ResponseBody;
 use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use super::link::LinkKey;
 use super::waiters::WaiterKey;
+use crate::codec::MessageBuf;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::PollerCounters;
@@ -151,6 +152,10 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn longest_inline(&self) -> usize {
         self.longest_inline
+    }
+
+    fn allocate(&self, len: usize) -> MessageBuf {
+        self.allocate_message(len)
     }
 
     fn limits(&self) -> Limits {

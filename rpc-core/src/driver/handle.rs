@@ -11,6 +11,7 @@ use super::call_table::ResponseBody;
 use super::link::LinkKey;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
+use crate::codec::MessageBuf;
 use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
@@ -180,6 +181,8 @@ pub(crate) trait Poller {
     fn block_on_waker(&self) -> &BlockOnWaker;
     /// Returns the length of the longest frame that is sent inline.
     fn longest_inline(&self) -> usize;
+    /// Allocates memory for a message: registered, if there is some.
+    fn allocate(&self, len: usize) -> MessageBuf;
     fn limits(&self) -> Limits;
     fn transport_counters(&self) -> Counters;
     /// Returns the poller's counters.

@@ -15,9 +15,7 @@ use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
-use crate::protocol::session::{
-    ClientSession, ServerSession, initial_stream_window, longest_message,
-};
+use crate::protocol::session::{ClientSession, ServerSession, longest_message};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -186,7 +184,7 @@ impl<T: Transport> State<T> {
     ) -> LinkKey {
         self.counters.connections.connected.add(1);
         let limits = self.transport.limits();
-        let inbound_window = initial_stream_window(limits.slot_len);
+        let inbound_window = limits.stream_window();
         let longest_message = longest_message(limits, session.max_message_len);
         let streams = LinkStreams::new(inbound_window, session.stream_window);
         self.add(id, connection, streams, longest_message, None)

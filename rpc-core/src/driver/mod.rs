@@ -58,6 +58,7 @@ use self::transfers::{IncomingKey, TransferKey, Transfers};
 use self::waiters::WaiterKey;
 use self::wakeup::Wakeup;
 use crate::clock::Clock;
+use crate::codec::MessageBuf;
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::CallId;
 use crate::protocol::inline_frame::{INLINE_FRAME_LEN, SpareFrame};
@@ -220,6 +221,14 @@ impl<T: Transport> Driver<T> {
             was_busy: Cell::new(false),
             turns: Cell::new(0),
             looked_at: Cell::new(None),
+        }
+    }
+
+    /// Allocates memory for a message: registered, if there is some, or the heap's.
+    pub(crate) fn allocate_message(&self, len: usize) -> MessageBuf {
+        match self.state.borrow_mut().transport.allocate(len) {
+            Ok(memory) => MessageBuf::registered(Box::new(memory), len),
+            Err(_) => MessageBuf::heap(len),
         }
     }
 

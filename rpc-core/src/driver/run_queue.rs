@@ -2,11 +2,12 @@
 //!
 //! Requests that arrive together wait in their connection's queue ([`RequestQueue`]), in their
 //! receive slots, and so do the tasks of handlers that have been woken together (`resume.rs`): by
-//! messages of their streams, or by anything else. The connections take turns: deficit round robin (Shreedhar and Varghese,
-//! "Efficient fair queueing using deficit round robin"), in units of the poller's time. In each
-//! round, a connection may use a quantum. A connection that uses more owes the difference in the next
-//! rounds, even if it sends nothing for a while. So a connection with many calls in flight gets as
-//! much of the poller as one with a single call, and no more, whatever their calls cost.
+//! messages of their streams, or by anything else. The connections take turns: deficit round robin
+//! (Shreedhar and Varghese, "Efficient fair queueing using deficit round robin"), in units of the
+//! poller's time. In each round, a connection may use a quantum. A connection that uses more owes the
+//! difference in the next rounds, even if it sends nothing for a while. So a connection with many calls
+//! in flight gets as much of the poller as one with a single call, and no more, whatever their calls
+//! cost.
 //!
 //! A request in the queue holds its slot. The slot belongs to the connection's window: it was
 //! promised to the client, and is promised again only when it is released. So the sum of all

@@ -16,6 +16,7 @@ use self::idle::{BusyPoller, Idle};
 use crate::client::LocalChannel;
 use crate::client::channel::ChannelCore;
 use crate::clock::Clock;
+use crate::codec::MessageBuf;
 use crate::driver::Driver;
 use crate::driver::handle::Poller;
 use crate::driver::turn::TurnMark;
@@ -140,6 +141,15 @@ impl LocalPoller {
         ))))
     }
 
+    /// Allocates memory for a message of this poller, which goes out without a copy when it is a field
+    /// of type `Bytes`: see [`MessageBuf`].
+    ///
+    /// If no registered memory of this length is free, the memory is the heap's. Nothing waits.
+    #[must_use]
+    pub fn allocate(&self, len: usize) -> MessageBuf {
+        self.driver.allocate(len)
+    }
+
     /// Runs a future to completion on this thread. Polls the device while the future is pending.
     ///
     /// # Panics
@@ -228,6 +238,29 @@ impl LocalPoller {
     #[must_use]
     pub fn stats_reader(&self) -> StatsReader {
         StatsReader::new(vec![Arc::clone(self.driver.poller_counters())])
+    }
+}
+
+/// Allocates memory for a message of the poller that runs the current thread
+/// ([`LocalPoller::current`]): in a handler, for its response. Elsewhere, as on an executor's thread,
+/// the memory is the heap's, which [`MessageBuf::is_registered`] tells.
+///
+/// ```
+/// use bytes::Bytes;
+/// use rpc_core::{Request, Response, Status, allocate};
+///
+/// async fn get(request: Request<u32>) -> Result<Response<Bytes>, Status> {
+///     let mut body = allocate(request.into_inner() as usize);
+///     body.resize(body.capacity(), 7);
+///     Ok(Response::new(body.freeze()))
+/// }
+/// # let _ = get;
+/// ```
+#[must_use]
+pub fn allocate(len: usize) -> MessageBuf {
+    match LocalPoller::current() {
+        Some(poller) => poller.allocate(len),
+        None => MessageBuf::heap(len),
     }
 }
 

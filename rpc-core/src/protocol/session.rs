@@ -39,20 +39,10 @@ const STREAMS_SINCE: u32 = 3;
 /// The first version with messages that are longer than a slot.
 const LONG_MESSAGES_SINCE: u32 = 4;
 
-/// Least initial window of a stream in bytes.
-const STREAM_WINDOW: u32 = 32 * 1024;
-
 /// Clamps the wanted number of calls in flight on a connection: at least one, and no more than call
 /// ids can distinguish.
 pub(crate) fn clamp_in_flight(wanted: u32) -> u32 {
     wanted.clamp(1, CallId::MAX_INDEX)
-}
-
-/// Returns the initial window of each stream in bytes, for frames of at most `slot_len` bytes: at
-/// least two whole frames.
-pub(crate) fn initial_stream_window(slot_len: usize) -> u32 {
-    let two_frames = u32::try_from(slot_len.saturating_mul(2)).unwrap_or(u32::MAX);
-    STREAM_WINDOW.max(two_frames)
 }
 
 /// Returns the length of the longest message that this side receives, as it states it in the

@@ -9,8 +9,7 @@ use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::frame::CallId;
 use crate::protocol::session::{
-    Agreed, ClientSession, ServerSession, clamp_in_flight, initial_stream_window,
-    stated_message_len,
+    Agreed, ClientSession, ServerSession, clamp_in_flight, stated_message_len,
 };
 use crate::protocol::shares::Shares;
 use crate::stats::Counter;
@@ -44,7 +43,7 @@ impl ServerAdmission {
             methods,
             max_in_flight: clamp_in_flight(limits.max_in_flight),
             window: shares.initial_window,
-            stream_window: initial_stream_window(limits.slot_len),
+            stream_window: limits.stream_window(),
             max_message_len: stated_message_len(limits),
             max_streams: limits.max_streams,
             max_connections: shares.connections as usize,

@@ -12,6 +12,7 @@ use crate::message::Request;
 use crate::metadata::Metadata;
 use crate::method::MethodKind;
 use crate::status::Status;
+use crate::stream::batch::Decode;
 use crate::stream::core::StreamCore;
 use crate::stream::responses::Responses;
 use crate::stream::streaming::Streaming;
@@ -57,7 +58,7 @@ impl<Q: Codec<Req>, Req> Input for Messages<Q, Req> {
 
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
-        let messages = Streaming::of_client(stream_of(request)?, Q::decode);
+        let messages = Streaming::of_client(stream_of(request)?, Decode::with::<Q>());
         Ok(Request::received(messages, metadata, request.deadline))
     }
 }

@@ -1,10 +1,12 @@
 //! [`Channel`]: a client that any number of threads share.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use futures_core::Stream;
 
+use super::allocate::Allocation;
 use super::call::SharedCall;
 use super::connectivity::{ConnectivityState, Watch};
 use super::stream_call::PollerStreams;
@@ -12,7 +14,7 @@ use super::submissions::Shared;
 use crate::call_error::CallError;
 use crate::client::Caller;
 use crate::client::streaming::OpenCall;
-use crate::codec::Codec;
+use crate::codec::{Codec, MessageBuf};
 use crate::limits::Limits;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
@@ -79,6 +81,23 @@ impl Channel {
             pollers: pollers.collect(),
             server: None,
         }
+    }
+
+    /// Allocates memory for a message, which goes out without a copy when it is a field of type
+    /// `Bytes`: see [`MessageBuf`]. A poller of the channel allocates it, on its own thread, so the
+    /// future completes when the poller has taken a turn.
+    ///
+    /// The memory belongs to one poller. If the channel has several, calls through the others copy it
+    /// once. If no registered memory of this length is free, or the channel's poller has ended, the
+    /// memory is the heap's.
+    pub async fn allocate(&self, len: usize) -> MessageBuf {
+        let handle = self.0.next_poller();
+        let allocation = Allocation::new(len);
+        match handle.notices.allocate(&allocation) {
+            Ok(()) => handle.notify(),
+            Err(_) => drop(allocation.answer(None)),
+        }
+        poll_fn(|cx| allocation.poll_take(cx)).await
     }
 
     /// Returns the server's address, as the application specified it.

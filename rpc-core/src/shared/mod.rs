@@ -28,6 +28,7 @@
 //! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).
 //! [`ConnectivityState`] is the state of the channel's connections.
 
+mod allocate;
 mod backoff;
 mod builder;
 mod call;

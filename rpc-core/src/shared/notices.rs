@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::allocate::Allocation;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::method::MethodSpec;
-use crate::stream::core::StreamCore;
+use crate::stream::core::{StreamCore, wake_all};
 use crate::stream::inbound::StreamEnd;
 use crate::transport::{CloseReason, ConnectError};
 
@@ -59,6 +60,19 @@ pub(super) struct Pending {
     pub(super) abandoned: Vec<u32>,
     /// How long the server wants no further calls, according to its answer to a stream.
     pub(super) pushback: Duration,
+    /// Requests for memory.
+    pub(super) allocations: Vec<Arc<Allocation>>,
+}
+
+impl Pending {
+    /// Answers the requests for memory of a poller that has ended.
+    fn refuse_allocations(&mut self) {
+        let wakers = self
+            .allocations
+            .drain(..)
+            .map(|allocation| allocation.answer(None));
+        wake_all(wakers.flatten());
+    }
 }
 
 /// The poller has ended, or could not be started.
@@ -106,6 +120,21 @@ impl Notices {
         self.any.store(true, Ordering::Relaxed);
     }
 
+    /// Passes on a request for memory.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Closed`] if there is no poller.
+    pub(super) fn allocate(&self, allocation: &Arc<Allocation>) -> Result<(), Closed> {
+        let mut queue = self.queue();
+        if let Some(closed) = &queue.closed {
+            return Err(closed.clone());
+        }
+        queue.pending.allocations.push(Arc::clone(allocation));
+        self.any.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Passes on how long the server wants no further calls.
     pub(super) fn push_back(&self, pushback: Duration) {
         let pending = &mut self.queue().pending;
@@ -143,7 +172,9 @@ impl NoticeReceiver {
     /// Takes all notices, and refuses further streams.
     pub(super) fn close(&self, closed: Closed) -> Pending {
         self.0.queue().closed.get_or_insert(closed);
-        self.take()
+        let mut pending = self.take();
+        pending.refuse_allocations();
+        pending
     }
 }
 

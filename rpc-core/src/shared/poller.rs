@@ -145,6 +145,10 @@ impl<T: Transport> SharedPoller<T> {
         let notices = self.notices.take();
         self.calls.abandon(notices.abandoned);
         self.calls.hold_back(notices.pushback);
+        for allocation in notices.allocations {
+            let buf = self.driver.allocate_message(allocation.len);
+            wake_all(allocation.answer(Some(buf)));
+        }
         if !notices.streams.is_empty() {
             let held_until = self.calls.streams_held_until();
             let connection = &self.connection;

@@ -1,7 +1,10 @@
 //! The form of messages in a frame of a stream: one message by itself, or a batch, in which a length
 //! of four bytes, little-endian, precedes each message.
 
+use bytes::Bytes;
 use prost::DecodeError;
+
+use crate::codec::{Codec, Decoded};
 
 /// Length of the prefix of a message in a batch.
 pub(crate) const PREFIX_LEN: usize = 4;
@@ -76,5 +79,29 @@ pub(crate) fn next_message<'a>(
 #[error("the length of a message in a batch extends past the end of the batch")]
 pub(crate) struct BatchError;
 
-/// Decodes a message: the codec of a stream, with its type erased.
-pub(crate) type Decode<T> = fn(&[u8]) -> Result<T, DecodeError>;
+/// The codec of a stream's messages, with its type erased.
+#[derive(Debug)]
+pub(crate) struct Decode<T> {
+    /// Decodes a message from a batch.
+    pub(super) copied: fn(&[u8]) -> Result<T, DecodeError>,
+    /// Decodes a long message, whose memory its fields may share from this length on.
+    pub(super) shared: fn(&Bytes, usize) -> Result<Decoded<T>, DecodeError>,
+}
+
+impl<T> Decode<T> {
+    /// Returns the codec `S`.
+    pub(crate) const fn with<S: Codec<T>>() -> Self {
+        Self {
+            copied: S::decode,
+            shared: S::decode_shared,
+        }
+    }
+}
+
+impl<T> Clone for Decode<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Decode<T> {}

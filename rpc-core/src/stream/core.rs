@@ -21,6 +21,7 @@ use std::task::{Context, Poll, Waker};
 use super::inbound::{Inbound, StreamEnd, Taken};
 use super::outbound::{FrameRoom, Outbound, PushOutcome, StreamSizes};
 use crate::call_error::CallError;
+use crate::codec::Chunks;
 
 /// The queue through which a stream tells its driver that it has work.
 pub(crate) trait SignalQueue: fmt::Debug + Send + Sync {
@@ -188,7 +189,7 @@ impl StreamCore {
     pub(crate) fn poll_take(&self, batch: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<Taken> {
         let mut state = self.lock();
         if let Some(taken) = state.inbound.take(batch) {
-            let needs_driver = state.inbound.owes_grant();
+            let needs_driver = state.inbound.needs_driver();
             self.unlock(state, needs_driver);
             return Poll::Ready(taken);
         }
@@ -217,6 +218,22 @@ impl StreamCore {
     ) -> Poll<PushOutcome> {
         let mut state = self.lock();
         match state.outbound.push(batch, count) {
+            PushOutcome::Full => register(state, |state| &mut state.outbound.sender, cx),
+            outcome => {
+                self.unlock(state, outcome == PushOutcome::Queued);
+                Poll::Ready(outcome)
+            }
+        }
+    }
+
+    /// Queues a long message. If there is no room, registers the waker and leaves `message` as it is.
+    pub(crate) fn poll_push_long(
+        &self,
+        message: &mut Option<Chunks>,
+        cx: &mut Context<'_>,
+    ) -> Poll<PushOutcome> {
+        let mut state = self.lock();
+        match state.outbound.push_long(message) {
             PushOutcome::Full => register(state, |state| &mut state.outbound.sender, cx),
             outcome => {
                 self.unlock(state, outcome == PushOutcome::Queued);
@@ -264,21 +281,28 @@ impl StreamCore {
         let mut state = self.lock();
         state.is_cancelled = true;
         let wakers = state.end(StreamEnd::Failed(error));
+        let left = state.outbound.take_left();
         self.unlock(state, true);
+        drop(left);
         wake_all(wakers.into_iter().flatten());
     }
 
-    /// Ends a call that no driver has, and wakes whoever waits for it.
+    /// Ends a call that no driver has, and wakes the tasks that wait for it.
     pub(crate) fn end(&self, end: StreamEnd) {
-        let wakers = self.lock().end(end);
+        let mut state = self.lock();
+        let wakers = state.end(end);
+        let left = state.outbound.take_left();
+        drop(state);
+        drop(left);
         wake_all(wakers.into_iter().flatten());
     }
 
-    /// Discards what has arrived and what will arrive, because nobody reads it.
+    /// Discards the messages that have arrived and those that will arrive: their reader is gone.
     pub(crate) fn discard(&self) {
         let mut state = self.lock();
         let left = state.inbound.discard();
-        let needs_driver = state.inbound.owes_grant();
+        // The driver stops the transfers of long messages.
+        let needs_driver = state.inbound.owes_grant() || !left.1.is_empty();
         self.unlock(state, needs_driver);
         drop(left);
     }
@@ -345,7 +369,10 @@ impl StreamState {
     /// Ends the stream. Returns the wakers of its reader and its sender.
     #[must_use]
     pub(crate) fn end(&mut self, end: StreamEnd) -> [Option<Waker>; 2] {
-        self.inbound.end(end);
+        match end {
+            StreamEnd::Failed(error) => self.inbound.fail(error),
+            end => self.inbound.end(end),
+        }
         [self.inbound.wake_reader(), self.outbound.end()]
     }
 }

@@ -3,11 +3,20 @@
 //! The reader exchanges its empty memory for all that has arrived, and decodes it without the lock.
 //! The window bounds what waits here. It moves when the reader takes, and doubles while the sender
 //! uses all of it and the reader keeps up.
+//!
+//! A long message keeps its position from the moment that its first frame arrives. What arrives behind
+//! it waits with it, and the reader gets none of that before the message is complete:
+//!
+//! ```text
+//!  arrived: batch ◀ long message, batch behind it ◀ long message (under way), batch behind it ◀ end
+//! ```
 
+use std::collections::VecDeque;
 use std::mem;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
+use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, ReceivedLong};
 use crate::call_error::CallError;
 use crate::protocol::frame::ResponseHead;
 
@@ -22,10 +31,35 @@ const KEPT_WHEN_IDLE: usize = 512;
 pub(crate) enum StreamEnd {
     /// The client sends no further messages.
     HalfClosed,
-    /// The server has responded. `body` holds metadata and message.
-    Response { head: ResponseHead, body: Vec<u8> },
+    /// The server has responded.
+    Response {
+        head: ResponseHead,
+        body: ResponseBody,
+    },
     /// The call has failed on this side.
     Failed(CallError),
+}
+
+/// Metadata and message of a response.
+#[derive(Debug)]
+pub(crate) enum ResponseBody {
+    /// The body of the response's frame.
+    Short(Vec<u8>),
+    /// The message is long.
+    Long {
+        metadata: Box<[u8]>,
+        message: ReceivedLong,
+    },
+}
+
+impl ResponseBody {
+    /// Returns the body without a long message: its metadata, then a short message.
+    pub(super) fn without_long(&self) -> &[u8] {
+        match self {
+            Self::Short(body) => body,
+            Self::Long { metadata, .. } => metadata,
+        }
+    }
 }
 
 /// What a reader has taken.
@@ -33,11 +67,16 @@ pub(crate) enum StreamEnd {
 pub(crate) enum Taken {
     /// Messages, in the form of a batch.
     Batch,
+    /// A long message.
+    Long(ReceivedLong),
     /// There are no further messages. Returned once.
     End(StreamEnd),
     /// The end has been taken before.
     Nothing,
 }
+
+/// What the reader will not take, and its waker. To be dropped without the lock.
+pub(crate) type Discarded = (Vec<u8>, VecDeque<LongArrival>, Option<Waker>);
 
 /// Who has to be woken for the reader.
 #[derive(Debug)]
@@ -57,8 +96,10 @@ pub(crate) struct WindowExceeded {
 /// The direction from the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    /// Messages that have arrived, in the form of a batch.
+    /// Messages that have arrived before the first of `long`, in the form of a batch.
     arrived: Vec<u8>,
+    /// Long messages that the reader has not taken, in their order.
+    long: VecDeque<LongArrival>,
     /// Memory of the reader, for what arrives while it decodes.
     spare: Vec<u8>,
     window: Window,
@@ -69,10 +110,25 @@ pub(crate) struct Inbound {
     end: Option<StreamEnd>,
     has_ended: bool,
     is_discarded: bool,
+    /// A message was dropped before it was complete, so that no further one may be read.
+    is_cut: bool,
     /// The task that waits for messages.
     pub(super) reader: Option<Waker>,
     /// The reader waits. The waker stays when it has been woken, for the next time.
     pub(super) is_reader_waiting: bool,
+}
+
+/// A long message.
+#[derive(Debug)]
+pub(crate) struct LongArrival {
+    /// The driver's name for it.
+    transfer: u32,
+    /// `None` while it is under way.
+    message: Option<ReceivedLong>,
+    /// The driver has been told to fetch it.
+    is_fetched: bool,
+    /// The messages that have arrived behind it, in the form of a batch.
+    behind: Vec<u8>,
 }
 
 /// The bytes that the peer may send.
@@ -106,15 +162,68 @@ impl Inbound {
             MessageForm::Batch => body.len(),
         };
         self.window.consume(len)?;
-        if self.is_discarded || self.has_ended {
+        if self.is_discarded | self.is_cut | self.has_ended {
             self.window.owed += len as u32;
             return Ok(());
         }
+        let batch = match self.long.back_mut() {
+            None => &mut self.arrived,
+            Some(long) => &mut long.behind,
+        };
         if form == MessageForm::One {
-            push_prefix(&mut self.arrived, body.len());
+            push_prefix(batch, body.len());
         }
-        self.arrived.extend_from_slice(body);
+        batch.extend_from_slice(body);
         Ok(())
+    }
+
+    /// Adds a long message, whose first frame has arrived. Returns false if nobody wants it.
+    pub(crate) fn receive_long(&mut self, transfer: u32) -> Result<bool, WindowExceeded> {
+        self.has_begun = true;
+        self.window.consume(LONG_MESSAGE_CHARGE as usize)?;
+        if self.is_discarded | self.is_cut | self.has_ended {
+            self.window.owed += LONG_MESSAGE_CHARGE;
+            return Ok(false);
+        }
+        self.long.push_back(LongArrival {
+            transfer,
+            message: None,
+            is_fetched: false,
+            behind: Vec::new(),
+        });
+        Ok(true)
+    }
+
+    /// Returns the next long message to fetch, unless so many are fetched already that the reader has
+    /// not taken.
+    pub(crate) fn next_to_fetch(&mut self) -> Option<u32> {
+        let mut ahead = self.long.iter_mut().take(LONG_READ_AHEAD);
+        let next = ahead.find(|long| !long.is_fetched)?;
+        next.is_fetched = true;
+        Some(next.transfer)
+    }
+
+    /// Completes a long message. Returns it if nobody wants it.
+    pub(crate) fn complete_long(
+        &mut self,
+        transfer: u32,
+        message: ReceivedLong,
+    ) -> Option<ReceivedLong> {
+        let mut arrivals = self.long.iter_mut();
+        match arrivals.find(|long| long.transfer == transfer) {
+            Some(long) => long.message.replace(message),
+            None => Some(message),
+        }
+    }
+
+    /// Drops a long message that its sender has given up, and all that is behind it: only the end
+    /// follows.
+    pub(crate) fn cut(&mut self, transfer: u32) {
+        let position = self.long.iter().position(|long| long.transfer == transfer);
+        if let Some(position) = position {
+            self.long.truncate(position);
+            self.is_cut = true;
+        }
     }
 
     /// Keeps the server's initial metadata.
@@ -132,6 +241,17 @@ impl Inbound {
         if !mem::replace(&mut self.has_ended, true) {
             self.end = Some(end);
         }
+    }
+
+    /// Ends this direction with an error, which follows the messages that have arrived. A long message
+    /// that is under way does not arrive any more, nor does anything behind it.
+    pub(super) fn fail(&mut self, error: CallError) {
+        let incomplete = self.long.iter().position(|long| long.message.is_none());
+        if let Some(first) = incomplete {
+            self.long.truncate(first);
+            self.has_ended = false;
+        }
+        self.end(StreamEnd::Failed(error));
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -173,6 +293,9 @@ impl Inbound {
         } else if self.spare.capacity() == 0 {
             mem::swap(&mut self.spare, batch);
         }
+        if !self.long.is_empty() {
+            return self.take_long();
+        }
         match self.end.take() {
             Some(end) => Some(Taken::End(end)),
             None if self.has_ended => Some(Taken::Nothing),
@@ -183,6 +306,28 @@ impl Inbound {
         }
     }
 
+    /// Takes the first long message, if it is complete.
+    #[cold]
+    fn take_long(&mut self) -> Option<Taken> {
+        let is_complete = self.long.front().is_some_and(|long| long.message.is_some());
+        if !is_complete {
+            self.window.reader_waits = true;
+            return None;
+        }
+        let long = self.long.pop_front()?;
+        if !long.behind.is_empty() {
+            self.arrived = long.behind;
+        }
+        self.window.took(LONG_MESSAGE_CHARGE as usize);
+        long.message.map(Taken::Long)
+    }
+
+    /// Returns true if the driver should look, because the reader has taken something.
+    pub(super) fn needs_driver(&self) -> bool {
+        let awaits_fetch = |long: &LongArrival| !long.is_fetched;
+        self.owes_grant() || self.long.iter().take(LONG_READ_AHEAD).any(awaits_fetch)
+    }
+
     pub(super) fn take_begun(&mut self) -> Option<Result<Vec<u8>, StreamEnd>> {
         if self.has_begun {
             return Some(Ok(self.metadata.take().unwrap_or_default()));
@@ -190,12 +335,19 @@ impl Inbound {
         self.end.take().map(Err)
     }
 
-    pub(super) fn discard(&mut self) -> (Vec<u8>, Option<Waker>) {
+    pub(super) fn discard(&mut self) -> Discarded {
         let arrived = mem::take(&mut self.arrived);
+        let long = mem::take(&mut self.long);
+        let behind: usize = long.iter().map(|long| long.behind.len()).sum();
         self.is_discarded = true;
-        self.window.owed += arrived.len() as u32;
+        self.window.owed += (arrived.len() + behind) as u32;
+        self.window.owed += long.len() as u32 * LONG_MESSAGE_CHARGE;
         self.is_reader_waiting = false;
-        (arrived, self.reader.take())
+        (arrived, long, self.reader.take())
+    }
+
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.is_discarded
     }
 
     /// Returns true if so much is owed that a grant should be sent for it alone.

@@ -46,6 +46,7 @@ pub(crate) mod batch;
 pub(crate) mod core;
 pub(crate) mod from_fn;
 pub(crate) mod inbound;
+pub(crate) mod long;
 pub(crate) mod outbound;
 pub(crate) mod pump;
 pub(crate) mod request;

@@ -9,6 +9,8 @@ use std::mem;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN};
+use super::long::LONG_MESSAGE_CHARGE;
+use crate::codec::Chunks;
 
 /// The sizes of a stream that the handshake has determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +23,11 @@ pub(crate) struct StreamSizes {
     pub(crate) outbound_window: u32,
     /// Whether messages that wait together share a frame.
     pub(crate) coalesces: bool,
+    /// Bytes of the longest message that the peer accepts.
+    pub(crate) longest_message: usize,
 }
 
-/// Frames whose messages may wait.
+/// Frames whose messages may wait. A long message takes the room of all.
 const QUEUED_FRAMES: usize = 4;
 
 /// Empty chunks that are kept.
@@ -46,6 +50,8 @@ pub(crate) struct FrameRoom {
     pub(crate) bytes: usize,
     /// Whether messages that wait together share a frame.
     pub(crate) coalesces: bool,
+    /// Bytes of the longest message that the peer accepts. One that does not fit in a frame is long.
+    pub(crate) longest_message: usize,
 }
 
 /// A frame that the driver should send.
@@ -57,13 +63,29 @@ pub(crate) struct NextFrame {
     pub(crate) message_len: usize,
     /// It is the last of this side's messages.
     pub(crate) is_last: bool,
+    /// The message is long: [`Outbound::take_long`] returns it. `message_len` is 0.
+    pub(crate) is_long: bool,
 }
 
-/// Messages in the form of a batch.
-#[derive(Debug, Default)]
-struct Chunk {
-    bytes: Vec<u8>,
-    count: u32,
+/// What one frame brings.
+#[derive(Debug)]
+enum Chunk {
+    /// Messages in the form of a batch.
+    Batch {
+        bytes: Vec<u8>,
+        count: u32,
+    },
+    Long(Chunks),
+}
+
+impl Chunk {
+    /// Returns the bytes of the window that it takes.
+    fn charge(&self) -> usize {
+        match self {
+            Self::Batch { bytes, .. } => bytes.len(),
+            Self::Long(_) => LONG_MESSAGE_CHARGE as usize,
+        }
+    }
 }
 
 /// The direction to the peer.
@@ -71,11 +93,12 @@ struct Chunk {
 pub(crate) struct Outbound {
     chunks: VecDeque<Chunk>,
     spare: Vec<Vec<u8>>,
-    /// Bytes in all chunks.
+    /// Bytes in all batches, and for a long message the room of all frames that may wait.
     queued: usize,
     /// Zero until the stream is attached.
     frame_room: usize,
     coalesces: bool,
+    longest_message: usize,
     /// Bytes that the peer accepts.
     window: u32,
     /// Initial metadata to send, encoded.
@@ -83,6 +106,8 @@ pub(crate) struct Outbound {
     is_closed: bool,
     has_sent_close: bool,
     has_ended: bool,
+    /// Long messages that were not sent before the end.
+    left: Vec<Chunks>,
     /// The task that waits for room.
     pub(super) sender: Option<Waker>,
 }
@@ -92,6 +117,7 @@ impl Outbound {
     pub(super) fn open(&mut self, sizes: StreamSizes) -> Option<Waker> {
         self.frame_room = sizes.frame_room;
         self.coalesces = sizes.coalesces;
+        self.longest_message = sizes.longest_message;
         self.window = sizes.outbound_window;
         self.sender.take()
     }
@@ -102,11 +128,17 @@ impl Outbound {
         if self.has_ended {
             return Some(None);
         }
-        let has_room = self.queued < QUEUED_FRAMES * self.frame_room;
+        let has_room = self.queued < self.capacity();
         has_room.then_some(Some(FrameRoom {
             bytes: self.frame_room,
             coalesces: self.coalesces,
+            longest_message: self.longest_message,
         }))
+    }
+
+    /// Returns the bytes that may wait.
+    fn capacity(&self) -> usize {
+        QUEUED_FRAMES * self.frame_room
     }
 
     /// Queues a batch of `count` messages that fits in a frame, and empties it.
@@ -117,16 +149,33 @@ impl Outbound {
             Some(Some(_)) => {}
         }
         self.queued += batch.len();
-        if let Some(latest) = self.chunks.back_mut()
+        if let Some(Chunk::Batch {
+            bytes: latest,
+            count: latest_count,
+        }) = self.chunks.back_mut()
             && self.coalesces
-            && latest.bytes.len() + batch.len() <= self.frame_room
+            && latest.len() + batch.len() <= self.frame_room
         {
-            latest.bytes.extend_from_slice(batch);
-            latest.count += count;
+            latest.extend_from_slice(batch);
+            *latest_count += count;
             batch.clear();
         } else {
             let bytes = mem::replace(batch, self.spare.pop().unwrap_or_default());
-            self.chunks.push_back(Chunk { bytes, count });
+            self.chunks.push_back(Chunk::Batch { bytes, count });
+        }
+        PushOutcome::Queued
+    }
+
+    /// Queues a long message, and takes it. One waits at a time.
+    pub(super) fn push_long(&mut self, message: &mut Option<Chunks>) -> PushOutcome {
+        match self.room() {
+            None => return PushOutcome::Full,
+            Some(None) => return PushOutcome::Ended,
+            Some(Some(_)) => {}
+        }
+        if let Some(message) = message.take() {
+            self.queued += self.capacity();
+            self.chunks.push_back(Chunk::Long(message));
         }
         PushOutcome::Queued
     }
@@ -144,7 +193,11 @@ impl Outbound {
     /// Ends this direction: what waits is discarded. Returns the waker of the sender.
     pub(super) fn end(&mut self) -> Option<Waker> {
         self.has_ended = true;
-        self.chunks = VecDeque::new();
+        let left = mem::take(&mut self.chunks).into_iter();
+        self.left.extend(left.filter_map(|chunk| match chunk {
+            Chunk::Batch { .. } => None,
+            Chunk::Long(message) => Some(message),
+        }));
         self.spare = Vec::new();
         self.queued = 0;
         self.metadata = None;
@@ -169,19 +222,23 @@ impl Outbound {
             return None;
         }
         let front = self.chunks.front();
-        let allowed = front.filter(|chunk| chunk.bytes.len() <= self.window as usize);
+        let allowed = front.filter(|chunk| chunk.charge() <= self.window as usize);
         let (form, message_len) = match allowed {
             None => (MessageForm::None, 0),
-            Some(Chunk { bytes, count: 1 }) => (MessageForm::One, bytes.len() - PREFIX_LEN),
-            Some(Chunk { bytes, .. }) => (MessageForm::Batch, bytes.len()),
+            Some(Chunk::Batch { bytes, count: 1 }) => (MessageForm::One, bytes.len() - PREFIX_LEN),
+            Some(Chunk::Batch { bytes, .. }) => (MessageForm::Batch, bytes.len()),
+            Some(Chunk::Long(_)) => (MessageForm::One, 0),
         };
+        let is_long = matches!(allowed, Some(Chunk::Long(_)));
         let metadata_len = self.metadata.as_ref().map_or(0, Vec::len);
-        if metadata_len + message_len > self.frame_room {
+        // Metadata does not precede a long message in its frame, which describes the message.
+        if metadata_len + message_len > self.frame_room || (is_long && metadata_len > 0) {
             return Some(NextFrame {
                 metadata_len,
                 form: MessageForm::None,
                 message_len: 0,
                 is_last: false,
+                is_long: false,
             });
         }
         let sent = usize::from(allowed.is_some());
@@ -192,6 +249,7 @@ impl Outbound {
             form,
             message_len,
             is_last,
+            is_long,
         })
     }
 
@@ -205,7 +263,7 @@ impl Outbound {
         if frame.form == MessageForm::None {
             return;
         }
-        let Some(Chunk { mut bytes, .. }) = self.chunks.pop_front() else {
+        let Some(Chunk::Batch { mut bytes, .. }) = self.chunks.pop_front() else {
             return;
         };
         self.window -= bytes.len() as u32;
@@ -218,9 +276,40 @@ impl Outbound {
         }
     }
 
+    /// Takes the long message of the next frame, to send it.
+    pub(crate) fn take_long(&mut self) -> Option<(NextFrame, Chunks)> {
+        let frame = self.next_frame().filter(|frame| frame.is_long)?;
+        let Some(Chunk::Long(message)) = self.chunks.pop_front() else {
+            return None;
+        };
+        // Empty metadata says only that the server has begun, as the message does.
+        self.metadata = None;
+        self.has_sent_close |= frame.is_last;
+        self.window -= LONG_MESSAGE_CHARGE;
+        self.queued -= self.capacity();
+        Some((frame, message))
+    }
+
+    /// Reverts [`take_long`](Self::take_long) for a message that cannot be sent yet.
+    pub(crate) fn put_back(&mut self, frame: NextFrame, message: Chunks) {
+        if self.has_ended {
+            return self.left.push(message);
+        }
+        self.has_sent_close &= !frame.is_last;
+        self.window += LONG_MESSAGE_CHARGE;
+        self.queued += self.capacity();
+        self.chunks.push_front(Chunk::Long(message));
+    }
+
+    /// Takes the long messages that were not sent, when the call has ended. Their parts may be the
+    /// application's, so they are dropped while nothing is locked or borrowed.
+    pub(crate) fn take_left(&mut self) -> Vec<Chunks> {
+        mem::take(&mut self.left)
+    }
+
     /// Takes the waker of a sender that waits for room, if half of the room is free.
     pub(crate) fn wake_sender(&mut self) -> Option<Waker> {
-        if self.queued <= QUEUED_FRAMES / 2 * self.frame_room {
+        if self.queued <= self.capacity() / 2 {
             self.sender.take()
         } else {
             None

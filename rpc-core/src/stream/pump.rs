@@ -17,7 +17,7 @@ use super::batch::{PREFIX_LEN, push_prefix};
 use super::core::StreamCore;
 use super::outbound::{FrameRoom, PushOutcome};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::codec::{Codec, LengthChanged};
+use crate::codec::{Chunks, Codec, LengthChanged};
 use crate::status::Status;
 
 /// Most messages that a pump sends before it lets other tasks of its thread run.
@@ -26,7 +26,7 @@ const MESSAGES_PER_POLL: usize = 512;
 /// The reason that a pump stopped before the end of its stream.
 #[derive(Debug)]
 pub(crate) enum PumpError {
-    /// A message does not fit in a frame.
+    /// A message is longer than the peer accepts, or this side may send.
     TooLong { message_len: usize, limit: usize },
     /// The initial metadata does not fit in a frame.
     MetadataTooLong { len: usize, limit: usize },
@@ -71,11 +71,12 @@ impl PumpError {
     }
 }
 
-/// Encodes messages into a batch that fits in a frame.
+/// Encodes messages into a batch that fits in a frame, or one message that does not fit.
 #[derive(Debug, Default)]
 pub(super) struct Batcher {
     batch: Vec<u8>,
     count: u32,
+    long: Option<Chunks>,
     /// Known once a driver has attached the stream.
     room: Option<FrameRoom>,
 }
@@ -89,6 +90,8 @@ pub(super) enum Added {
     Last,
     /// The batch must be handed over before the message fits.
     No,
+    /// The message fits in no frame: [`Batcher::encode_long`] comes next. The batch is empty.
+    Long,
 }
 
 impl Batcher {
@@ -108,6 +111,12 @@ impl Batcher {
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.count = 0;
+        self.long = None;
+    }
+
+    /// Returns true if there is something to hand over.
+    fn has_any(&self) -> bool {
+        self.count > 0 || self.long.is_some()
     }
 
     /// Encodes a message into the batch if it fits.
@@ -124,13 +133,13 @@ impl Batcher {
             if self.count > 0 {
                 return Ok(Added::No);
             }
-            // A message that is alone has no prefix in its frame.
-            if len > room.bytes {
-                return Err(PumpError::TooLong {
-                    message_len: len,
-                    limit: room.bytes,
-                });
-            }
+        }
+        if len > room.longest_message {
+            return Err(too_long(room, len));
+        }
+        // A message that is alone has no prefix in its frame.
+        if len > room.bytes {
+            return Ok(Added::Long);
         }
         push_prefix(&mut self.batch, len);
         self.batch.resize(end, 0);
@@ -148,16 +157,45 @@ impl Batcher {
         })
     }
 
-    /// Hands the batch to the stream.
+    /// Encodes a message that fits in no frame.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn encode_long<Q: Codec<M>, M>(&mut self, message: &M) -> Result<(), PumpError> {
+        let len = Q::encoded_len(message);
+        // This may be any thread, and only the poller's has registered memory.
+        let chunks = Q::encode_chunks(message, len, &mut |_| None)
+            .map_err(|LengthChanged| PumpError::LengthChanged)?;
+        self.long = Some(chunks);
+        Ok(())
+    }
+
+    /// Encodes a message that fits in no frame as soon as the stream has room for it, for a caller
+    /// that encodes it again if it cannot hand it over.
+    #[cold]
+    pub(super) fn poll_encode_long<Q: Codec<M>, M>(
+        &mut self,
+        core: &StreamCore,
+        message: &M,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), PumpError>> {
+        Poll::Ready(match ready!(core.poll_room(cx)) {
+            Some(_) => self.encode_long::<Q, M>(message),
+            None => Err(PumpError::Ended),
+        })
+    }
+
+    /// Hands the batch or the long message to the stream.
     pub(super) fn poll_flush(
         &mut self,
         core: &StreamCore,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), PumpError>> {
-        if self.count == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        match ready!(core.poll_push(&mut self.batch, self.count, cx)) {
+        let pushed = match (self.count, &mut self.long) {
+            (0, None) => return Poll::Ready(Ok(())),
+            (0, long) => core.poll_push_long(long, cx),
+            (count, _) => core.poll_push(&mut self.batch, count, cx),
+        };
+        match ready!(pushed) {
             PushOutcome::Queued => {
                 self.count = 0;
                 Poll::Ready(Ok(()))
@@ -165,6 +203,12 @@ impl Batcher {
             PushOutcome::Full | PushOutcome::Ended => Poll::Ready(Err(PumpError::Ended)),
         }
     }
+}
+
+#[cold]
+fn too_long(room: FrameRoom, message_len: usize) -> PumpError {
+    let limit = room.longest_message;
+    PumpError::TooLong { message_len, limit }
 }
 
 /// Removes a message from a batch if its encoder fails or panics.
@@ -252,6 +296,10 @@ impl<M> Engine<M> {
             match self.batcher.add::<Q, M>(room, &message) {
                 Ok(Added::Yes) => {}
                 Ok(Added::Last) => ready!(self.poll_flush(core, cx))?,
+                Ok(Added::Long) => match self.batcher.encode_long::<Q, M>(&message) {
+                    Ok(()) => ready!(self.poll_flush(core, cx))?,
+                    Err(error) => self.outcome = Some(Err(error)),
+                },
                 Ok(Added::No) => {
                     self.held = Some(message);
                     ready!(self.poll_flush(core, cx))?;
@@ -269,7 +317,7 @@ impl<M> Engine<M> {
         core: &StreamCore,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), PumpError>> {
-        if self.batcher.count > 0 {
+        if self.batcher.has_any() {
             self.begin(core);
         }
         self.batcher.poll_flush(core, cx)

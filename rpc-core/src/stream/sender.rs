@@ -85,7 +85,8 @@ pub enum SendError {
     /// The call has ended, or its request stream was dropped. The call's response says why.
     #[error("the call has ended; its response tells the reason")]
     Ended,
-    /// The message does not fit in a frame. The call has ended with the same error.
+    /// The message is longer than the server accepts, or this side may send. The call has ended with
+    /// the same error.
     #[error(
         "the message of {message_len} bytes exceeds the limit of {limit} bytes, the smaller of both \
          sides' limits: raise `max_message_len` on the client and on the server"
@@ -143,6 +144,12 @@ fn push<Q: Codec<T>, T>(
         let mut count = 0;
         for message in queue.iter() {
             let added = link.batcher.add::<Q, T>(room, message)?;
+            if added == Added::Long {
+                ready!(
+                    link.batcher
+                        .poll_encode_long::<Q, T>(&link.core, message, &mut cx)
+                )?;
+            }
             count += usize::from(added != Added::No);
             if added != Added::Yes {
                 break;
@@ -153,7 +160,12 @@ fn push<Q: Codec<T>, T>(
     }
     if let Some(message) = message {
         link.batcher.clear();
-        link.batcher.add::<Q, T>(room, message)?;
+        if link.batcher.add::<Q, T>(room, message)? == Added::Long {
+            ready!(
+                link.batcher
+                    .poll_encode_long::<Q, T>(&link.core, message, &mut cx)
+            )?;
+        }
         ready!(link.batcher.poll_flush(&link.core, &mut cx))?;
     }
     Poll::Ready(Ok(()))

@@ -5,14 +5,17 @@ use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
+use prost::DecodeError;
 
 use super::batch::{Decode, next_message};
 use super::core::StreamCore;
-use super::inbound::{StreamEnd, Taken};
+use super::inbound::{ResponseBody, StreamEnd, Taken};
+use super::long::ReceivedLong;
 use crate::call_error::CallError;
 use crate::message::Response;
 use crate::metadata::Metadata;
@@ -49,6 +52,8 @@ pub struct Streaming<T> {
     /// Messages that have been taken, of which those before `at` have been returned.
     batch: Vec<u8>,
     at: usize,
+    /// A long message that has been taken and not returned.
+    long: Option<ReceivedLong>,
     decode: Decode<T>,
     core: Arc<StreamCore>,
     side: Side,
@@ -84,6 +89,7 @@ impl<T> Streaming<T> {
         Self {
             batch: Vec::new(),
             at: 0,
+            long: None,
             decode,
             core,
             side,
@@ -110,7 +116,7 @@ impl<T> Streaming<T> {
         let begun = match ready!(self.core.poll_begun(cx)) {
             Ok(metadata) => decode_metadata(&metadata).inspect_err(|_| self.abandon()),
             Err(StreamEnd::Response { head, body }) => {
-                outcome::decode(head, &body, Section::Trailing).map(|outcome| {
+                outcome::decode(head, body.without_long(), Section::Trailing).map(|outcome| {
                     self.finish(Ok(outcome.trailing_metadata));
                     outcome.initial_metadata
                 })
@@ -132,8 +138,12 @@ impl<T> Streaming<T> {
         self.poll_pump(cx);
         let response = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::End(StreamEnd::Response { head, body }) => {
-                outcome::decode(head, &body, Section::Initial).and_then(|outcome| {
-                    let message = (self.decode)(outcome.message).map_err(undecodable)?;
+                outcome::decode(head, body.without_long(), Section::Initial).and_then(|outcome| {
+                    let message = match &body {
+                        ResponseBody::Short(_) => (self.decode.copied)(outcome.message),
+                        ResponseBody::Long { message, .. } => self.decode_long(message),
+                    };
+                    let message = message.map_err(undecodable)?;
                     let mut response = Response::received(message, outcome.initial_metadata);
                     if !outcome.trailing_metadata.is_empty() {
                         *response.trailing_metadata_mut() = outcome.trailing_metadata;
@@ -143,7 +153,7 @@ impl<T> Streaming<T> {
             }
             Taken::End(StreamEnd::Failed(error)) => Err(error),
             Taken::End(StreamEnd::HalfClosed) => Err(unexpected("a half-close")),
-            Taken::Batch | Taken::Nothing => {
+            Taken::Batch | Taken::Long(_) | Taken::Nothing => {
                 self.core.cancel();
                 Err(unexpected("a stream"))
             }
@@ -182,13 +192,17 @@ impl<T> Streaming<T> {
         loop {
             match next_message(&self.batch, &mut self.at) {
                 Ok(Some(message)) => {
-                    return match (self.decode)(message) {
+                    return match (self.decode.copied)(message) {
                         Ok(message) => Poll::Ready(Some(Ok(message))),
                         Err(error) => Poll::Ready(Some(Err(self.give_up(undecodable(error))))),
                     };
                 }
                 Ok(None) => match ready!(self.poll_batch(cx)) {
-                    Ok(true) => {}
+                    Ok(true) => {
+                        if let Some(long) = self.long.take() {
+                            return Poll::Ready(Some(self.decode_or_give_up(&long)));
+                        }
+                    }
                     Ok(false) => return Poll::Ready(None),
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 },
@@ -200,7 +214,21 @@ impl<T> Streaming<T> {
         }
     }
 
-    /// Takes the next batch, which is not empty. Returns false at the end.
+    #[cold]
+    fn decode_or_give_up(&mut self, long: &ReceivedLong) -> Result<T, CallError> {
+        let decoded = self.decode_long(long);
+        decoded.map_err(|error| self.give_up(undecodable(error)))
+    }
+
+    fn decode_long(&self, long: &ReceivedLong) -> Result<T, DecodeError> {
+        let decoded = (self.decode.shared)(&long.message, long.share_from)?;
+        let copied = decoded.copied_len as u64;
+        // The count publishes nothing else.
+        long.copied_in.fetch_add(copied, Ordering::Relaxed);
+        Ok(decoded.message)
+    }
+
+    /// Takes the next batch, which is not empty, or long message. Returns false at the end.
     fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         let turns = self.core.turns();
         turns.poll(cx, |cx| self.take_batch(cx))
@@ -214,10 +242,14 @@ impl<T> Streaming<T> {
         self.at = 0;
         let end = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::Batch => return Poll::Ready(Ok(true)),
+            Taken::Long(long) => {
+                self.long = Some(long);
+                return Poll::Ready(Ok(true));
+            }
             Taken::Nothing | Taken::End(StreamEnd::HalfClosed) => Ok(Metadata::new()),
             Taken::End(StreamEnd::Failed(error)) => Err(error),
             Taken::End(StreamEnd::Response { head, body }) => {
-                let outcome = outcome::decode(head, &body, Section::Trailing);
+                let outcome = outcome::decode(head, body.without_long(), Section::Trailing);
                 outcome.map(
                     |Outcome {
                          trailing_metadata, ..
@@ -236,6 +268,7 @@ impl<T> Streaming<T> {
         if let Ok(true) | Err(_) = ready!(self.poll_batch(cx)) {
             // Other tasks of the thread run before the next batch.
             self.batch.clear();
+            self.long = None;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -264,7 +297,7 @@ impl<T> Streaming<T> {
         error
     }
 
-    /// Tells the driver that nobody reads any more.
+    /// Tells the driver that the application reads no more messages.
     fn abandon(&self) {
         match self.side {
             Side::Client => self.core.cancel(),
@@ -276,6 +309,7 @@ impl<T> Streaming<T> {
     fn finish(&mut self, end: Result<Metadata, CallError>) {
         self.end = Some(end);
         self.batch = Vec::new();
+        self.long = None;
         self.at = 0;
         self.pump = None;
     }

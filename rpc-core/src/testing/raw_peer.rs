@@ -12,7 +12,7 @@ use super::loopback::{Loopback, Wires};
 use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN};
-use crate::protocol::session::{ClientSession, initial_stream_window, stated_message_len};
+use crate::protocol::session::{ClientSession, stated_message_len};
 use crate::server::admission::ServerAdmission;
 use crate::transport::{ConnectionId, Event, Transport};
 
@@ -49,7 +49,7 @@ impl RawPeer {
             version,
             max_in_flight: limits.max_in_flight,
             oldest_version: version,
-            stream_window: initial_stream_window(limits.slot_len),
+            stream_window: limits.stream_window(),
             max_message_len: stated_message_len(&limits),
         };
         let raw = Self::new(wires, limits);

@@ -10,6 +10,7 @@ use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
 use crate::stream::batch::MessageForm;
 use crate::stream::core::{LocalTurns, SignalQueue};
+use crate::stream::inbound::ResponseBody;
 use crate::stream::outbound::StreamSizes;
 
 static METHOD: MethodSpec = MethodSpec::new(
@@ -25,6 +26,7 @@ const SIZES: StreamSizes = StreamSizes {
     inbound_window: 256,
     outbound_window: 256,
     coalesces: true,
+    longest_message: 64,
 };
 
 /// A channel whose streams the test drives by hand.
@@ -91,6 +93,7 @@ impl TestChannel {
             pushback_us,
         };
         let body = message.to_vec();
+        let body = ResponseBody::Short(body);
         self.core().end(StreamEnd::Response { head, body });
     }
 

@@ -43,7 +43,7 @@ impl<T: Transport> State<T> {
             .streams
             .insert(Stream::new(Arc::clone(&core), link, phase));
         let sizes = self.stream_sizes(link);
-        // Nobody waits on a new stream.
+        // No task waits for a new stream.
         let _ = core.attach(self.signals.clone(), key.0, sizes);
         let mut state = core.lock();
         state.begin_look();

@@ -11,7 +11,7 @@ use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN, ResponseHead};
 use crate::status::Status;
 use crate::stream::core::wake_all;
-use crate::stream::inbound::StreamEnd;
+use crate::stream::inbound::{ResponseBody, StreamEnd};
 use crate::transport::{CloseReason, Transport};
 
 impl<T: Transport> Driver<T> {
@@ -79,7 +79,7 @@ impl<T: Transport> State<T> {
         let Some(key) = self.stream_of(link, call) else {
             return self.close_for_violation(link, buf, ProtocolError::UnknownCall { call });
         };
-        let body = buf.as_ref()[HEADER_LEN..].to_vec();
+        let body = ResponseBody::Short(buf.as_ref()[HEADER_LEN..].to_vec());
         let head = ResponseHead::of(header);
         self.end_core(key, StreamEnd::Response { head, body });
         if let Some(stream) = self.streams.get_mut(key)

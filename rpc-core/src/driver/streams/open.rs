@@ -133,6 +133,11 @@ impl<T: Transport> State<T> {
             inbound_window: entry.streams.inbound_window,
             outbound_window: entry.streams.outbound_window,
             coalesces: crate::stream::core::coalesces(),
+            // No transfers yet.
+            longest_message: self
+                .transport
+                .longest_frame(entry.id)
+                .saturating_sub(HEADER_LEN),
         }
     }
 

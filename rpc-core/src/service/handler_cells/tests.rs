@@ -65,6 +65,7 @@ impl Fixture {
             inbound_window: 4096,
             outbound_window: 4096,
             coalesces: true,
+            longest_message: 1024,
         };
         let waiting = stream.attach(Arc::new(NoDriver), 0, sizes);
         assert!(waiting.is_none());

@@ -3,6 +3,7 @@
 
 mod ends;
 mod flow;
+mod long;
 mod loops;
 
 use std::pin::Pin;
@@ -14,7 +15,8 @@ use prost::{DecodeError, EncodeError};
 
 use super::batch::{Decode, MessageForm};
 use super::core::{SignalQueue, StreamCore};
-use super::inbound::StreamEnd;
+use super::inbound::{ResponseBody, StreamEnd};
+use super::long::ReceivedLong;
 use super::outbound::StreamSizes;
 use crate::codec::{Codec, LengthChanged};
 use crate::protocol::frame::ResponseHead;
@@ -48,7 +50,7 @@ impl Codec<Vec<u8>> for Bytes {
     }
 }
 
-pub(super) const DECODE: Decode<Vec<u8>> = Bytes::decode;
+pub(super) const DECODE: Decode<Vec<u8>> = Decode::with::<Bytes>();
 
 /// The streams that have signalled.
 #[derive(Debug, Default)]
@@ -128,6 +130,10 @@ pub(super) struct Wire {
     pub(super) frames: [usize; 2],
     /// Half-closes that the client has sent.
     pub(super) closes: usize,
+    /// Long messages of which the first frame has arrived, with the end that receives them.
+    pub(super) under_way: Vec<(usize, u32, bytes::Bytes)>,
+    /// The number of the next long message.
+    next_long: u32,
 }
 
 impl Wire {
@@ -140,11 +146,35 @@ impl Wire {
                 inbound_window: window,
                 outbound_window: window,
                 coalesces,
+                longest_message: frame_room,
             },
             has_work: [true; 2],
             frames: [0; 2],
             closes: 0,
+            under_way: Vec::new(),
+            next_long: 0,
         }
+    }
+
+    /// Lets messages be as long as this. The window has to suffice for them.
+    pub(super) fn with_long_messages(mut self, longest: usize) -> Self {
+        self.sizes.longest_message = longest;
+        self
+    }
+
+    /// Completes a long message, by its index in `under_way`.
+    pub(super) fn complete(&mut self, index: usize) {
+        let (to, number, message) = self.under_way.remove(index);
+        let long = ReceivedLong {
+            message,
+            share_from: usize::MAX,
+            copied_in: Arc::default(),
+        };
+        let mut state = self.ends[to].lock();
+        let left = state.inbound.complete_long(number, long);
+        let reader = state.inbound.wake_reader();
+        drop((state, left));
+        reader.into_iter().for_each(Waker::wake);
     }
 
     pub(super) fn attach(&mut self) {
@@ -185,7 +215,15 @@ impl Wire {
     fn send_frame(&mut self, from: usize) -> bool {
         let mut state = self.ends[from].lock();
         let (frame, body, grant);
+        let mut long = None;
         match state.outbound.next_frame() {
+            Some(next) if next.is_long => {
+                let (next, mut message) = state.outbound.take_long().expect("it is long");
+                let len = message.len();
+                long = Some(message.split_to(len));
+                grant = state.inbound.take_grant();
+                (frame, body) = (Some(next), Vec::new());
+            }
             Some(next) => {
                 let mut bytes = vec![0; next.metadata_len + next.message_len];
                 state.outbound.write_frame(&next, &mut bytes);
@@ -220,10 +258,17 @@ impl Wire {
             if next.metadata_len > 0 || !state.inbound.has_begun() {
                 state.inbound.begin(metadata);
             }
-            state
-                .inbound
-                .receive(next.form, messages)
-                .expect("the window suffices");
+            if let Some(message) = long {
+                let number = self.next_long;
+                self.next_long += 1;
+                let received = state.inbound.receive_long(number);
+                if received.expect("the window suffices") {
+                    self.under_way.push((to, number, message));
+                }
+            } else {
+                let received = state.inbound.receive(next.form, messages);
+                received.expect("the window suffices");
+            }
             if next.is_last {
                 self.closes += usize::from(from == 0);
                 state.inbound.end(StreamEnd::HalfClosed);
@@ -246,6 +291,7 @@ impl Wire {
             pushback_us: 0,
         };
         let body = body.to_vec();
+        let body = ResponseBody::Short(body);
         let wakers = self.ends[0].lock().end(StreamEnd::Response { head, body });
         wakers.into_iter().flatten().for_each(Waker::wake);
     }

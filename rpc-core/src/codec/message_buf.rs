@@ -1,0 +1,277 @@
+//! [`MessageBuf`]: memory to fill for a message, which is then sent without a copy.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+
+use super::MessageMemory;
+
+/// Memory to fill for a field of type `Bytes`, from `allocate` of a poller or a channel.
+///
+/// It grows up to its capacity like a `Vec`: its slice is what has been written. When it is frozen, it
+/// becomes `Bytes`. A message whose field is those bytes, or a slice of them, refers to them where they
+/// lie if they go out through the poller that allocated them; other pollers copy them once. The memory
+/// goes back to its pool when the last reference is dropped, on any thread.
+///
+/// If the poller has no registered memory of this length to spare, the memory is the heap's, and is
+/// copied once when it is sent: [`is_registered`](Self::is_registered) tells.
+///
+/// ```
+/// use std::io::Read;
+/// // Outside of a poller, the memory is the heap's.
+/// let mut buf = rpc_core::allocate(16);
+/// buf.put_slice(b"head");
+/// buf.read_from(&mut &b"and a file"[..])?;
+/// assert_eq!(buf.freeze(), "headand a file");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct MessageBuf {
+    memory: Memory,
+    /// Bytes that may be written.
+    capacity: usize,
+    /// Bytes that have been written.
+    len: usize,
+}
+
+enum Memory {
+    Registered(Box<dyn MessageMemory>),
+    /// As long as the capacity.
+    Heap(Vec<u8>),
+}
+
+impl MessageBuf {
+    /// Creates a buffer over registered memory of at least `capacity` bytes.
+    pub(crate) fn registered(mut memory: Box<dyn MessageMemory>, capacity: usize) -> Self {
+        let capacity = capacity.min((*memory).as_mut().len());
+        Self {
+            memory: Memory::Registered(memory),
+            capacity,
+            len: 0,
+        }
+    }
+
+    /// Creates a buffer over memory of the heap.
+    pub(crate) fn heap(capacity: usize) -> Self {
+        Self {
+            memory: Memory::Heap(vec![0; capacity]),
+            capacity,
+            len: 0,
+        }
+    }
+
+    /// Returns the number of bytes that have been written.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns true if nothing has been written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the number of bytes that may be written in total: those that were asked for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the number of bytes that may still be written.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.capacity - self.len
+    }
+
+    /// Returns true if the memory is registered with a poller, which sends it without a copy.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        matches!(self.memory, Memory::Registered(_))
+    }
+
+    /// Appends bytes. Long slices are copied past the caches where that is faster.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they exceed the remaining capacity.
+    pub fn put_slice(&mut self, bytes: &[u8]) {
+        self.check_remaining(bytes.len());
+        match &mut self.memory {
+            Memory::Registered(memory) => memory.write(self.len, bytes),
+            Memory::Heap(memory) => memory[self.len..][..bytes.len()].copy_from_slice(bytes),
+        }
+        self.len += bytes.len();
+    }
+
+    /// Returns the memory behind the bytes that have been written. [`advance_mut`](Self::advance_mut)
+    /// follows. It may contain bytes of earlier messages.
+    pub fn spare_capacity_mut(&mut self) -> &mut [u8] {
+        let (from, to) = (self.len, self.capacity);
+        &mut self.all_mut()[from..to]
+    }
+
+    /// Appends the first `count` bytes of [`spare_capacity_mut`](Self::spare_capacity_mut), which the
+    /// caller has written.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they exceed the remaining capacity.
+    pub fn advance_mut(&mut self, count: usize) {
+        self.check_remaining(count);
+        self.len += count;
+    }
+
+    /// Appends what a reader returns, up to its end or until the buffer is full. Returns the number of
+    /// bytes read.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reader's error. What was read before it has been appended.
+    pub fn read_from(&mut self, reader: &mut impl Read) -> io::Result<usize> {
+        let begin = self.len;
+        while self.remaining() > 0 {
+            match reader.read(self.spare_capacity_mut()) {
+                Ok(0) => break,
+                Ok(count) => self.advance_mut(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.len - begin)
+    }
+
+    /// Changes the number of bytes written. New ones are `value`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they exceed the capacity.
+    pub fn resize(&mut self, len: usize, value: u8) {
+        if let Some(added) = len.checked_sub(self.len) {
+            self.check_remaining(added);
+            self.spare_capacity_mut()[..added].fill(value);
+        }
+        self.len = len;
+    }
+
+    /// Ends writing, and returns the bytes that have been written.
+    #[must_use]
+    pub fn freeze(self) -> Bytes {
+        match self.memory {
+            Memory::Registered(memory) => memory.freeze(self.len),
+            Memory::Heap(mut memory) => {
+                memory.truncate(self.len);
+                memory.into()
+            }
+        }
+    }
+
+    fn check_remaining(&self, count: usize) {
+        let remaining = self.remaining();
+        assert!(
+            count <= remaining,
+            "{count} bytes exceed the remaining capacity of {remaining}"
+        );
+    }
+
+    fn all_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            Memory::Registered(memory) => (**memory).as_mut(),
+            Memory::Heap(memory) => memory,
+        }
+    }
+}
+
+impl Write for MessageBuf {
+    /// Appends as many of the bytes as fit.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(self.remaining());
+        self.put_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsMut<[u8]> for MessageBuf {
+    /// Returns the bytes that have been written.
+    fn as_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        &mut self.all_mut()[..len]
+    }
+}
+
+impl fmt::Debug for MessageBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageBuf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity)
+            .field("is_registered", &self.is_registered())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory that a transport might have registered.
+    struct Block([u8; 64]);
+
+    impl AsMut<[u8]> for Block {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+
+    impl MessageMemory for Block {
+        fn write(&mut self, at: usize, bytes: &[u8]) {
+            self.0[at..][..bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn freeze(self: Box<Self>, len: usize) -> Bytes {
+            Bytes::copy_from_slice(&self.0[..len])
+        }
+    }
+
+    fn bufs() -> [MessageBuf; 2] {
+        let longer = Box::new(Block([9; 64]));
+        [MessageBuf::heap(10), MessageBuf::registered(longer, 10)]
+    }
+
+    #[test]
+    fn a_buffer_has_what_was_written() {
+        for mut buf in bufs() {
+            assert_eq!((buf.len(), buf.capacity(), buf.remaining()), (0, 10, 10));
+            buf.put_slice(b"abc");
+            buf.spare_capacity_mut()[0] = b'd';
+            buf.advance_mut(1);
+            assert_eq!(buf.read_from(&mut &b"ef"[..]).unwrap(), 2);
+            buf.as_mut()[0] = b'A';
+            buf.resize(7, b'x');
+            assert_eq!(buf.write(b"12345").unwrap(), 3);
+            assert_eq!(buf.remaining(), 0);
+            assert_eq!(buf.read_from(&mut &b"more"[..]).unwrap(), 0);
+            assert_eq!(buf.as_mut(), b"Abcdefx123");
+            buf.resize(6, 0);
+            assert_eq!(buf.freeze(), "Abcdef");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_past_the_capacity() {
+        for buf in bufs() {
+            let mut buf = std::panic::AssertUnwindSafe(buf);
+            let result = std::panic::catch_unwind(move || buf.put_slice(&[0; 11]));
+            assert!(result.is_err());
+        }
+    }
+
+    #[test]
+    fn only_registered_memory_says_that_it_is() {
+        let registered = bufs().map(|buf| buf.is_registered());
+        assert_eq!(registered, [false, true]);
+    }
+}
