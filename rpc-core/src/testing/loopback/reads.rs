@@ -20,7 +20,8 @@ const SPACING: u64 = 1 << 32;
 #[derive(Debug)]
 pub struct LoopbackMemory {
     bytes: Vec<u8>,
-    in_use: InUse,
+    /// Counts them until this is dropped.
+    _in_use: InUse,
 }
 
 /// Bytes of a count, until dropped.
@@ -146,7 +147,7 @@ impl Reads {
         }
         Ok(LoopbackMemory {
             bytes: vec![0; len],
-            in_use: InUse::new(&self.in_use, len),
+            _in_use: InUse::new(&self.in_use, len),
         })
     }
 
