@@ -11,7 +11,6 @@ use prost::Message;
 
 use super::link::LinkKey;
 use super::tasks::IncomingCall;
-use super::transfers::TransferOwner;
 use super::{Driver, State};
 use crate::metadata::Metadata;
 use crate::protocol::connection::Connection;
@@ -182,67 +181,6 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Sends a response whose message does not fit a frame, if the client receives such messages.
-    #[cold]
-    #[inline(never)]
-    fn respond_very_long(
-        &self,
-        call: &IncomingCall,
-        handler: &dyn Handler,
-        handler_key: HandlerKey,
-        len: ResponseLengths,
-        limit: usize,
-    ) {
-        let state = self.state.borrow();
-        let link = state.links.get(call.link.index());
-        let is_long = link.is_some_and(|link| {
-            link.connection.speaks_long_messages() && len.message <= link.longest_message
-        });
-        drop(state);
-        if !is_long {
-            handler.discard(handler_key);
-            return self.respond_status(call, too_long(len, limit));
-        }
-        let link = call.link;
-        let allocate = &mut |len| self.allocate_for(link, len);
-        match handler.encode_chunks(handler_key, len, allocate) {
-            Ok(encoded) => self.respond_chunks(call, Box::new(encoded), len),
-            Err(status) => self.respond_status(call, status),
-        }
-    }
-
-    /// Sends the first frame of a long response, or blocks it.
-    #[cold]
-    fn respond_chunks(
-        &self,
-        call: &IncomingCall,
-        mut encoded: Box<EncodedResponse>,
-        mut len: ResponseLengths,
-    ) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let metadata_len = encoded.metadata.len();
-        match state.prepare_transfer(call.link, metadata_len, &mut encoded.message) {
-            Ok(prepared) => {
-                // A link was found for it.
-                let connection = &mut state.links[call.link.index()].connection;
-                let flags = rare_flags(connection, call, &mut len, &mut encoded.metadata);
-                let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
-                let header = connection.next_header_with(kind, flags, call.call, code);
-                let (metadata, owner) = (&encoded.metadata, TransferOwner::Response);
-                state.send_transfer(call.link, prepared, header, metadata, owner);
-                state.counters.responded(call.served, code);
-            }
-            Err(ReserveError::NoSlot) => state.block(call, BlockedResponse::Long { encoded, len }),
-            Err(ReserveError::TooLong { limit, .. }) => {
-                state.respond_status_or_block(call, &too_long(len, limit), Started::Maybe);
-            }
-            Err(ReserveError::Closed) => state.counters.dropped(call.served.method),
-        }
-        drop(borrowed);
-        self.drop_spent();
-    }
-
     /// Answers a call whose handler may have started with a status.
     pub(super) fn respond_status(&self, call: &IncomingCall, status: Status) {
         self.respond_failure(call, status, Started::Maybe);
@@ -396,7 +334,12 @@ impl<T: Transport> State<T> {
         self.unflushed = true;
     }
 
-    fn respond_status_or_block(&mut self, call: &IncomingCall, status: &Status, started: Started) {
+    pub(super) fn respond_status_or_block(
+        &mut self,
+        call: &IncomingCall,
+        status: &Status,
+        started: Started,
+    ) {
         match self.try_respond_status(call, status, started) {
             Ok(()) => {}
             Err(ReserveError::Closed) => self.counters.dropped(call.served.method),
@@ -455,7 +398,7 @@ impl<T: Transport> State<T> {
         Ok(())
     }
 
-    fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
+    pub(super) fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
         let mut call = *call;
         if !std::mem::replace(&mut call.served.has_waited, true) {
             self.counters.stalls.responses.add(1);
@@ -469,7 +412,7 @@ impl<T: Transport> State<T> {
 /// Returns the flags of a response that answers a stream, or that has both kinds of metadata. A client
 /// of a version with one kind gets them as one.
 #[cold]
-fn rare_flags(
+pub(super) fn rare_flags(
     connection: &Connection,
     call: &IncomingCall,
     len: &mut ResponseLengths,
@@ -487,7 +430,7 @@ fn rare_flags(
     flags
 }
 
-fn too_long(len: ResponseLengths, limit: usize) -> Status {
+pub(super) fn too_long(len: ResponseLengths, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
          sides' limits: raise `max_send_message_len` on the server and `max_message_len` on the client",

@@ -2,8 +2,9 @@
 
 use super::super::State;
 use super::super::link::LinkKey;
-use super::incoming::{Place, Purpose};
-use super::{IncomingKey, TransferKey};
+use super::super::link_transfers::{IncomingKey, TransferKey};
+use super::arrival::Purpose;
+use super::incoming::Place;
 use crate::transport::Transport;
 
 impl<T: Transport> State<T> {

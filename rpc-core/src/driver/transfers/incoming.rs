@@ -5,34 +5,19 @@ use std::time::Instant;
 
 use super::super::call_table::LongOutcome;
 use super::super::link::LinkKey;
-use super::super::link_streams::StreamKey;
+use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
 use super::super::{Driver, State, TimerTarget};
-use super::IncomingKey;
-use super::deliver::Completed;
+use super::arrival::{Completed, Purpose};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
-    ABANDONED, CallId, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS,
-    Segments, TransferId,
+    ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS, Segments,
+    TransferId,
 };
-use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::{FetchKey, LongMessages, MessageMemory, RemoteSegment, Transport};
-
-/// What a long message is for.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) enum Purpose {
-    /// The request of a unary call, to this server.
-    Request(ServedCall),
-    /// The response to a unary call of this side.
-    Response(CallId),
-    /// A message of a stream.
-    Stream(StreamKey),
-    /// Nobody wants it any more.
-    Nobody,
-}
 
 /// A long message that this side receives.
 #[derive(Debug)]

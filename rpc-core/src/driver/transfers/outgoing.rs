@@ -6,11 +6,12 @@ use std::mem;
 use bytes::Buf;
 
 use super::super::State;
+use super::super::held_memory::Encoding;
 use super::super::link::LinkKey;
 use super::super::link_streams::StreamKey;
+use super::super::link_transfers::TransferKey;
 use super::super::timers::TimerKey;
-use super::held::Encoding;
-use super::{TransferKey, Transfers};
+use super::Transfers;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
     CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,

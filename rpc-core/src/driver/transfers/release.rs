@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::super::link::LinkKey;
+use super::super::link_transfers::TransferKey;
 use super::super::{Driver, State, TimerTarget};
+use super::Transfers;
 use super::outgoing::TransferOwner;
-use super::{TransferKey, Transfers};
 use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
 use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
 use crate::transport::{CloseReason, Transport};
