@@ -33,7 +33,7 @@ fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600
 bench: ## Measure latency (both messages), throughput and streams
 	@benches/bench
 
-bench-peers: ## Compare with UCX, iceoryx2 and tonic in one table (builds the last two)
+bench-peers: ## Compare with UCX, iceoryx2, tonic and a Unix socket, calls and uploads (builds two of them)
 	@cargo run --release --quiet -p benches --features peers --bin peers
 
 bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest

@@ -8,6 +8,12 @@ fn main() -> Result<(), rpc_codegen::Error> {
     rpc_codegen::compile_protos("routeguide.proto")?;
     rpc_codegen::compile_protos("chat.proto")?;
     rpc_codegen::compile_protos("watch.proto")?;
+    // Their `bytes` fields are `Bytes`, which are sent and received without copying.
+    for proto in ["bulk.proto", "blobs.proto"] {
+        rpc_codegen::configure()
+            .bytes(".")
+            .compile_protos(&[proto], &["."])?;
+    }
     // Imports name files from this directory on.
     rpc_codegen::configure().compile_protos(&["grpc/testing/test.proto"], &["."])?;
     // Messages only. A test compares them with the types in rpc-core.

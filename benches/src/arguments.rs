@@ -1,4 +1,4 @@
-//! Parsers for rates, durations and other command-line values.
+//! Parsers for rates, sizes, durations and other command-line values.
 
 use std::time::Duration;
 
@@ -46,6 +46,26 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             Duration::try_from_secs_f64(number * seconds).ok()
         })
         .ok_or_else(|| "expected a number with a unit: 100ms, 2.5s, 10us".to_owned())
+}
+
+/// Parses a number of bytes: `4096`, `64K`, `8M`, with units of 1024.
+///
+/// # Errors
+///
+/// Returns a sentence that describes the expected format.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let (number, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(number) => (number, 1 << 10),
+        None => match text.strip_suffix('M') {
+            Some(number) => (number, 1 << 20),
+            None => (text, 1),
+        },
+    };
+    let bytes = number.parse::<usize>().ok();
+    match bytes.and_then(|bytes| bytes.checked_mul(factor)) {
+        Some(bytes) if (1..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("expected a number of bytes, from 1 to 1024M: 4096, 64K, 8M".to_owned()),
+    }
 }
 
 /// Returns a parser for [`Waiting`].
@@ -110,6 +130,16 @@ mod tests {
         assert_eq!(rate("3M"), Ok(3e6));
         for wrong in ["", "0", "-1", "k", "1G", "inf", "NaN", "2000M"] {
             assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_plain_or_in_units_of_1024() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("64K"), Ok(65_536));
+        assert_eq!(bytes("1024M"), Ok(1 << 30));
+        for wrong in ["", "0", "-1", "K", "1G", "1.5M", "1025M"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `latency` | one call at a time, next to a raw verbs ping-pong, in alternating slices of one run; calls at one rate, and at rising rates; the first call after an idle gap |
 //! | `throughput` | calls per second with many in flight, over one or many connections, or through a shared client |
+//! | `bandwidth` | bytes per second of uploads and downloads of any size, in alternating turns with raw READs and a copy of memory; single uploads; what small calls notice beside large messages; registered memory |
 //! | `connections` | calls per second over one connection, beside many idle ones, and over many in turn |
 //! | `overload` | calls answered in time when up to four times as many arrive as the server can answer, and how soon it recovers |
 //! | `stream` (feature `stream`, which is on) | streams beside tonic's and beside unary calls: messages per second, round trips, cancellation, memory of idle streams |
@@ -20,8 +21,8 @@
 //!   client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many calls in
 //!   flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls at
 //!   intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`streams`], [`spin`] (a server whose
-//!   handlers take their time), [`overload`] (more calls than that server can answer) and [`attack`]
-//!   (processes that mean harm);
+//!   handlers take their time), [`overload`] (more calls than that server can answer), [`bandwidth`]
+//!   (messages of any size) and [`attack`] (processes that mean harm);
 //! - comparison: [`perftest`], [`tcp`], [`counts`] (with the accepted figures);
 //! - method: [`cores`], [`clock`], [`line`](mod@line), [`slices`], [`rounds`], [`allocations`],
 //!   [`system_calls`], [`child`] (the process of the other side);
@@ -36,6 +37,7 @@ pub mod allocations;
 pub mod arguments;
 pub mod arrivals;
 pub mod attack;
+pub mod bandwidth;
 pub mod child;
 pub mod clock;
 pub mod cores;

@@ -306,7 +306,7 @@ impl Endpoint {
 }
 
 /// Formats an endpoint as one line of text: the GID, the LID, the queue pair number, the first PSN.
-fn line_of(endpoint: &RemoteEndpoint) -> String {
+pub(crate) fn line_of(endpoint: &RemoteEndpoint) -> String {
     format!(
         "{:032x} {} {} {}",
         u128::from_be_bytes(endpoint.gid.0),
@@ -316,7 +316,8 @@ fn line_of(endpoint: &RemoteEndpoint) -> String {
     )
 }
 
-fn endpoint_of(line: &str) -> Outcome<RemoteEndpoint> {
+/// Reads an endpoint from its line.
+pub(crate) fn endpoint_of(line: &str) -> Outcome<RemoteEndpoint> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [gid, lid, qp_num, psn] = words[..] else {
         return Err(format!("'{line}' is not an endpoint (GID, LID, QP number, PSN)").into());

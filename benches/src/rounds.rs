@@ -3,7 +3,10 @@
 
 use std::fmt;
 
+use crate::Outcome;
+use crate::cores::Cores;
 use crate::line::{Distance, RoundTrip};
+use crate::slices::{self, Record, Side};
 
 /// The values of each row in each round, and what a cache line took just before each was measured.
 #[derive(Clone, Debug)]
@@ -49,6 +52,19 @@ impl Rounds {
         )
     }
 
+    /// Returns the median of a row's values in all states.
+    #[must_use]
+    pub fn median_of_all(&self, row: usize) -> Option<f64> {
+        median(self.values[row].iter().copied())
+    }
+
+    /// Returns the ratio of a row to another: the median over all rounds.
+    #[must_use]
+    pub fn ratio_of_all(&self, row: usize, base: usize) -> Option<f64> {
+        let pairs = self.values[row].iter().zip(&self.values[base]);
+        median(pairs.map(|(value, base)| value / base))
+    }
+
     /// Returns the ratio of a row to another: the median over the rounds in which both were measured
     /// in this state.
     #[must_use]
@@ -61,6 +77,34 @@ impl Rounds {
                 .map(|round| self.values[row][round] / self.values[base][round]),
         )
     }
+}
+
+/// Lets each side take `rounds` turns of `calls` calls, and measures a cache line just before each.
+/// Returns the records, and the medians of the turns in nanoseconds. `after_each` is called after each
+/// turn with the number of turns taken so far.
+///
+/// # Errors
+///
+/// Returns the first error of a side.
+pub fn alternate(
+    sides: &mut [&mut dyn Side],
+    rounds: usize,
+    calls: usize,
+    cores: Cores,
+    mut after_each: impl FnMut(usize),
+) -> Outcome<(Vec<Record>, Rounds)> {
+    let turns = sides.len() * rounds;
+    let mut lines = vec![RoundTrip::measure(cores)];
+    let records = slices::alternate(sides, rounds, calls, |taken| {
+        if taken < turns {
+            lines.push(RoundTrip::measure(cores));
+        }
+        after_each(taken);
+    })?;
+    let of_row = |record: &Record| record.slice_p50.iter().map(|&p50| p50 as f64).collect();
+    let values = records.iter().map(of_row).collect();
+    let rounds = Rounds::new(values, lines.into_iter().collect::<Outcome<_>>()?);
+    Ok((records, rounds))
 }
 
 /// Describes the lines: how many were near and far, and what they took.
@@ -105,6 +149,8 @@ mod tests {
         assert_eq!(rounds.ratio(1, 0, Distance::Far), Some(3.0));
         assert_eq!(rounds.median(0, Distance::Near), Some(2.0));
         assert_eq!(rounds.median(1, Distance::Far), Some(99.0));
+        assert_eq!(rounds.ratio_of_all(1, 0), Some(3.0));
+        assert_eq!(rounds.median_of_all(0), Some(3.0));
         assert_eq!(
             (rounds.count(Distance::Near), rounds.count(Distance::Far)),
             (5, 3)

@@ -101,6 +101,12 @@ impl Rpc {
         &self.server
     }
 
+    /// Returns the server's address.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Returns the server's counters. The server must not be paused.
     ///
     /// # Errors

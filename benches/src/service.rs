@@ -5,9 +5,11 @@ use std::cell::Cell;
 use clap::Args;
 use proto::bench::bench_server::LocalBench;
 use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
+use proto::bulk::BulkServer;
 use rpc_core::{Intents, LocalPoller, Request, Response, Server, Status, Waiting};
 use rpc_transport_verbs::Device;
 
+use crate::bandwidth::service::Bulk;
 use crate::{Outcome, allocations, arguments, child, drop_time};
 
 /// Echoes requests and counts calls.
@@ -118,6 +120,7 @@ impl ServerArgs {
         child::end_with_parent()?;
         let server = Server::builder(&Device::open(&self.device)?)
             .add_service(BenchServer::per_poller(Echo::default))
+            .add_service(BulkServer::per_poller(Bulk::default))
             .cores([self.core])
             .max_message_len(self.max_message_len)
             .connections(self.connections)

@@ -180,6 +180,112 @@ fn an_unfair_load_ends_with_the_rate_of_each_client() {
     assert!(others.iter().all(serde_json::Value::is_f64), "{text}");
 }
 
+#[test]
+fn a_size_that_is_none_is_refused_with_what_one_looks_like() {
+    let bandwidth = env!("CARGO_BIN_EXE_bandwidth");
+    for sizes in ["0", "1K,large", "2G", "-1"] {
+        let text = refused_by(bandwidth, &[&format!("--sizes={sizes}")]);
+        assert!(text.contains("4096, 64K, 8M"), "{text}");
+    }
+    let text = refused_by(bandwidth, &["--neighbour", "--sizes", "1K,2K"]);
+    assert!(text.contains("expected one size"), "{text}");
+    let text = refused_by(bandwidth, &["--rounds", "0"]);
+    assert!(text.contains("nothing could be measured"), "{text}");
+}
+
+#[test]
+fn bandwidth_measures_one_thing_at_a_time() {
+    let bandwidth = env!("CARGO_BIN_EXE_bandwidth");
+    for arguments in [
+        ["--puts", "--neighbour"],
+        ["--puts", "--bytes=1M"],
+        ["--idle-memory", "--sizes=1K"],
+        ["--idle-memory", "--rounds=2"],
+    ] {
+        let text = refused_by(bandwidth, &arguments);
+        assert!(text.contains("cannot be used with"), "{text}");
+    }
+}
+
+/// Runs `bandwidth`, and returns the object on its last line, or `None` on a machine with one core.
+fn bandwidth(arguments: &[&str]) -> Option<serde_json::Value> {
+    let output = Command::new(env!("CARGO_BIN_EXE_bandwidth"))
+        .args(["--device", "soft", "--rounds", "2", "--json"])
+        .args(arguments)
+        .output()
+        .expect("the program can be started");
+    let error = String::from_utf8_lossy(&output.stderr);
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1) {
+        assert!(error.contains("a cache line needs two cores"), "{error}");
+        return None;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().expect("it prints lines");
+    Some(serde_json::from_str(last).expect("an object"))
+}
+
+#[test]
+fn bandwidth_ends_with_one_object_with_a_row_for_each_size() {
+    let arguments = ["--sizes", "1K,64K", "--bytes", "1M"];
+    let Some(report) = bandwidth(&arguments) else {
+        return;
+    };
+    assert_eq!(report["device"], "soft");
+    let rows = report["rows"].as_array().expect("a list");
+    let sizes: Vec<_> = rows.iter().map(|row| &row["size"]).collect();
+    assert_eq!(sizes, [1024, 65_536]);
+    for row in rows {
+        for column in [
+            "upload_gbs",
+            "download_gbs",
+            "raw_read_gbs",
+            "memcpy_gbs",
+            "raw_send_gbs",
+            "upload_of_raw_read",
+        ] {
+            let number = row[column].as_f64().expect("a number");
+            assert!(number > 0.0, "{column}: {report}");
+        }
+    }
+}
+
+#[test]
+fn single_puts_have_a_median_for_each_size() {
+    let Some(report) = bandwidth(&["--puts", "--sizes", "4K,64K"]) else {
+        return;
+    };
+    let puts = report["puts"].as_array().expect("a list");
+    assert_eq!(puts.len(), 2, "{report}");
+    for put in puts {
+        assert!(
+            put["p50_us"].as_f64().is_some_and(|p50| p50 > 0.0),
+            "{report}"
+        );
+        assert!(
+            put["near_p50_us"].is_f64() || put["far_p50_us"].is_f64(),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn neighbours_of_a_stream_are_compared_with_those_of_none() {
+    let arguments = ["--neighbour", "--sizes", "64K", "--seconds", "0.1"];
+    let Some(report) = bandwidth(&arguments) else {
+        return;
+    };
+    for key in ["stream_gbs", "ratio_p50", "ratio_p99"] {
+        assert!(report[key].is_f64(), "{key}: {report}");
+    }
+    for row in ["alone", "beside"] {
+        assert!(
+            report[row]["p99_ns"].as_f64() >= report[row]["p50_ns"].as_f64(),
+            "{report}"
+        );
+    }
+}
+
 /// Runs attacks for a short time, and checks what does not depend on time: on a machine that runs
 /// other tests, latencies mean nothing.
 fn attacks_do_no_harm(names: &[&str]) {

@@ -70,6 +70,16 @@ pub mod watch {
     rpc_core::include_proto!("watch");
 }
 
+/// The benchmark service for messages of any size.
+pub mod bulk {
+    rpc_core::include_proto!("verbline.bulk");
+}
+
+/// A store of blobs of any size.
+pub mod blobs {
+    rpc_core::include_proto!("blobs");
+}
+
 /// The services of gRPC's interop tests, which are in the package `grpc.testing`.
 pub mod interop {
     rpc_core::include_proto!("grpc.testing");

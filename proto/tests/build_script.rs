@@ -16,6 +16,8 @@ fn cargo_watches_the_proto_files_and_nothing_else() {
         watched,
         BTreeSet::from([
             "./bench.proto",
+            "./blobs.proto",
+            "./bulk.proto",
             "./chat.proto",
             "./echo.proto",
             "./greeter.proto",

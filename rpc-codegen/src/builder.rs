@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
+use crate::by_reference;
 use crate::check;
 use crate::compile::{Compiled, Sources};
 use crate::emit::Runtime;
 use crate::error::Error;
 use crate::generate::{self, Stubs};
+use crate::methods::MethodLimits;
 use crate::model::ExternPaths;
 use crate::output::{self, Output};
 
@@ -52,6 +54,8 @@ pub fn configure() -> Builder {
         enum_attributes: Vec::new(),
         field_attributes: Vec::new(),
         bytes: Vec::new(),
+        limits: MethodLimits::default(),
+        decode_budgets: Vec::new(),
         btree_map: Vec::new(),
         boxed: Vec::new(),
     }
@@ -83,6 +87,8 @@ pub struct Builder {
     enum_attributes: Vec<(String, String)>,
     field_attributes: Vec<(String, String)>,
     bytes: Vec<String>,
+    limits: MethodLimits,
+    decode_budgets: Vec<(String, usize)>,
     btree_map: Vec<String>,
     boxed: Vec<String>,
 }
@@ -147,7 +153,8 @@ impl Builder {
         let stubs = self.stubs();
         let wanted = if stubs.any() { roots } else { Vec::new() };
         check::check(&set, &wanted, &read)?;
-        let packages = generate::generate(set, &wanted, self.prost_config(), stubs)?;
+        let config = self.prost_config(&set);
+        let packages = generate::generate(set, &wanted, config, stubs)?;
         output.write_packages(&packages)?;
         if let Some(path) = &self.include_file {
             output.write_include_file(path, &packages)?;
@@ -172,10 +179,12 @@ impl Builder {
                 paths: paths.collect(),
                 well_known_types: !self.compile_well_known_types,
             },
+            limits: self.limits.clone(),
+            decode_budgets: self.decode_budgets.clone(),
         }
     }
 
-    fn prost_config(&self) -> prost_build::Config {
+    fn prost_config(&self, set: &FileDescriptorSet) -> prost_build::Config {
         let mut config = prost_build::Config::new();
         let runtime = Runtime::in_crate(&self.crate_path).path;
         config
@@ -202,6 +211,14 @@ impl Builder {
         }
         for (path, attribute) in &self.field_attributes {
             config.field_attribute(path, attribute);
+        }
+        // Only the generated codec sends by reference.
+        if self.build_codec {
+            for path in by_reference::fields(set, &self.bytes) {
+                for line in by_reference::DOCS {
+                    config.field_attribute(&path, format!("#[doc = {line:?}]"));
+                }
+            }
         }
         config
     }
@@ -235,6 +252,37 @@ impl Builder {
     /// The default is false.
     pub fn compile_well_known_types(mut self, enable: bool) -> Self {
         self.compile_well_known_types = enable;
+        self
+    }
+
+    /// Sets the longest request that the methods below `path` take, in bytes. A method whose
+    /// requests are streamed takes messages up to this length. The default is the connection's
+    /// limit, which no method exceeds.
+    ///
+    /// `.demo.Blobs.Put` is a method, and `.demo.Blobs` all methods of a service. The last setting
+    /// that matches a method counts.
+    pub fn max_request_len(mut self, path: impl AsRef<str>, len: u32) -> Self {
+        self.limits.requests.push((path.as_ref().to_owned(), len));
+        self
+    }
+
+    /// Sets the longest response of the methods below `path`, in bytes, like
+    /// [`max_request_len`](Self::max_request_len).
+    pub fn max_response_len(mut self, path: impl AsRef<str>, len: u32) -> Self {
+        self.limits.responses.push((path.as_ref().to_owned(), len));
+        self
+    }
+
+    /// Sets how many bytes of memory each byte of the messages below `path` may take when a message
+    /// is decoded, besides 64 KiB for the whole message. The default is 8. It applies to requests
+    /// and responses, with everything nested in them.
+    ///
+    /// A message that would take more is refused with `RESOURCE_EXHAUSTED`: two bytes can be an
+    /// element of a repeated field, so short messages could otherwise use up the memory. Set a higher
+    /// limit for messages that consist of many small messages.
+    pub fn decode_budget(mut self, path: impl AsRef<str>, bytes_per_byte: usize) -> Self {
+        self.decode_budgets
+            .push((path.as_ref().to_owned(), bytes_per_byte));
         self
     }
 
@@ -282,6 +330,9 @@ impl Builder {
     }
 
     /// Uses `bytes::Bytes` instead of `Vec<u8>` for the `bytes` fields below `path`.
+    ///
+    /// Such a field goes by reference. A long value is sent without a copy, and a received one is a
+    /// slice of the memory that the message arrived in. Short values are copied.
     pub fn bytes(mut self, path: impl AsRef<str>) -> Self {
         self.bytes.push(path.as_ref().to_owned());
         self

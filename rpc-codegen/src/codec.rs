@@ -2,34 +2,43 @@
 
 use crate::emit::Runtime;
 use crate::messages::{Field, Member, Message, Oneof, Presence, Tag, ZeroValue};
+use crate::paths;
 
 /// Emits the private module with the codec of `messages`, which are those of one package.
 ///
 /// No message, service or package gets a name with a leading underscore from prost.
-pub(crate) fn emit(messages: &[Message], rt: &Runtime) -> String {
+///
+/// `budgets` has the budgets of decoding, by the paths of messages.
+pub(crate) fn emit(messages: &[Message], budgets: &[(String, usize)], rt: &Runtime) -> String {
     let runtime = &rt.path;
-    let impls: String = messages.iter().map(message).collect();
+    let impls: String = messages
+        .iter()
+        .map(|each| message(each, paths::last(budgets, &each.name)))
+        .collect();
     format!(
         r#"/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
 mod _codec {{
 use {runtime}::field::{{self, Field}};
-use {runtime}::{{GeneratedMessage, Reader, Writer}};
+use {runtime}::{{GeneratedMessage, Reader, Scan, Stop, Writer}};
 {impls}}}
 "#
     )
 }
 
-fn message(message: &Message) -> String {
+fn message(message: &Message, budget: Option<usize>) -> String {
     let path = &message.path;
     let members = &message.fields;
     let full = full(members).unwrap_or_default();
+    let budget = budget.map(|per_byte| format!("const DECODED_PER_BYTE: usize = {per_byte};\n"));
     let parts = [
         full.len,
+        budget.unwrap_or_default(),
         encoded_len(members),
         encode(members),
         full.encode,
         decode(members),
         full.decode,
+        scan(members),
     ]
     .concat();
     format!("impl GeneratedMessage for super::{path} {{\n{parts}}}\n")
@@ -112,7 +121,7 @@ fn encode_field(field: &Field) -> String {
 
 fn decode(members: &[Member]) -> String {
     if members.is_empty() {
-        return "fn decode(bytes: &[u8], _: u32) -> Option<Self> { bytes.is_empty().then_some(Self {}) }\n"
+        return "fn decode_fields(fields: Reader<'_>) -> Option<Self> { fields.is_empty().then_some(Self {}) }\n"
             .to_owned();
     }
     let fields: String = members
@@ -123,8 +132,7 @@ fn decode(members: &[Member]) -> String {
         })
         .collect();
     format!(
-        r#"fn decode(bytes: &[u8], depth: u32) -> Option<Self> {{
-let mut fields = Reader::new(bytes, depth);
+        r#"fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {{
 let message = Self {{ {fields} }};
 fields.is_empty().then_some(message)
 }}
@@ -175,6 +183,62 @@ fn decode_oneof(oneof: &Oneof) -> String {
         .map(|other| format!(".or_else(|| {other})"))
         .collect();
     format!("{name}: {first}{others},\n")
+}
+
+/// Emits the method that passes a field before prost decodes it. It names the fields that may place
+/// more on the heap than their bytes.
+fn scan(members: &[Member]) -> String {
+    let fields: String = members
+        .iter()
+        .map(|member| match member {
+            Member::Field(field) => scan_field(field).unwrap_or_default(),
+            Member::Oneof(oneof) => scan_oneof(oneof),
+        })
+        .collect();
+    if fields.is_empty() {
+        return "fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> { fields.skip() }\n"
+            .to_owned();
+    }
+    format!(
+        r#"fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {{
+match number {{ {fields} _ => fields.skip() }}
+}}
+"#
+    )
+}
+
+fn scan_field(field: &Field) -> Option<String> {
+    let Field { name, ty, tag, .. } = field;
+    let scan = match field.presence {
+        Presence::Repeated | Presence::Packed => "scan_repeated",
+        Presence::Map => "scan",
+        Presence::Optional if ty.is_message => "scan",
+        Presence::Required if ty.is_message => "scan_required",
+        _ => return None,
+    };
+    Some(format!(
+        "{} => field::{}::{scan}(fields, |message: &Self| &message.{name}),\n",
+        tag.number(),
+        ty.path
+    ))
+}
+
+fn scan_oneof(oneof: &Oneof) -> String {
+    let messages = oneof
+        .variants
+        .iter()
+        .filter(|variant| variant.ty.is_message);
+    messages
+        .map(|variant| {
+            format!(
+                "{} => field::{}::scan_variant(fields, super::{}::{}),\n",
+                variant.tag.number(),
+                variant.ty.path,
+                oneof.path,
+                variant.name
+            )
+        })
+        .collect()
 }
 
 /// Emits a `match` of a oneof with the same expression for each variant, which has the type and the

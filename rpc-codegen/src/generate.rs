@@ -8,6 +8,7 @@ use prost_types::{FileDescriptorProto, FileDescriptorSet};
 use crate::emit::{self, Runtime};
 use crate::error::Error;
 use crate::messages::{self, EnumDefaults};
+use crate::methods::MethodLimits;
 use crate::model::{ExternPaths, Service};
 use crate::names::ServiceNames;
 use crate::{client, codec, comments, methods, server};
@@ -21,6 +22,9 @@ pub(crate) struct Stubs {
     pub(crate) codec: bool,
     pub(crate) runtime: Runtime,
     pub(crate) externs: ExternPaths,
+    pub(crate) limits: MethodLimits,
+    /// How many bytes one encoded byte may become when decoded, by the paths of messages.
+    pub(crate) decode_budgets: Vec<(String, usize)>,
 }
 
 impl Stubs {
@@ -56,7 +60,7 @@ impl Stubs {
 ///
 /// # Errors
 ///
-/// Returns [`Error::Setting`] if prost rejects a setting.
+/// Returns [`Error::Setting`] if prost rejects a setting, or if no method has the path of a limit.
 pub(crate) fn generate(
     mut set: FileDescriptorSet,
     wanted: &[String],
@@ -69,6 +73,7 @@ pub(crate) fn generate(
             file.service.clear();
         }
     }
+    stubs.limits.check(&set)?;
     let codecs = match stubs.codec && stubs.any() {
         true => codecs(&set, &stubs),
         false => VecDeque::new(),
@@ -106,7 +111,7 @@ fn codecs(set: &FileDescriptorSet, stubs: &Stubs) -> VecDeque<String> {
         let module = module(file);
         match packages[&module].as_slice() {
             messages if last[&module] == index && !messages.is_empty() => {
-                codec::emit(messages, &stubs.runtime)
+                codec::emit(messages, &stubs.decode_budgets, &stubs.runtime)
             }
             _ => String::new(),
         }
@@ -132,7 +137,7 @@ impl ServiceGenerator for Services {
         if stubs.server {
             buf.push_str(&server::emit(&service, &stubs.runtime));
         }
-        buf.push_str(&methods::emit(&service, &stubs.runtime));
+        buf.push_str(&methods::emit(&service, &stubs.limits, &stubs.runtime));
     }
 
     fn finalize(&mut self, buf: &mut String) {

@@ -192,6 +192,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod by_reference;
 mod check;
 mod client;
 mod codec;
@@ -205,6 +206,7 @@ mod methods;
 mod model;
 mod names;
 mod output;
+mod paths;
 mod problem;
 mod server;
 

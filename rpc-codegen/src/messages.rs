@@ -17,6 +17,8 @@ use crate::names;
 /// One message.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
+    /// Its name with a leading dot: `.demo.Outer.Inner`.
+    pub(crate) name: String,
     /// The path of its Rust type from the package's module: `outer::Inner`.
     pub(crate) path: String,
     /// In the order in which prost encodes them.
@@ -90,6 +92,8 @@ pub(crate) struct FieldType {
     pub(crate) path: String,
     /// The length of a value, if all values have the same.
     pub(crate) fixed_len: Option<usize>,
+    /// Whether a value has fields.
+    pub(crate) is_message: bool,
 }
 
 /// The key of a field: its number and its wire type.
@@ -106,6 +110,11 @@ impl Tag {
         let mut bytes = Vec::new();
         prost::encoding::encode_varint(self.0, &mut bytes);
         bytes
+    }
+
+    /// Returns the field's number.
+    pub(crate) fn number(self) -> u64 {
+        self.0 >> 3
     }
 
     fn is_group(self) -> bool {
@@ -191,6 +200,7 @@ impl Scope<'_> {
         self.messages.push(Message {
             path: format!("{module}{}", names::upper_camel(message.name())),
             fields: self.members(message, &path, &nested),
+            name: path.clone(),
         });
         for inner in message.nested_type.iter().filter(|inner| !is_entry(inner)) {
             self.add(inner, &path, &nested);
@@ -302,6 +312,7 @@ impl Scope<'_> {
         FieldType {
             path: format!("Map::<{key}, {value}>"),
             fixed_len: None,
+            is_message: false,
         }
     }
 
@@ -330,11 +341,13 @@ impl Scope<'_> {
         FieldType {
             path: path.to_owned(),
             fixed_len,
+            is_message: matches!(field.r#type(), Type::Message | Type::Group),
         }
     }
 }
 
-fn is_entry(message: &DescriptorProto) -> bool {
+/// Returns true if the message is the type of a map's entries.
+pub(crate) fn is_entry(message: &DescriptorProto) -> bool {
     message
         .options
         .as_ref()

@@ -1,16 +1,63 @@
 //! Emits the constants that describe a service's methods. The client and the server both use them.
 
+use prost_types::FileDescriptorSet;
+
 use crate::emit::Runtime;
-use crate::model::{Idempotency, Kind, Method, Service};
+use crate::error::Error;
+use crate::model::{self, Idempotency, Kind, Method, Service};
+use crate::paths;
+
+/// The lengths of messages that are set for methods, by the methods' paths.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MethodLimits {
+    pub(crate) requests: Vec<(String, u32)>,
+    pub(crate) responses: Vec<(String, u32)>,
+}
+
+impl MethodLimits {
+    /// Checks that each path is that of a method of `set`, or of something that contains one.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Setting`] otherwise: the limit would limit nothing.
+    pub(crate) fn check(&self, set: &FileDescriptorSet) -> Result<(), Error> {
+        let mut names = Vec::new();
+        for file in &set.file {
+            for service in &file.service {
+                let service_name = model::qualified(file.package(), service.name());
+                let methods = service.method.iter();
+                names.extend(methods.map(|method| format!(".{service_name}.{}", method.name())));
+            }
+        }
+        for (setting, limits) in [
+            ("max_request_len", &self.requests),
+            ("max_response_len", &self.responses),
+        ] {
+            let unused = limits
+                .iter()
+                .find(|(path, _)| !names.iter().any(|name| paths::matches(path, name)));
+            if let Some((path, _)) = unused {
+                return Err(Error::Setting {
+                    message: format!("{setting}: no method has the path `{path}`"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Emits the module of method constants of `service`.
-pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
+pub(crate) fn emit(service: &Service, limits: &MethodLimits, rt: &Runtime) -> String {
     let docs = format!("Descriptions of the methods of `{}`.", service.full_name);
-    let constants: String = service.methods.iter().map(constant).collect();
+    let constants: String = service
+        .methods
+        .iter()
+        .map(|method| constant(method, limits))
+        .collect();
     rt.module(&service.names.methods, &docs, "", &constants)
 }
 
-fn constant(method: &Method) -> String {
+fn constant(method: &Method, limits: &MethodLimits) -> String {
     let Method {
         constant,
         path,
@@ -29,6 +76,13 @@ fn constant(method: &Method) -> String {
         Idempotency::NoSideEffects => "NoSideEffects",
         Idempotency::Idempotent => "Idempotent",
     };
+    let name = format!(".{}", path.replace('/', "."));
+    let limit = |setting: &str, limits: &[(String, u32)]| match paths::last(limits, &name) {
+        Some(limit) => format!(".{setting}({limit})"),
+        None => String::new(),
+    };
+    let request_limit = limit("with_max_request_len", &limits.requests);
+    let response_limit = limit("with_max_response_len", &limits.responses);
     format!(
         r#"/// Describes `{path}`.
 pub const {constant}: $MethodSpec = $MethodSpec::new(
@@ -37,7 +91,7 @@ pub const {constant}: $MethodSpec = $MethodSpec::new(
     $Idempotency::{idempotency},
     "{request_proto}",
     "{response_proto}",
-);
+){request_limit}{response_limit};
 "#
     )
 }

@@ -5,6 +5,7 @@
 
 #[path = "codec/encodings.rs"]
 mod encodings;
+#[allow(dead_code, reason = "other tests use all items")]
 #[path = "codec/messages.rs"]
 mod messages;
 
@@ -85,7 +86,7 @@ proptest! {
         mutations in vec(any::<u8>(), 12),
     ) {
         let schema = schema_once();
-        for Checked { name, check } in MESSAGES {
+        for Checked { name, check, .. } in MESSAGES {
             let mut made = Choices(&choices);
             let fields = schema.fields(name, &mut made, 5);
             if let Agreed::Valid { encoded, straight } = check(&fields.concat()) {

@@ -157,6 +157,48 @@ fn types_of_fields() {
 }
 
 #[test]
+fn limits_of_methods() {
+    lacks(&code(configure()), "max_request_len");
+    let limited = code(
+        configure()
+            .max_request_len(".a", 1)
+            .max_request_len(".a.Records.Put", 1 << 20)
+            .max_response_len("Put", 4096),
+    );
+    has(
+        &limited,
+        ".with_max_request_len(1048576)\n        .with_max_response_len(4096);",
+    );
+    for unknown in [".a.Records.Get", ".a.Record", "Records"] {
+        let result = Run::new().compile(configure().max_response_len(unknown, 1));
+        let expected = format!("max_response_len: no method has the path `{unknown}`");
+        assert!(
+            matches!(&result, Err(Error::Setting { message }) if *message == expected),
+            "{result:?}"
+        );
+    }
+}
+
+#[test]
+fn budgets_of_decoding() {
+    lacks(&code(configure()), "DECODED_PER_BYTE");
+    let run = Run::new();
+    run.compile(configure().decode_budget(".a", 30)).unwrap();
+    has(&run.code("a"), "const DECODED_PER_BYTE: usize = 30;");
+    lacks(&run.code("b"), "DECODED_PER_BYTE");
+}
+
+#[test]
+fn fields_that_go_by_reference_are_documented() {
+    const DOCS: &str = "/// By reference: ";
+    lacks(&code(configure()), DOCS);
+    has(&code(configure().bytes(".a.Record.data")), DOCS);
+    lacks(&code(configure().bytes(".a.Record.counts")), DOCS);
+    // prost copies.
+    lacks(&code(configure().bytes(".").build_codec(false)), DOCS);
+}
+
+#[test]
 fn attributes() {
     let code = code(
         configure()

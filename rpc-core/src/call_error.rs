@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::codec;
 use crate::status::{Code, Status};
 use crate::transport::{CloseReason, ConnectError};
 
@@ -71,7 +72,8 @@ pub enum Cause {
         /// The error of the latest attempt, or `None` if the channel is closed.
         latest: Option<Arc<ConnectError>>,
     },
-    /// The request does not fit in a slot.
+    /// The request is longer than what the connection can send: see `Intents::max_send_message_len`,
+    /// and the server's `max_message_len`.
     RequestTooLong {
         /// Bytes of the encoded message.
         message_len: usize,
@@ -84,6 +86,9 @@ pub enum Cause {
         /// `package.Service/Method`: the method's name between peers.
         path: &'static str,
     },
+    /// The server has answered, and this side does not receive the response, which is too long or for
+    /// which there is no memory.
+    NotReceived(Status),
     /// The response does not decode as the method's response type.
     Undecodable(prost::DecodeError),
 }
@@ -143,12 +148,13 @@ impl CallError {
     #[must_use]
     pub fn code(&self) -> Code {
         match &self.0.cause {
-            Cause::Remote(status) => status.code(),
+            Cause::Remote(status) | Cause::NotReceived(status) => status.code(),
             Cause::DeadlineExceeded => Code::DeadlineExceeded,
             Cause::Cancelled => Code::Cancelled,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
+            Cause::Undecodable(error) if codec::is_over_budget(error) => Code::ResourceExhausted,
             Cause::Undecodable(_) => Code::Internal,
         }
     }
@@ -203,8 +209,8 @@ impl fmt::Display for CallError {
             Cause::RequestTooLong { message_len, limit } => write!(
                 f,
                 "{}: the request's message of {message_len} bytes exceeds the limit of {limit} bytes, the \
-                 smaller of both sides' limits: raise `max_message_len` on the client and on the \
-                 server; the call {verb}",
+                 smaller of both sides' limits: raise `max_send_message_len` on the client and \
+                 `max_message_len` on the server; the call {verb}",
                 self.code()
             ),
             Cause::Unimplemented { path } => write!(
@@ -212,6 +218,9 @@ impl fmt::Display for CallError {
                 "{}: the server has no method {path}; the call was never sent",
                 self.code()
             ),
+            Cause::NotReceived(status) => {
+                write!(f, "{status}; the server has answered the call")
+            }
             Cause::Undecodable(error) => {
                 write!(f, "{}: cannot decode the response: {error}", self.code())
             }
@@ -260,6 +269,7 @@ impl From<CallError> for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::{Codec, ProstCodec};
 
     #[test]
     fn a_call_error_is_one_pointer_wide() {
@@ -287,6 +297,20 @@ mod tests {
         assert!(error.to_string().contains("max_message_len"), "{error}");
         assert!(error.to_string().contains("4096"), "{error}");
         assert_eq!(format!("{error:?}"), error.to_string());
+    }
+
+    #[test]
+    fn a_response_over_its_budget_exhausts_resources() {
+        // 500,000 empty fields of two bytes with a length.
+        let bytes = [10, 0].repeat(500_000);
+        let error = <ProstCodec as Codec<u64>>::decode(&bytes).unwrap_err();
+        let error = CallError::new(Cause::Undecodable(error), Execution::Answered);
+        assert_eq!(error.code(), Code::ResourceExhausted);
+        let expected = "the message of 1000000 bytes would take more than 8065536 bytes decoded";
+        assert!(error.to_string().ends_with(expected), "{error}");
+        let error = <ProstCodec as Codec<u64>>::decode(&[8]).unwrap_err();
+        let error = CallError::new(Cause::Undecodable(error), Execution::Answered);
+        assert_eq!(error.code(), Code::Internal);
     }
 
     #[test]

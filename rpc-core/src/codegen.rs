@@ -25,7 +25,9 @@ pub mod v1 {
 
     pub use crate::call_error::CallError;
     pub use crate::client::Caller;
-    pub use crate::codec::{GeneratedCodec, GeneratedMessage, ProstCodec, Reader, Writer, field};
+    pub use crate::codec::{
+        GeneratedCodec, GeneratedMessage, ProstCodec, Reader, Scan, Stop, Writer, field,
+    };
     pub use crate::message::{IntoRequest, Request, Response};
     pub use crate::method::{Idempotency, MethodKind, MethodSpec};
     pub use crate::service::dispatch::{Instances, Methods, Service};

@@ -14,6 +14,10 @@ pub struct MethodSpec {
     pub request_type: &'static str,
     /// Full name of the response's message type.
     pub response_type: &'static str,
+    /// The most bytes of a request message, if the method has a limit besides the connection's.
+    pub max_request_len: Option<u32>,
+    /// The most bytes of a response message, if the method has a limit besides the connection's.
+    pub max_response_len: Option<u32>,
 }
 
 impl MethodSpec {
@@ -32,7 +36,23 @@ impl MethodSpec {
             idempotency,
             request_type,
             response_type,
+            max_request_len: None,
+            max_response_len: None,
         }
+    }
+
+    /// Limits the length of a request message. Called by generated code.
+    #[must_use]
+    pub const fn with_max_request_len(mut self, len: u32) -> Self {
+        self.max_request_len = Some(len);
+        self
+    }
+
+    /// Limits the length of a response message. Called by generated code.
+    #[must_use]
+    pub const fn with_max_response_len(mut self, len: u32) -> Self {
+        self.max_response_len = Some(len);
+        self
     }
 }
 

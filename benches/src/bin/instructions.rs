@@ -4,6 +4,7 @@
 //! - `--over call`: calls of 64 bytes over the software device. Covers all that runs in a client and
 //!   in a server: stub and handler, encoding and decoding, rpc-core, the transport and the device.
 //!   In each call, either side takes one turn that finds something and one that finds nothing.
+//! - `--over bytes`: calls with a `bytes` field of `--size` bytes, which are too long to be sent inline.
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
 //! - `--over shared`: the same calls through a shared channel. The functions `exchange_caller` and
@@ -56,12 +57,17 @@ struct Cli {
     /// Number of exchanges: one message in each direction, or one turn
     #[arg(long, default_value_t = 10_000)]
     calls: usize,
+    /// Length in bytes of the field of `--over bytes`
+    #[arg(long, default_value_t = 1024)]
+    size: usize,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExchangeLayer {
     /// Calls, over the software device
     Call,
+    /// Calls with a `bytes` field, over the software device
+    Bytes,
     /// Frames of the same length, over the software device
     Soft,
     /// Calls through a shared channel, whose poller is stepped
@@ -94,6 +100,12 @@ impl Cli {
                     message,
                     self.calls,
                 )?;
+            }
+            ExchangeLayer::Bytes => {
+                let calls = Calls::open("soft", message)?;
+                let blob = Load::new(Shape::Bytes, self.size)?;
+                let server = calls.server.poller();
+                exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)?;
             }
             ExchangeLayer::Soft => {
                 let mut frames = Frames::open("soft", message.encoded_len())?;
@@ -149,6 +161,25 @@ fn exchange_calls(
             message.a = message.a.wrapping_add(2);
             let answer = stub.echo_fixed(message).await?.into_inner();
             assert_eq!(answer, message, "the server must echo the request");
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
+fn exchange_blobs(
+    client: &LocalPoller,
+    stub: &BenchClient<LocalChannel>,
+    server: &LocalPoller,
+    mut blob: Load,
+    calls: usize,
+) -> Outcome<()> {
+    let exchanges = async {
+        for _ in 0..calls {
+            blob.exchange(stub).await?;
         }
         Ok(())
     };

@@ -7,7 +7,8 @@
 //! tonic carries the same messages over a Unix socket and over TCP. If `ucx_perftest` is installed,
 //! UCX sends active messages with the same payload; that is not an RPC but a lower bound for one.
 //! iceoryx2 sends 64 bytes of plain memory, as request and response and over two publish-subscribe
-//! services. Every measurement runs between two processes that are pinned to the same two cores, and
+//! services. Uploads of 4 KiB to 8 MiB come last: Verbline's beside those of all of these and of a
+//! plain Unix socket (`--uploads` measures only them). Every measurement runs between two processes that are pinned to the same two cores, and
 //! all of them poll, except tonic's and the shared client. Just before each turn, the program measures what a cache line
 //! takes between the cores.
 #![forbid(unsafe_code)]
@@ -18,20 +19,24 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use benches::line::{Distance, RoundTrip};
+use benches::bandwidth::puts;
+use benches::line::Distance;
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::peers::iceoryx2::{self, Iceoryx, IceoryxArgs, IceoryxRate, Pattern};
+use benches::peers::iceoryx2_puts::{self, IceoryxPutArgs};
 use benches::peers::tonic::{self, Socket, Tonic, TonicArgs};
-use benches::peers::ucx::{self, Ucx};
+use benches::peers::ucx::{self, Exchange, Ucx};
+use benches::peers::unix_puts::{self, UnixArgs};
+use benches::peers::uploads;
 use benches::rates::{self, LocalRate, Rated, SharedRate};
 use benches::raw::{self, PingPong, RawArgs};
-use benches::rounds::Rounds;
+use benches::rounds::{self, Rounds};
 use benches::rpc::{self, ClosedLoop, Rpc};
 use benches::service::{ServerArgs, intents_for};
 use benches::shared::Shared;
-use benches::slices::{Record, Side, alternate};
+use benches::slices::{Record, Side};
 use benches::table::{self, Table};
-use benches::{Outcome, clock, cores};
+use benches::{Outcome, arguments, clock, cores};
 use clap::{Parser, Subcommand};
 use rpc_core::frame::HEADER_LEN;
 use rpc_core::{Intents, Waiting};
@@ -58,6 +63,10 @@ enum Role {
     Tonic(TonicArgs),
     #[command(name = iceoryx2::SERVE, hide = true)]
     Iceoryx(IceoryxArgs),
+    #[command(name = iceoryx2_puts::SERVE, hide = true)]
+    IceoryxPuts(IceoryxPutArgs),
+    #[command(name = unix_puts::SERVE, hide = true)]
+    UnixPuts(UnixArgs),
 }
 
 #[derive(clap::Args)]
@@ -74,6 +83,15 @@ struct Measurement {
     /// Turns that each row takes
     #[arg(long, default_value_t = 9)]
     rounds: usize,
+    /// Measure uploads only
+    #[arg(long)]
+    uploads: bool,
+    /// Sizes of uploads, separated by commas [default: 4K,64K,1M,8M]
+    #[arg(long, value_parser = arguments::bytes, value_delimiter = ',')]
+    upload_sizes: Vec<usize>,
+    /// Print the uploads as one JSON object on the last line
+    #[arg(long)]
+    json: bool,
 }
 
 /// One row of the table.
@@ -108,11 +126,6 @@ const IN_FLIGHT_SHARED: u32 = 256;
 impl Measurement {
     fn run(&self) -> Outcome<()> {
         let cores = cores::Cores::choose()?;
-        println!(
-            "{} rounds; in each, every row makes {} calls of {} bytes, one at a time (tonic: a \
-             twentieth of them)",
-            self.rounds, self.calls, self.size
-        );
         println!("{cores}");
         println!(
             "reading the clock costs {} and happens once per call",
@@ -123,6 +136,30 @@ impl Measurement {
             None => Device::best()?,
         };
         let device = device.name();
+        if !self.uploads {
+            self.calls(device, cores)?;
+        }
+        let sizes = match &self.upload_sizes[..] {
+            [] => &puts::SIZES[..],
+            sizes => sizes,
+        };
+        let report = uploads::run(device, cores, sizes, self.rounds, |taken| {
+            if std::io::stderr().is_terminal() {
+                eprint!("\r{taken:<24}");
+            }
+        })?;
+        if self.json {
+            println!("{report}");
+        }
+        Ok(())
+    }
+
+    fn calls(&self, device: &str, cores: cores::Cores) -> Outcome<()> {
+        println!(
+            "{} rounds; in each, every row makes {} calls of {} bytes, one at a time (tonic: a \
+             twentieth of them)",
+            self.rounds, self.calls, self.size
+        );
         // Must run before this thread is pinned, so that the system chooses the core of the
         // channel's poller.
         let load =
@@ -145,21 +182,15 @@ impl Measurement {
             rows.iter_mut().map(|row| &mut *row.side as _).collect();
         let turns = sides.len() * self.rounds;
         let is_terminal = std::io::stderr().is_terminal();
-        let mut lines = vec![RoundTrip::measure(cores)];
-        let records = alternate(&mut sides, self.rounds, self.calls, |taken| {
-            if taken < turns {
-                lines.push(RoundTrip::measure(cores));
-            }
+        let taken = rounds::alternate(&mut sides, self.rounds, self.calls, cores, |taken| {
             if is_terminal {
                 eprint!("\r{taken} of {turns} turns");
             }
-        })?;
+        });
         if is_terminal {
             eprintln!();
         }
-        let of_row = |record: &Record| record.slice_p50.iter().map(|&p50| p50 as f64).collect();
-        let values = records.iter().map(of_row).collect();
-        let rounds = Rounds::new(values, lines.into_iter().collect::<Outcome<_>>()?);
+        let (records, rounds) = taken?;
         for distance in [Distance::Near, Distance::Far] {
             if rounds.count(distance) > 0 {
                 println!("\nRound trips while cache lines were {distance}:");
@@ -191,7 +222,7 @@ impl Measurement {
                 let raw = PingPong::start(&like_rpc, cores.server)?;
                 let name = format!("raw verbs on {device}, {len} bytes");
                 rows.push(Row::new(name, raw).comparable("÷ raw"));
-                match Ucx::find(cores, self.size) {
+                match Ucx::find(cores, self.size, Exchange::RoundTrip) {
                     Some(ucx) => {
                         let name = format!("UCX active message, {} bytes", self.size);
                         rows.push(Row::new(name, ucx).comparable("÷ UCX"));
@@ -302,6 +333,8 @@ fn main() -> ExitCode {
         Some(Role::Frames(args)) => args.serve(),
         Some(Role::Tonic(args)) => args.serve(),
         Some(Role::Iceoryx(args)) => args.serve(),
+        Some(Role::IceoryxPuts(args)) => args.serve(),
+        Some(Role::UnixPuts(args)) => args.serve(),
         None => cli.measurement.run(),
     };
     match outcome {

@@ -58,7 +58,7 @@ pub struct IceoryxArgs {
 type Requests = request_response::PortFactory<ipc::Service, Message, (), Message, ()>;
 type Topic = publish_subscribe::PortFactory<ipc::Service, Message, ()>;
 
-fn node() -> Outcome<Node<ipc::Service>> {
+pub(super) fn node() -> Outcome<Node<ipc::Service>> {
     // Servers end by being killed, about which the next node would warn.
     set_log_level(LogLevel::Error);
     Ok(NodeBuilder::new().create::<ipc::Service>()?)

@@ -25,7 +25,7 @@ use tonic::transport::{Channel, Endpoint, Server as TonicServer};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::tonic_streams;
+use super::{tonic_puts, tonic_streams};
 use crate::Outcome;
 use crate::child::{self, Process};
 use crate::cores::{self, Cores};
@@ -72,8 +72,11 @@ impl TonicArgs {
         cores::pin_current_thread(self.core)?;
         runtime()?.block_on(async {
             let server = TonicServer::builder()
+                .initial_stream_window_size(tonic_puts::WINDOW)
+                .initial_connection_window_size(tonic_puts::WINDOW)
                 .add_service(Echo)
-                .add_service(Streams);
+                .add_service(Streams)
+                .add_service(tonic_puts::Bulk);
             match self.socket {
                 Socket::Unix => {
                     let listener = UnixListener::bind(&self.path)?;
@@ -196,7 +199,7 @@ async fn exchange(client: &mut Grpc<Channel>, load: &mut Load) -> Result<(), Sta
     match load {
         Load::Fixed(message) => {
             message.a = message.a.wrapping_add(2);
-            let answer = unary(client, ECHO_FIXED, *message).await?;
+            let answer: Fixed = unary(client, ECHO_FIXED, *message).await?;
             assert_eq!(answer, *message, "the server must echo the request");
         }
         Load::Blob(message) => {
@@ -212,16 +215,21 @@ async fn exchange(client: &mut Grpc<Channel>, load: &mut Load) -> Result<(), Sta
     Ok(())
 }
 
-async fn unary<M>(client: &mut Grpc<Channel>, path: &'static str, message: M) -> Result<M, Status>
+pub(super) async fn unary<M, R>(
+    client: &mut Grpc<Channel>,
+    path: &'static str,
+    message: M,
+) -> Result<R, Status>
 where
-    M: prost::Message + Default + 'static,
+    M: prost::Message + 'static,
+    R: prost::Message + Default + 'static,
 {
     client
         .ready()
         .await
         .map_err(|error| Status::unknown(StdError::from(error).to_string()))?;
     let path = http::uri::PathAndQuery::from_static(path);
-    let codec = ProstCodec::<M, M>::default();
+    let codec = ProstCodec::<M, R>::default();
     let response = client.unary(Request::new(message), path, codec).await?;
     Ok(response.into_inner())
 }
@@ -290,7 +298,7 @@ impl Service<http::Request<Body>> for Streams {
     }
 }
 
-fn unimplemented(path: &str) -> http::Response<Body> {
+pub(super) fn unimplemented(path: &str) -> http::Response<Body> {
     Status::unimplemented(format!("no method {path}")).into_http()
 }
 

@@ -24,6 +24,17 @@ pub const MISSING: &str = "!!! UCX IS NOT MEASURED: ucx_perftest is not installe
 pub struct Ucx {
     cores: Cores,
     size: usize,
+    exchange: Exchange,
+}
+
+/// What counts as one exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// A message in each direction.
+    RoundTrip,
+    /// A message in one direction: half of such a round trip, since the program prints no other
+    /// latency.
+    OneWay,
 }
 
 /// Kills its process when dropped.
@@ -39,20 +50,24 @@ impl Drop for Ending {
 impl Ucx {
     /// Returns a side for messages of `size` bytes, or `None` if `ucx_perftest` is not installed.
     #[must_use]
-    pub fn find(cores: Cores, size: usize) -> Option<Self> {
+    pub fn find(cores: Cores, size: usize, exchange: Exchange) -> Option<Self> {
         let found = Command::new(PROGRAM)
             .arg("-h")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
-        found.is_ok().then_some(Self { cores, size })
+        found.is_ok().then_some(Self {
+            cores,
+            size,
+            exchange,
+        })
     }
 
     fn command(port: u16, core: usize) -> Command {
         let mut command = Command::new(PROGRAM);
-        // Use shared memory only.
+        // Use shared memory only, and the kernel's copy between processes for what is long.
         command
-            .env("UCX_TLS", "posix,self")
+            .env("UCX_TLS", "posix,cma,self")
             .args(["-p", &port.to_string(), "-c", &core.to_string()])
             .stderr(Stdio::null());
         command
@@ -60,7 +75,7 @@ impl Ucx {
 }
 
 impl Side for Ucx {
-    /// Records one time: the median of all round trips in this turn.
+    /// Records one time: the median of all exchanges in this turn.
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         // The program does not accept port 0, so find a free port. It is very likely still free a
         // moment later.
@@ -82,7 +97,10 @@ impl Side for Ucx {
                 let half = median_of_half_round_trips(&text).ok_or_else(|| {
                     io::Error::other(format!("cannot parse the output of {PROGRAM}: {text}"))
                 })?;
-                stopwatch.record(2 * half);
+                stopwatch.record(match self.exchange {
+                    Exchange::RoundTrip => 2 * half,
+                    Exchange::OneWay => half,
+                });
                 return Ok(());
             }
         }

@@ -3,10 +3,11 @@
 
 use std::fmt::Debug;
 
-use rpc_core::codegen::v1::bytes::BytesMut;
+use rpc_core::codegen::v1::bytes::{Buf, Bytes, BytesMut};
 use rpc_core::codegen::v1::prost::Message;
 use rpc_core::codegen::v1::{GeneratedCodec, GeneratedMessage};
-use rpc_core::{Codec, ProstCodec};
+use rpc_core::transport::MessageMemory;
+use rpc_core::{BY_REFERENCE_LEN, Chunks, Codec, LengthChanged, ProstCodec};
 
 /// The code with default settings.
 pub(crate) mod plain {
@@ -25,6 +26,8 @@ pub(crate) struct Checked {
     pub(crate) name: &'static str,
     /// Compares the codecs for these bytes. See [`Agreed`].
     pub(crate) check: fn(&[u8]) -> Agreed,
+    /// Decodes these bytes with the generated codec, and drops the message.
+    pub(crate) decode: fn(&[u8]),
 }
 
 /// The result of a comparison that found no difference.
@@ -43,7 +46,11 @@ pub(crate) enum Agreed {
 macro_rules! messages {
     ($($name:literal: $ty:ty,)*) => {
         /// All message types. Those with both settings occur twice.
-        pub(crate) const MESSAGES: &[Checked] = &[$(Checked { name: $name, check: check::<$ty> },)*];
+        pub(crate) const MESSAGES: &[Checked] = &[$(Checked {
+            name: $name,
+            check: check::<$ty>,
+            decode: |bytes| drop(<GeneratedCodec as Codec<$ty>>::decode(bytes)),
+        },)*];
     };
 }
 
@@ -148,6 +155,11 @@ messages! {
     ".fields.v2.Groups.Always": sorted::fields::v2::groups::Always,
     ".fields.v2.Grouped": sorted::fields::v2::Grouped,
     ".fields.v2.Grouped.Chosen": sorted::fields::v2::grouped::Chosen,
+    ".blobs.Blob": sorted::blobs::Blob,
+    ".blobs.Header": sorted::blobs::Header,
+    ".blobs.Part": sorted::blobs::Part,
+    ".blobs.PutReply": sorted::blobs::PutReply,
+    ".blobs.GetRequest": sorted::blobs::GetRequest,
     ".chat.ClientEvent": sorted::chat::ClientEvent,
     ".chat.Enter": sorted::chat::Enter,
     ".chat.Say": sorted::chat::Say,
@@ -177,6 +189,11 @@ messages! {
     ".verbline.bench.CollectReply": sorted::verbline::bench::CollectReply,
     ".verbline.bench.StatsRequest": sorted::verbline::bench::StatsRequest,
     ".verbline.bench.StatsReply": sorted::verbline::bench::StatsReply,
+    ".verbline.bulk.PutRequest": sorted::verbline::bulk::PutRequest,
+    ".verbline.bulk.PutReply": sorted::verbline::bulk::PutReply,
+    ".verbline.bulk.GetRequest": sorted::verbline::bulk::GetRequest,
+    ".verbline.bulk.GetReply": sorted::verbline::bulk::GetReply,
+    ".verbline.bulk.UploadReply": sorted::verbline::bulk::UploadReply,
     ".verbline.echo.EchoRequest": sorted::verbline::echo::EchoRequest,
     ".verbline.echo.EchoReply": sorted::verbline::echo::EchoReply,
     ".verbline.greeter.HelloRequest": sorted::verbline::greeter::HelloRequest,
@@ -213,6 +230,7 @@ fn check<M: GeneratedMessage + PartialEq + Debug>(bytes: &[u8]) -> Agreed {
             );
             let encoded = generated.encode_to_vec();
             check_encoding(&generated, &encoded);
+            check_shared(&generated, bytes);
             let straight: Option<M> = GeneratedMessage::decode(&encoded, 32);
             if let Some(straight) = &straight {
                 assert!(is_same(&generated, straight), "{generated:?}\n{straight:?}");
@@ -224,6 +242,9 @@ fn check<M: GeneratedMessage + PartialEq + Debug>(bytes: &[u8]) -> Agreed {
         }
         (Err(prost), Err(generated)) => {
             assert_eq!(prost.to_string(), generated.to_string(), "{bytes:02x?}");
+            let shared = GeneratedCodec::decode_shared(&Bytes::copy_from_slice(bytes), 1);
+            let shared: Result<M, _> = shared.map(|decoded| decoded.message);
+            assert_eq!(shared.unwrap_err().to_string(), prost.to_string());
             Agreed::Invalid
         }
         (prost, generated) => panic!("{prost:?}\n{generated:?}\n{bytes:02x?}"),
@@ -265,6 +286,76 @@ fn check_encoding<M: GeneratedMessage + Debug>(message: &M, expected: &[u8]) {
     let mut buf = BytesMut::new();
     GeneratedCodec::encode_to(message, &mut buf).unwrap();
     assert_eq!(buf, expected, "{message:?}");
+    check_chunks::<GeneratedCodec, M>(message, expected);
+    check_chunks::<ProstCodec, M>(message, expected);
+}
+
+/// Memory that ends with the message, on the heap.
+pub(crate) struct Memory(pub(crate) Vec<u8>);
+
+impl AsMut<[u8]> for Memory {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl MessageMemory for Memory {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn freeze(self: Box<Self>, len: usize) -> Bytes {
+        Bytes::from(self.0).slice(..len)
+    }
+}
+
+/// Checks that a codec encodes in parts as prost does in one, into memory and onto the heap.
+fn check_chunks<C: Codec<M>, M: Debug>(message: &M, expected: &[u8]) {
+    let encode = |len, has_memory: bool| -> Result<Chunks, LengthChanged> {
+        C::encode_chunks(message, len, &mut |len| {
+            let memory = || Box::new(Memory(vec![0xaa; len + 1])) as Box<dyn MessageMemory>;
+            has_memory.then(memory)
+        })
+    };
+    let len = expected.len();
+    for has_memory in [true, false] {
+        let mut chunks = encode(len, has_memory).unwrap();
+        assert_eq!(chunks.len(), len, "{message:?}");
+        let references = chunks.by_reference_len();
+        assert!(references == 0 || references >= BY_REFERENCE_LEN);
+        assert_eq!(chunks.copy_to_bytes(len), expected, "{message:?}");
+        encode(len + 1, has_memory).unwrap_err();
+        if let Some(less) = len.checked_sub(1) {
+            encode(less, has_memory).unwrap_err();
+        }
+    }
+}
+
+/// Checks that both codecs decode the same value from shared bytes, whatever is shared.
+fn check_shared<M: GeneratedMessage + PartialEq + Debug>(expected: &M, bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    for share_from in [1, 20, usize::MAX] {
+        let generated = GeneratedCodec::decode_shared(&bytes, share_from).unwrap();
+        assert!(generated.copied_len <= bytes.len());
+        let prost = ProstCodec::decode_shared(&bytes, share_from).unwrap();
+        let messages: [M; 2] = [generated.message, prost.message];
+        for message in &messages {
+            assert!(is_same(expected, message), "{expected:?}\n{message:?}");
+        }
+        drop(messages);
+        assert!(is_unshared(&bytes));
+    }
+    // Fields that are copied keep nothing.
+    let copied: M = GeneratedCodec::decode_shared(&bytes, usize::MAX)
+        .unwrap()
+        .message;
+    assert!(is_unshared(&bytes));
+    drop(copied);
+}
+
+/// Returns true if no field shares the bytes. An empty `Bytes` is never unique.
+fn is_unshared(bytes: &Bytes) -> bool {
+    bytes.is_empty() || bytes.is_unique()
 }
 
 /// Checks the message that the first byte chooses, encoded in the rest.

@@ -222,7 +222,7 @@ pub mod alone_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Lonely {
         fn encoded_len(&self) -> usize {
@@ -233,8 +233,12 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
-            bytes.is_empty().then_some(Self {})
+        fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+            fields.is_empty().then_some(Self {})
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

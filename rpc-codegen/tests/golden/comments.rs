@@ -734,7 +734,7 @@ pub mod comments_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Message {
         fn encoded_len(&self) -> usize {
@@ -764,14 +764,17 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 name: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
                 choice: field::Int32::decode([0x10], &mut fields)
                     .map(super::message::Choice::Number),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -231,7 +231,7 @@ impl Level {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Required {
         fn encoded_len(&self) -> usize {
@@ -257,8 +257,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 int32: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_else(|| Self::default().int32),
@@ -276,6 +275,18 @@ mod _codec {
                     .unwrap_or_else(|| Self::default().fixed64),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                6 => {
+                    field::Message::scan_required(
+                        fields,
+                        |message: &Self| &message.optional,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -319,8 +330,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 int32: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_else(|| Self::default().int32),
@@ -339,6 +349,10 @@ mod _codec {
                 other: field::Int32::decode([0x48], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -410,8 +424,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 int32: field::Int32::decode([0x08], &mut fields),
                 string: field::String::decode([0x12], &mut fields),
@@ -437,6 +450,39 @@ mod _codec {
             };
             fields.is_empty().then_some(message)
         }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                5 => {
+                    field::Int32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.unpacked,
+                    )
+                }
+                6 => {
+                    field::Int32::scan_repeated(fields, |message: &Self| &message.packed)
+                }
+                7 => {
+                    field::Int32::scan_repeated(fields, |message: &Self| &message.levels)
+                }
+                8 => {
+                    field::Map::<
+                        field::String,
+                        field::Enum<3>,
+                    >::scan(fields, |message: &Self| &message.map)
+                }
+                9 => {
+                    field::Map::<
+                        field::Int32,
+                        field::Message<_>,
+                    >::scan(fields, |message: &Self| &message.required)
+                }
+                11 => {
+                    field::Message::scan_variant(fields, super::optional::Choice::Other)
+                }
+                _ => fields.skip(),
+            }
+        }
     }
 
     impl GeneratedMessage for super::Groups {
@@ -459,8 +505,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 one: field::Group::decode([0x0b], &mut fields),
                 many: field::Group::decode_repeated([0x13], &mut fields),
@@ -468,6 +513,17 @@ mod _codec {
                     .unwrap_or_else(|| Self::default().always),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Group::scan(fields, |message: &Self| &message.one),
+                2 => field::Group::scan_repeated(fields, |message: &Self| &message.many),
+                30 => {
+                    field::Group::scan_required(fields, |message: &Self| &message.always)
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -493,13 +549,19 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 number: field::Int32::decode([0x08], &mut fields),
                 groups: field::Message::decode([0x12], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                2 => field::Message::scan(fields, |message: &Self| &message.groups),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -521,14 +583,20 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 text: field::String::decode([0x0a], &mut fields)
                     .unwrap_or_else(|| Self::default().text),
                 inner: field::Group::decode([0xa3, 0x01], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                20 => field::Group::scan(fields, |message: &Self| &message.inner),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -548,12 +616,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 fixed64: field::Fixed64::decode([0x09], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -569,12 +640,23 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 numbers: field::Uint32::decode_repeated([0x08], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Uint32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.numbers,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -618,8 +700,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 before: field::String::decode([0x0a], &mut fields),
                 choice: field::Int32::decode([0x10], &mut fields)
@@ -631,6 +712,16 @@ mod _codec {
                 grouped: field::Message::decode([0x22], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                3000 => {
+                    field::Group::scan_variant(fields, super::grouped::Choice::Chosen)
+                }
+                4 => field::Message::scan(fields, |message: &Self| &message.grouped),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -650,12 +741,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 flag: field::Bool::decode([0x08], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -230,7 +230,7 @@ pub mod deep_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Ping {
         fn encoded_len(&self) -> usize {
@@ -248,12 +248,18 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 pong: field::Message::decode([0x0a], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.pong),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -266,8 +272,12 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
-            bytes.is_empty().then_some(Self {})
+        fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+            fields.is_empty().then_some(Self {})
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -1037,7 +1037,7 @@ pub mod nothing_methods {}
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Key {
         fn encoded_len(&self) -> usize {
@@ -1055,12 +1055,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 key: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -1080,12 +1083,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 value: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -74,7 +74,7 @@ impl Kind {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Thing {
         fn encoded_len(&self) -> usize {
@@ -106,8 +106,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 id: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_else(|| Self::default().id),
@@ -116,6 +115,13 @@ mod _codec {
                 part: field::Group::decode([0x23], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                4 => field::Group::scan(fields, |message: &Self| &message.part),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -135,12 +141,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 data: field::Bytes::decode([0x0a], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -777,7 +777,7 @@ pub mod types_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Outer {
         fn encoded_len(&self) -> usize {
@@ -849,8 +849,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 inners: field::Map::<
                     field::String,
@@ -878,6 +877,32 @@ mod _codec {
             };
             fields.is_empty().then_some(message)
         }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Map::<
+                        field::String,
+                        field::Message<_>,
+                    >::scan(fields, |message: &Self| &message.inners)
+                }
+                2 => {
+                    field::Map::<
+                        field::Int32,
+                        field::Int32,
+                    >::scan(fields, |message: &Self| &message.kinds)
+                }
+                3 => field::Message::scan_variant(fields, super::outer::Either::Left),
+                4 => field::FlatExtern::scan_variant(fields, super::outer::Either::Right),
+                6 => field::FlatExtern::scan(fields, |message: &Self| &message.at),
+                7 => field::FlatExtern::scan(fields, |message: &Self| &message.any),
+                8 => field::Extern::scan(fields, |message: &Self| &message.value),
+                10 => {
+                    field::Sint64::scan_repeated(fields, |message: &Self| &message.many)
+                }
+                _ => fields.skip(),
+            }
+        }
     }
 
     impl GeneratedMessage for super::outer::Inner {
@@ -902,13 +927,19 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 state: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
                 outer: field::Message::decode([0x12], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                2 => field::Message::scan(fields, |message: &Self| &message.outer),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -928,12 +959,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 kind: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::driver::handle::{ConnectedLink, Poller};
+use crate::driver::handle::{ConnectedLink, Poller, SendLimits};
 use crate::driver::link::LinkKey;
 use crate::method::{MethodKind, MethodSpec};
 use crate::protocol::inline_frame::SpareFrame;
@@ -19,6 +19,8 @@ pub(crate) struct ChannelCore {
     pub(crate) link: LinkKey,
     /// Length of the longest frame that is sent inline.
     pub(crate) longest_inline: usize,
+    /// What may be sent on the connection.
+    pub(crate) lengths: SendLimits,
     /// A spare frame, for requests and responses.
     pub(crate) inline_frame: SpareFrame,
     address: String,
@@ -50,6 +52,7 @@ impl ChannelCore {
         poller.acquire_ref(connected.link);
         Self {
             longest_inline: poller.longest_inline(),
+            lengths: connected.lengths,
             poller,
             link: connected.link,
             inline_frame: SpareFrame::default(),

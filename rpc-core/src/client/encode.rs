@@ -1,7 +1,10 @@
 //! Encodes requests into frames, and decodes responses from frames.
 
+use bytes::Bytes;
+
 use crate::call_error::CallError;
-use crate::codec::Codec;
+use crate::codec::{Allocate, Chunks, Codec};
+use crate::driver::call_table::LongResponse;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
@@ -50,6 +53,49 @@ fn length_changed(method: &MethodSpec) {
         method = method.path,
         "the encoded length of the request changed between two calls of `encoded_len`; the server will reject it"
     );
+}
+
+/// A request whose message does not fit a frame, encoded.
+#[derive(Debug)]
+pub(crate) struct EncodedRequest {
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) message: Chunks,
+}
+
+impl EncodedRequest {
+    /// Encodes a request. A message whose encoded length has changed becomes zeros, which the server's
+    /// decoder rejects.
+    #[cold]
+    pub(crate) fn new<Q: Codec<Req>, Req>(
+        request: &Request<Req>,
+        lengths: RequestLengths,
+        method: &MethodSpec,
+        allocate: Allocate<'_>,
+    ) -> Self {
+        let mut metadata = vec![0; lengths.metadata];
+        request.metadata().encode(&mut metadata);
+        let encoded = Q::encode_chunks(request.get_ref(), lengths.message, allocate);
+        let message = encoded.unwrap_or_else(|_| {
+            length_changed(method);
+            Bytes::from(vec![0; lengths.message]).into()
+        });
+        Self { metadata, message }
+    }
+}
+
+/// Decodes a response whose message did not fit a frame. Returns also how many bytes were copied.
+#[cold]
+pub(crate) fn decode_long<S: Codec<Res>, Res>(
+    head: ResponseHead,
+    long: &LongResponse,
+) -> Result<(Response<Res>, usize), CallError> {
+    let outcome = outcome::decode(head, &long.metadata, Section::Initial)?;
+    let decoded = S::decode_shared(&long.message, long.share_from).map_err(undecodable)?;
+    let mut response = Response::received(decoded.message, outcome.initial_metadata);
+    if !outcome.trailing_metadata.is_empty() {
+        *response.trailing_metadata_mut() = outcome.trailing_metadata;
+    }
+    Ok((response, decoded.copied_len))
 }
 
 /// Decodes the body of a response: its metadata and its message.

@@ -18,10 +18,11 @@ use futures_core::Stream;
 
 pub use self::caller::Caller;
 use self::channel::{CalledMethod, ChannelCore};
-use self::encode::{RequestLengths, decode, write_request};
+use self::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
 use self::streaming::OpenCall;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::{Codec, MessageBuf};
+use crate::driver::call_table::ResponseBody;
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response};
@@ -62,6 +63,7 @@ impl Caller for LocalChannel {
             request,
             deadline: None,
             state: CallState::New,
+            encoded: None,
             began: None,
             codecs: PhantomData,
         }
@@ -132,6 +134,8 @@ struct LocalCall<'a, Q, S, Req, Res> {
     request: Request<Req>,
     deadline: Option<Instant>,
     state: CallState<'a>,
+    /// The request, if it does not fit a frame, until it is sent.
+    encoded: Option<Box<EncodedRequest>>,
     /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     /// `Q` encodes the request, `S` decodes the response.
@@ -274,17 +278,66 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
 
     #[inline(never)]
     fn send_long(
-        &self,
+        &mut self,
         head: &RequestHead,
         lengths: RequestLengths,
         waiter: Option<WaiterKey>,
         cx: &mut Context<'_>,
     ) -> BeginOutcome<WaiterKey> {
+        let limits = self.channel.lengths;
+        if head.message_len > limits.message {
+            return self.too_long(head, waiter);
+        }
+        if head.frame_len() > limits.frame {
+            return self.send_chunks(head, lengths, waiter, cx);
+        }
         let write = &mut |out: &mut [u8]| {
             write_request::<Q, Req>(&self.request, lengths, self.method, out);
         };
         let poller = &*self.channel.poller;
         poller.begin_long(self.channel.link, head, write, cx.waker(), waiter)
+    }
+
+    /// Sends a request whose message does not fit a frame. It is encoded once, and waits encoded.
+    #[cold]
+    #[inline(never)]
+    fn send_chunks(
+        &mut self,
+        head: &RequestHead,
+        lengths: RequestLengths,
+        waiter: Option<WaiterKey>,
+        cx: &mut Context<'_>,
+    ) -> BeginOutcome<WaiterKey> {
+        let (link, poller) = (self.channel.link, &*self.channel.poller);
+        let encoded = self.encoded.get_or_insert_with(|| {
+            let allocate = &mut |len| poller.allocate_for(link, len);
+            Box::new(EncodedRequest::new::<Q, Req>(
+                &self.request,
+                lengths,
+                self.method,
+                allocate,
+            ))
+        });
+        let EncodedRequest { metadata, message } = &mut **encoded;
+        let begun = poller.begin_chunks(link, head, metadata, message, cx.waker(), waiter);
+        if !matches!(begun, BeginOutcome::Waiting(_)) {
+            self.encoded = None;
+        }
+        begun
+    }
+
+    /// Ends a call whose request is longer than the limit.
+    #[cold]
+    #[inline(never)]
+    fn too_long(&self, head: &RequestHead, waiter: Option<WaiterKey>) -> BeginOutcome<WaiterKey> {
+        if let Some(waiter) = waiter {
+            self.channel.poller.leave(self.channel.link, waiter);
+        }
+        let cause = Cause::RequestTooLong {
+            message_len: head.message_len,
+            limit: self.channel.lengths.message,
+        };
+        BeginOutcome::Failed(CallError::new(cause, Execution::NeverSent))
     }
 
     #[inline(always)]
@@ -329,7 +382,18 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             call,
             self.deadline,
             cx.waker(),
-            &mut |head, body| received = Some(decode::<S, Res>(head, body)),
+            &mut |head, body| {
+                received = Some(match body {
+                    ResponseBody::Frame(body) => decode::<S, Res>(head, body),
+                    ResponseBody::Long(long) => {
+                        decode_long::<S, Res>(head, long).map(|(response, copied)| {
+                            let counters = &channel.poller.poller_counters().transfers;
+                            counters.bytes_copied_in.add(copied as u64);
+                            response
+                        })
+                    }
+                });
+            },
         );
         match (polled, received) {
             (PollOutcome::Failed(error), _) | (_, Some(Err(error))) => self.fail(method, error),

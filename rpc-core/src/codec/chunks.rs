@@ -102,9 +102,9 @@ impl Chunks {
 }
 
 impl From<Bytes> for Chunks {
-    fn from(bytes: Bytes) -> Self {
+    fn from(part: Bytes) -> Self {
         let mut chunks = Self::new();
-        chunks.push(bytes);
+        chunks.push(part);
         chunks
     }
 }

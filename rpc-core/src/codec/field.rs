@@ -9,7 +9,8 @@ use std::marker::PhantomData;
 use prost::encoding::encoded_len_varint;
 
 pub use self::nested::{Extern, FlatExtern, Group, Map, Message};
-use super::reader::Reader;
+use super::reader::{Reader, count_packed};
+use super::scan::{Scan, Stop};
 use super::writer::Writer;
 
 /// A type of field. The names are Protobuf's.
@@ -23,9 +24,6 @@ pub trait Field {
 
     /// The number of the type's encoding, in the last three bits of a key.
     const WIRE_TYPE: u8;
-
-    /// The length in bytes of the longest value, if the type can be packed.
-    const MAX_LEN: usize = usize::MAX;
 
     /// Returns the length of the value, without the tag.
     fn len(value: &Self::Value) -> usize;
@@ -69,11 +67,55 @@ pub trait Field {
 
     /// Takes all values of a repeated field that follow one another.
     fn decode_repeated<const T: usize>(tag: [u8; T], fields: &mut Reader<'_>) -> Vec<Self::Value> {
-        let mut values = Vec::new();
+        let count = fields.count(tag, Self::WIRE_TYPE);
+        if count == 0 || fields.charge(count, size_of::<Self::Value>()).is_none() {
+            return Vec::new();
+        }
+        let mut values = Vec::with_capacity(count);
         while let Some(value) = Self::decode(tag, fields) {
             values.push(value);
         }
         values
+    }
+
+    /// Passes one occurrence of the field in a [`Scan`], outside of a repeated field.
+    ///
+    /// Takes from the budget what the value places on the heap, besides the bytes of the encoding.
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.skip()
+    }
+
+    /// Passes one occurrence of an optional field, which `get` returns.
+    fn scan<O>(fields: &mut Scan<'_>, get: fn(&O) -> &Option<Self::Value>) -> Result<(), Stop> {
+        let _ = get;
+        Self::scan_value(fields)
+    }
+
+    /// Passes one occurrence of a variant of a oneof.
+    fn scan_variant<O>(fields: &mut Scan<'_>, new: fn(Self::Value) -> O) -> Result<(), Stop> {
+        let _ = new;
+        Self::scan_value(fields)
+    }
+
+    /// Passes one occurrence of a required field, which `get` returns.
+    fn scan_required<O>(fields: &mut Scan<'_>, get: fn(&O) -> &Self::Value) -> Result<(), Stop> {
+        let _ = get;
+        Self::scan_value(fields)
+    }
+
+    /// Passes one occurrence of a repeated field, which `get` returns. It is packed or not, whatever
+    /// the field's declaration says.
+    fn scan_repeated<O>(
+        fields: &mut Scan<'_>,
+        get: fn(&O) -> &Vec<Self::Value>,
+    ) -> Result<(), Stop> {
+        let _ = get;
+        let size = size_of::<Self::Value>();
+        if fields.wire_type() == 2 && Self::WIRE_TYPE != 2 {
+            return fields.scan_packed(Self::WIRE_TYPE, size);
+        }
+        fields.charge(size)?;
+        Self::scan_value(fields)
     }
 
     /// Returns the length of a packed field whose tag has `tag_len` bytes.
@@ -101,8 +143,13 @@ pub trait Field {
     fn decode_packed<const T: usize>(tag: [u8; T], fields: &mut Reader<'_>) -> Vec<Self::Value> {
         let packed = |fields: &mut Reader<'_>| {
             let mut packed = Reader::new(fields.take_delimited()?, 0);
-            // Not more values than that follow, unless lengths vary.
-            let mut values = Vec::with_capacity(packed.len() / Self::MAX_LEN);
+            let count = count_packed(packed.bytes(), Self::WIRE_TYPE);
+            let size = size_of::<Self::Value>();
+            // The budget has one byte for each encoded byte already.
+            if let Some(more) = (count * size).checked_sub(packed.len()) {
+                fields.charge(1, more)?;
+            }
+            let mut values = Vec::with_capacity(count);
             while !packed.is_empty() {
                 values.push(Self::read(&mut packed)?);
             }
@@ -118,7 +165,7 @@ fn len_delimited(len: usize) -> usize {
 }
 
 macro_rules! varint {
-    ($($name:ident: $value:ty, $max:literal, $to:expr, $from:expr;)*) => {$(
+    ($($name:ident: $value:ty, $to:expr, $from:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "` in the case of Protobuf, encoded as a varint.")]
         #[derive(Debug)]
         pub enum $name {}
@@ -127,7 +174,6 @@ macro_rules! varint {
             type Value = $value;
 
             const WIRE_TYPE: u8 = 0;
-            const MAX_LEN: usize = $max;
 
             #[inline]
             fn len(value: &$value) -> usize {
@@ -152,17 +198,17 @@ macro_rules! varint {
 }
 
 varint! {
-    Int32: i32, 10, |value: i32| value as u64, |bits: u64| bits as i32;
-    Int64: i64, 10, |value: i64| value as u64, |bits: u64| bits as i64;
-    Uint32: u32, 5, |value: u32| u64::from(value), |bits: u64| bits as u32;
-    Uint64: u64, 10, |value: u64| value, |bits: u64| bits;
-    Sint32: i32, 5,
+    Int32: i32, |value: i32| value as u64, |bits: u64| bits as i32;
+    Int64: i64, |value: i64| value as u64, |bits: u64| bits as i64;
+    Uint32: u32, |value: u32| u64::from(value), |bits: u64| bits as u32;
+    Uint64: u64, |value: u64| value, |bits: u64| bits;
+    Sint32: i32,
         |value: i32| u64::from(((value << 1) ^ (value >> 31)) as u32),
         |bits: u64| (bits as u32 >> 1) as i32 ^ -(bits as i32 & 1);
-    Sint64: i64, 10,
+    Sint64: i64,
         |value: i64| ((value << 1) ^ (value >> 63)) as u64,
         |bits: u64| (bits >> 1) as i64 ^ -(bits as i64 & 1);
-    Bool: bool, 1, u64::from, |bits: u64| bits != 0;
+    Bool: bool, u64::from, |bits: u64| bits != 0;
 }
 
 /// An enum whose first value is not zero, as the value of a `map`. Other enums are [`Int32`].
@@ -208,7 +254,6 @@ macro_rules! fixed {
             type Value = $value;
 
             const WIRE_TYPE: u8 = if size_of::<$value>() == 4 { 5 } else { 1 };
-            const MAX_LEN: usize = size_of::<$value>();
 
             #[inline]
             fn len(_: &$value) -> usize {
@@ -278,8 +323,8 @@ pub struct Bytes<B>(PhantomData<B>);
 
 /// The Rust types of `bytes`.
 pub trait BytesValue: AsRef<[u8]> + Default {
-    /// Copies the bytes.
-    fn copy_from(bytes: &[u8]) -> Self;
+    /// Takes the bytes with their length.
+    fn take(fields: &mut Reader<'_>) -> Option<Self>;
 
     /// Writes the bytes without their length.
     ///
@@ -291,8 +336,8 @@ pub trait BytesValue: AsRef<[u8]> + Default {
 
 impl BytesValue for Vec<u8> {
     #[inline]
-    fn copy_from(bytes: &[u8]) -> Self {
-        bytes.to_vec()
+    fn take(fields: &mut Reader<'_>) -> Option<Self> {
+        fields.take_delimited().map(<[u8]>::to_vec)
     }
 
     #[inline]
@@ -303,8 +348,8 @@ impl BytesValue for Vec<u8> {
 
 impl BytesValue for bytes::Bytes {
     #[inline]
-    fn copy_from(bytes: &[u8]) -> Self {
-        Self::copy_from_slice(bytes)
+    fn take(fields: &mut Reader<'_>) -> Option<Self> {
+        fields.take_bytes()
     }
 
     #[inline]
@@ -335,6 +380,6 @@ impl<B: BytesValue> Field for Bytes<B> {
 
     #[inline]
     fn read(fields: &mut Reader<'_>) -> Option<B> {
-        fields.take_delimited().map(B::copy_from)
+        B::take(fields)
     }
 }

@@ -8,11 +8,15 @@
 //!
 //! The generated code uses [`field`], [`Writer`] and [`Reader`].
 
+mod budget;
+mod chunk_writer;
 mod chunks;
 pub mod field;
 mod memory;
 mod message_buf;
 mod reader;
+mod scan;
+mod shared;
 mod writer;
 
 use std::error::Error;
@@ -21,10 +25,16 @@ use std::fmt;
 use bytes::{BufMut, Bytes};
 use prost::{DecodeError, EncodeError, Message};
 
+pub(crate) use self::budget::is_over_budget;
+use self::budget::{DECODED_PER_BYTE, Decoding, budget};
+use self::chunk_writer::{allocate_memory, encode_chunks, encode_prost_chunks};
 pub use self::chunks::Chunks;
 pub use self::memory::{Allocate, MessageMemory};
 pub use self::message_buf::MessageBuf;
 pub use self::reader::Reader;
+pub use self::scan::{Scan, Stop};
+use self::scan::{UNSCANNED_LEN, check, scan_any};
+use self::shared::decode_sharing;
 pub use self::writer::Writer;
 use self::writer::{BufWriter, SliceWriter};
 
@@ -65,9 +75,9 @@ pub trait Codec<M> {
         allocate: Allocate<'_>,
     ) -> Result<Chunks, LengthChanged> {
         let mut chunks = Chunks::new();
-        match writer::allocate(len, allocate) {
+        match allocate_memory(len, allocate) {
             Some(mut memory) => {
-                Self::encode(message, &mut memory.as_mut().as_mut()[..len])?;
+                Self::encode(message, &mut (*memory).as_mut()[..len])?;
                 chunks.push(memory.freeze(len));
             }
             None => {
@@ -149,8 +159,31 @@ impl<M: Message + Default> Codec<M> for ProstCodec {
         message.encode(out)
     }
 
+    fn encode_chunks(
+        message: &M,
+        len: usize,
+        allocate: Allocate<'_>,
+    ) -> Result<Chunks, LengthChanged> {
+        encode_prost_chunks(message, len, allocate)
+    }
+
     fn decode(bytes: &[u8]) -> Result<M, DecodeError> {
+        check_any(bytes)?;
         M::decode(bytes)
+    }
+
+    fn decode_shared(bytes: &Bytes, share_from: usize) -> Result<Decoded<M>, DecodeError> {
+        check_any(bytes)?;
+        decode_sharing(bytes, share_from)
+    }
+}
+
+/// Checks that a message without generated code is not over its budget.
+#[inline]
+fn check_any(bytes: &[u8]) -> Result<(), DecodeError> {
+    match bytes.len() {
+        ..=UNSCANNED_LEN => Ok(()),
+        _ => check(bytes, DECODED_PER_BYTE, scan_any),
     }
 }
 
@@ -160,6 +193,12 @@ impl<M: Message + Default> Codec<M> for ProstCodec {
 pub trait GeneratedMessage: Message + Default {
     /// The length of the encoded message with all fields set, if it is then always the same.
     const FULL_LEN: Option<usize> = None;
+
+    /// How many bytes one encoded byte may become when this message is decoded as the outermost one.
+    const DECODED_PER_BYTE: usize = DECODED_PER_BYTE;
+
+    /// The length of the message in its `Box`, if it is in one.
+    const BOXED_LEN: usize = 0;
 
     /// Returns the length of the encoded message in bytes.
     fn encoded_len(&self) -> usize;
@@ -185,12 +224,32 @@ pub trait GeneratedMessage: Message + Default {
     ///
     /// Returns `None` for all other messages, whether they are valid or not. Only prost can decode
     /// those, and it must begin at the first byte of the outermost message.
-    fn decode(bytes: &[u8], depth: u32) -> Option<Self>;
+    ///
+    /// An implementation has either this method or [`decode_fields`](Self::decode_fields), of which
+    /// each calls the other one.
+    fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+        let decoding = Decoding::new(budget(bytes.len(), Self::DECODED_PER_BYTE));
+        Self::decode_fields(Reader::within(bytes, depth, &decoding))
+    }
+
+    /// Decodes a message like [`decode`](Self::decode), within the budget of the outermost message.
+    fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+        GeneratedMessage::decode(fields.bytes(), fields.depth())
+    }
 
     /// Decodes a message like [`decode`](Self::decode) if all fields occur.
     fn decode_full(fields: Reader<'_>) -> Option<Self> {
         let _ = fields;
         None
+    }
+
+    /// Passes the field with this number, before prost decodes it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the field is malformed, or would take more than the message's budget.
+    fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+        scan_any(number, fields)
     }
 }
 
@@ -207,17 +266,19 @@ fn encode_exactly<M: GeneratedMessage>(message: &M, out: &mut [u8]) -> Result<()
 
 /// Decodes a message if the generated code covers it.
 #[inline]
-fn decode_known<M: GeneratedMessage>(bytes: &[u8], depth: u32) -> Option<M> {
-    if M::FULL_LEN == Some(bytes.len())
-        && let Some(message) = M::decode_full(Reader::new(bytes, depth))
+fn decode_known<M: GeneratedMessage>(fields: Reader<'_>) -> Option<M> {
+    if M::FULL_LEN == Some(fields.len())
+        && let Some(message) = M::decode_full(fields)
     {
         return Some(message);
     }
-    GeneratedMessage::decode(bytes, depth)
+    M::decode_fields(fields)
 }
 
 impl<M: GeneratedMessage> GeneratedMessage for Box<M> {
     const FULL_LEN: Option<usize> = M::FULL_LEN;
+    const DECODED_PER_BYTE: usize = M::DECODED_PER_BYTE;
+    const BOXED_LEN: usize = size_of::<M>();
 
     #[inline]
     fn encoded_len(&self) -> usize {
@@ -235,13 +296,19 @@ impl<M: GeneratedMessage> GeneratedMessage for Box<M> {
     }
 
     #[inline]
-    fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-        GeneratedMessage::decode(bytes, depth).map(Box::new)
+    fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+        fields.charge(1, Self::BOXED_LEN)?;
+        M::decode_fields(fields).map(Box::new)
     }
 
     #[inline]
     fn decode_full(fields: Reader<'_>) -> Option<Self> {
+        fields.charge(1, Self::BOXED_LEN)?;
         M::decode_full(fields).map(Box::new)
+    }
+
+    fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+        M::scan_field(number, fields)
     }
 }
 
@@ -284,13 +351,35 @@ impl<M: GeneratedMessage> Codec<M> for GeneratedCodec {
         }
         decode_each(bytes)
     }
+
+    fn encode_chunks(
+        message: &M,
+        len: usize,
+        allocate: Allocate<'_>,
+    ) -> Result<Chunks, LengthChanged> {
+        encode_chunks(message, len, allocate)
+    }
+
+    fn decode_shared(bytes: &Bytes, share_from: usize) -> Result<Decoded<M>, DecodeError> {
+        let budget = budget(bytes.len(), M::DECODED_PER_BYTE);
+        let decoding = Decoding::sharing(budget, bytes, share_from);
+        if let Some(message) = decode_known(Reader::within(bytes, MAX_DEPTH, &decoding)) {
+            return Ok(Decoded {
+                message,
+                copied_len: bytes.len() - decoding.shared_len(),
+            });
+        }
+        check(bytes, M::DECODED_PER_BYTE, M::scan_field)?;
+        decode_sharing(bytes, share_from)
+    }
 }
 
 /// Decodes a message field by field. Not part of [`Codec::decode`], so that a message with all
 /// fields is not moved.
 #[inline(never)]
 fn decode_each<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
-    match GeneratedMessage::decode(bytes, MAX_DEPTH) {
+    let decoding = Decoding::new(budget(bytes.len(), M::DECODED_PER_BYTE));
+    match M::decode_fields(Reader::within(bytes, MAX_DEPTH, &decoding)) {
         Some(message) => Ok(message),
         None => decode_with_prost(bytes),
     }
@@ -300,6 +389,7 @@ fn decode_each<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
 /// unknown fields, merging and errors are then prost's.
 #[cold]
 #[inline(never)]
-fn decode_with_prost<M: Message + Default>(bytes: &[u8]) -> Result<M, DecodeError> {
+fn decode_with_prost<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
+    check(bytes, M::DECODED_PER_BYTE, M::scan_field)?;
     Message::decode(bytes)
 }

@@ -1,5 +1,9 @@
 //! [`Reader`]: from where generated code takes the fields of an encoded message.
 
+use bytes::Bytes;
+
+use super::budget::Decoding;
+
 /// The fields of an encoded message that are still to be decoded, and how deep messages may be
 /// nested in them.
 ///
@@ -10,14 +14,30 @@
 pub struct Reader<'a> {
     bytes: &'a [u8],
     depth: u32,
+    decoding: Option<&'a Decoding<'a>>,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`, in which messages may be nested up to `depth` levels.
+    /// Reads `bytes`, in which messages may be nested up to `depth` levels. They have no budget, so
+    /// fields that place values on the heap are not taken, except for `string` and `bytes`.
     #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8], depth: u32) -> Self {
-        Self { bytes, depth }
+        Self {
+            bytes,
+            depth,
+            decoding: None,
+        }
+    }
+
+    /// Reads `bytes` as a part of what `decoding` decodes.
+    #[inline]
+    pub(super) fn within(bytes: &'a [u8], depth: u32, decoding: &'a Decoding<'a>) -> Self {
+        Self {
+            bytes,
+            depth,
+            decoding: Some(decoding),
+        }
     }
 
     /// Returns true if nothing is left.
@@ -103,16 +123,63 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
+    /// Takes a length and as many bytes, which may be shared.
+    #[inline]
+    pub(super) fn take_bytes(&mut self) -> Option<Bytes> {
+        let taken = self.take_delimited()?;
+        Some(match self.decoding {
+            Some(decoding) => decoding.field(taken),
+            None => Bytes::copy_from_slice(taken),
+        })
+    }
+
     /// Takes a length and as many bytes, which are fields one level deeper.
     #[inline]
     pub(super) fn take_nested(&mut self) -> Option<Reader<'a>> {
         let depth = self.depth.checked_sub(1)?;
         let bytes = self.take_delimited()?;
-        Some(Reader { bytes, depth })
+        Some(Reader {
+            bytes,
+            depth,
+            ..*self
+        })
+    }
+
+    /// Takes what `count` values of `size` bytes take on the heap from the message's budget.
+    pub(super) fn charge(&self, count: usize, size: usize) -> Option<()> {
+        self.decoding?.charge(count, size)
+    }
+
+    /// Counts the values of a field that come next: they have the same tag. `wire_type` is the one
+    /// in the tag.
+    #[inline(never)]
+    pub(super) fn count<const T: usize>(mut self, tag: [u8; T], wire_type: u8) -> usize {
+        let mut count = 0;
+        let skip = |fields: &mut Self| match wire_type {
+            0 => fields.take_varint().map(drop),
+            1 => fields.take_fixed::<8>().map(drop),
+            2 => fields.take_delimited().map(drop),
+            5 => fields.take_fixed::<4>().map(drop),
+            _ => None,
+        };
+        while self.take_field(tag, skip).is_some() {
+            count += 1;
+        }
+        count
     }
 
     pub(super) fn bytes(&self) -> &'a [u8] {
         self.bytes
+    }
+}
+
+/// Returns the number of values in the bytes of a packed field.
+pub(super) fn count_packed(packed: &[u8], wire_type: u8) -> usize {
+    match wire_type {
+        1 => packed.len() / 8,
+        5 => packed.len() / 4,
+        // The last byte of each varint.
+        _ => packed.iter().filter(|byte| **byte < 0x80).count(),
     }
 }
 

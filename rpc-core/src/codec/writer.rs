@@ -6,7 +6,8 @@ use std::mem;
 use bytes::{BufMut, Bytes};
 use prost::Message;
 
-use super::{Allocate, GeneratedMessage, LengthChanged, MessageMemory, encode_exactly};
+use super::chunk_writer::encode_prost;
+use super::{GeneratedMessage, LengthChanged, encode_exactly};
 
 /// Takes the parts of an encoded message in order.
 #[expect(
@@ -131,11 +132,7 @@ impl Writer for SliceWriter<'_> {
     }
 
     fn put_prost(&mut self, message: &impl Message, len: usize) -> Result<(), LengthChanged> {
-        let mut out = self.take(len)?;
-        if message.encode(&mut out).is_err() || !out.is_empty() {
-            return Err(LengthChanged);
-        }
-        Ok(())
+        encode_prost(message, self.take(len)?)
     }
 }
 
@@ -194,11 +191,4 @@ impl<B: BufMut> Writer for BufWriter<'_, B> {
         message.encode_raw(self.0);
         Ok(())
     }
-}
-
-/// Returns memory of at least `len` bytes from `allocate`, if there is some.
-pub(super) fn allocate(len: usize, allocate: Allocate<'_>) -> Option<Box<dyn MessageMemory>> {
-    let mut memory = if len == 0 { None } else { allocate(len) }?;
-    let enough = memory.as_mut().as_mut().len() >= len;
-    enough.then_some(memory)
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   begin ──▶ InFlight ──complete──▶ Responded ──take──▶ (free)
 //!                │  │
+//!                │  ├──a long response begins──▶ Receiving ──complete──▶ Responded
 //!                │  └──connection ends──▶ Failed ──take──▶ (free)
 //!                └──future dropped, or deadline passed──▶ Abandoned ──response, or end──▶ (free)
 //! ```
@@ -10,10 +11,13 @@
 //! The table owns the response, not the future that waits for it: a future may be dropped or leaked
 //! at any moment without losing a receive slot. An abandoned call keeps its entry until its only
 //! response has arrived. So the promised receive is there for the response, and the response is
-//! never mistaken for the response to another call.
+//! never mistaken for the response to another call. Once a long response has begun, the promised
+//! receive is free again, and the rest of the response is named by another number (`transfers/`).
 
 use std::mem;
 use std::task::Waker;
+
+use bytes::Bytes;
 
 use super::link_streams::StreamKey;
 use super::timers::TimerKey;
@@ -46,6 +50,8 @@ struct Entry<B> {
 enum Phase {
     Free,
     InFlight,
+    /// A long response has begun, and is not complete.
+    Receiving,
     Responded,
     Failed,
     Abandoned,
@@ -82,17 +88,56 @@ pub(crate) enum ResponseFrame<B> {
     /// The frame was copied out, because the slot was needed and the response had not been taken
     /// yet.
     Copied(Vec<u8>),
+    /// The message did not fit a frame.
+    Long(Box<LongResponse>),
+}
+
+/// A response whose message did not fit a frame.
+#[derive(Clone, Debug)]
+pub(crate) struct LongResponse {
+    pub(crate) metadata: Box<[u8]>,
+    pub(crate) message: Bytes,
+    /// Length from which fields share the message's memory.
+    pub(crate) share_from: usize,
+}
+
+/// The metadata and the message of a response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ResponseBody<'a> {
+    /// The body of a frame.
+    Frame(&'a [u8]),
+    Long(&'a LongResponse),
+}
+
+/// What becomes of a long response that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LongOutcome {
+    Wanted,
+    /// The call was abandoned, and has ended now.
+    Abandoned,
+    /// No such call is in flight: the peer made up the id.
+    UnknownCall,
 }
 
 impl<B: AsRef<[u8]>> Response<B> {
     /// Returns the metadata and the message.
-    pub(crate) fn body(&self) -> &[u8] {
+    pub(crate) fn body(&self) -> ResponseBody<'_> {
         let frame = match &self.frame {
+            ResponseFrame::Long(long) => return ResponseBody::Long(long),
             ResponseFrame::Slot(frame) => frame.as_ref(),
             ResponseFrame::Copied(frame) => frame,
         };
         // The frame's header has been parsed.
-        &frame[HEADER_LEN..]
+        ResponseBody::Frame(&frame[HEADER_LEN..])
+    }
+
+    /// Returns metadata and message if they are in a frame and have at most `longest` bytes.
+    #[inline]
+    pub(crate) fn short_body(&self, longest: usize) -> Option<&[u8]> {
+        match self.body() {
+            ResponseBody::Frame(body) if body.len() <= longest => Some(body),
+            _ => None,
+        }
     }
 }
 
@@ -129,6 +174,8 @@ pub(crate) struct Abandoned<B> {
     pub(crate) timer: Option<TimerKey>,
     /// The server has the request, and its response has not arrived.
     pub(crate) was_in_flight: bool,
+    /// A long response has begun, and is not complete.
+    pub(crate) was_receiving: bool,
     /// To be dropped while nothing is borrowed, because dropping a waker may run application code.
     pub(crate) waiting: WakeTarget,
 }
@@ -139,6 +186,7 @@ impl<B> Default for Abandoned<B> {
             response: None,
             timer: None,
             was_in_flight: false,
+            was_receiving: false,
             waiting: WakeTarget::None,
         }
     }
@@ -232,8 +280,58 @@ impl<B> CallTable<B> {
                 ResponseOutcome::Abandoned(frame)
             }
             // A second response to the same call, or a response to a call that was never started.
-            Phase::Free | Phase::Responded | Phase::Failed => ResponseOutcome::UnknownCall(frame),
+            Phase::Free | Phase::Receiving | Phase::Responded | Phase::Failed => {
+                ResponseOutcome::UnknownCall(frame)
+            }
         }
+    }
+
+    /// Handles the first frame of a long response. `id` comes from the peer and is not trusted.
+    pub(crate) fn begin_long(&mut self, id: CallId) -> LongOutcome {
+        let Some(entry) = self.entry(id) else {
+            return LongOutcome::UnknownCall;
+        };
+        match entry.phase {
+            Phase::InFlight if !matches!(entry.waiting, WakeTarget::Stream(_)) => {
+                entry.phase = Phase::Receiving;
+                LongOutcome::Wanted
+            }
+            Phase::Abandoned => {
+                self.release(id);
+                LongOutcome::Abandoned
+            }
+            _ => LongOutcome::UnknownCall,
+        }
+    }
+
+    /// Completes a call whose long response has arrived, or failed. The caller must wake the target
+    /// and cancel the timer.
+    pub(crate) fn end_long(
+        &mut self,
+        id: CallId,
+        outcome: Result<Response<B>, CallError>,
+    ) -> (WakeTarget, Option<TimerKey>) {
+        let Some(entry) = self.entry(id) else {
+            return (WakeTarget::None, None);
+        };
+        debug_assert_eq!(entry.phase, Phase::Receiving);
+        match outcome {
+            Ok(response) => {
+                entry.phase = Phase::Responded;
+                entry.response = Some(response);
+            }
+            Err(error) => {
+                entry.phase = Phase::Failed;
+                entry.error = Some(error);
+            }
+        }
+        (mem::take(&mut entry.waiting), entry.timer.take())
+    }
+
+    /// Returns true if no response to a call has begun to arrive.
+    pub(crate) fn is_in_flight(&self, id: CallId) -> bool {
+        let entry = self.entries.get(id.index());
+        entry.is_some_and(|entry| entry.id == id && entry.phase == Phase::InFlight)
     }
 
     /// Takes the error of a call, or its response if the body has at most `longest` bytes.
@@ -247,7 +345,8 @@ impl<B> CallTable<B> {
             return TakeOutcome::Pending;
         };
         if let Some(response) = &entry.response
-            && response.body().len() > longest
+            && longest != usize::MAX
+            && response.short_body(longest).is_none()
         {
             return TakeOutcome::Long;
         }
@@ -265,7 +364,7 @@ impl<B> CallTable<B> {
     /// Sets the target to wake when a pending call ends. Returns the target that this one replaces.
     pub(crate) fn set_wake_target(&mut self, id: CallId, target: WakeTarget) -> WakeTarget {
         match self.entry(id) {
-            Some(entry) if entry.phase == Phase::InFlight => {
+            Some(entry) if matches!(entry.phase, Phase::InFlight | Phase::Receiving) => {
                 mem::replace(&mut entry.waiting, target)
             }
             _ => target,
@@ -281,6 +380,7 @@ impl<B> CallTable<B> {
             response: entry.response.take(),
             timer: entry.timer.take(),
             was_in_flight: entry.phase == Phase::InFlight,
+            was_receiving: entry.phase == Phase::Receiving,
             waiting: mem::take(&mut entry.waiting),
         };
         entry.error = None;
@@ -315,7 +415,7 @@ impl<B> CallTable<B> {
     /// fired.
     pub(crate) fn expire(&mut self, id: CallId) -> WakeTarget {
         match self.entry(id) {
-            Some(entry) if entry.phase == Phase::InFlight => {
+            Some(entry) if matches!(entry.phase, Phase::InFlight | Phase::Receiving) => {
                 entry.timer = None;
                 mem::take(&mut entry.waiting)
             }
@@ -337,10 +437,11 @@ impl<B> CallTable<B> {
             match entry.phase {
                 // The driver ends it by itself.
                 Phase::InFlight if matches!(entry.waiting, WakeTarget::Stream(_)) => {}
-                Phase::InFlight => {
+                Phase::InFlight | Phase::Receiving => {
+                    // A long response that has begun has used its receive.
+                    unanswered += u32::from(entry.phase == Phase::InFlight);
                     entry.phase = Phase::Failed;
                     entry.error = Some(error.clone());
-                    unanswered += 1;
                     left(mem::take(&mut entry.waiting), entry.timer.take());
                 }
                 Phase::Abandoned => {

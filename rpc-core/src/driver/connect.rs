@@ -58,7 +58,12 @@ impl<T: Transport> Driver<T> {
         let unneeded = UNCREDITED_RECEIVES - connection.uncredited_receives();
         state.budget.release(unneeded);
         let link = state.add_client(connected.connection, connection, &session);
-        Ok(ConnectedLink { link, session })
+        let lengths = state.send_limits(link);
+        Ok(ConnectedLink {
+            link,
+            session,
+            lengths,
+        })
     }
 }
 

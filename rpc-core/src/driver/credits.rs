@@ -42,6 +42,7 @@ impl<T: Transport> State<T> {
     /// Discards a response that was taken from the call table.
     #[inline]
     pub(crate) fn discard_response(&mut self, response: Response<T::RecvBuf>) {
+        // Those of a frame that was copied, and of a long response, were released before.
         if let ResponseFrame::Slot(buf) = response.frame {
             self.release_response(buf);
         }
@@ -118,7 +119,8 @@ impl<T: Transport> State<T> {
     /// Sends the credits and acknowledgements that no other frame has carried.
     pub(crate) fn send_owed_credits(&mut self) {
         let (links, transport) = (&mut self.links, &mut self.transport);
-        let (streams, unflushed) = (&mut self.streams, &mut self.unflushed);
+        let (streams, transfers) = (&mut self.streams, &mut self.transfers);
+        let unflushed = &mut self.unflushed;
         // Each is tried once: a link whose peer receives nothing must not hold up the others.
         self.owing.retain(|key| {
             let Some(link) = links.get_mut(key.index()) else {
@@ -131,6 +133,10 @@ impl<T: Transport> State<T> {
             let may_send = link.connection.may_send_control_frame();
             if may_send {
                 link.streams.collect_entries(streams);
+                if link.transfers.owes_entries() {
+                    link.transfers
+                        .collect_entries(transfers, &mut link.streams.entries);
+                }
             }
             let kind = if link.connection.wants_control_frame()
                 || (may_send && link.streams.has_entries())
@@ -146,8 +152,7 @@ impl<T: Transport> State<T> {
             } else {
                 // If a client has yet to be notified of the shutdown and cannot be now, or grants and
                 // cancels wait for an acknowledgement, keep the link.
-                link.owes =
-                    link.connection.must_announce_shutdown() || link.streams.entries_owed() > 0;
+                link.owes = link.connection.must_announce_shutdown() || link.entries_owed() > 0;
                 return link.owes;
             };
             let room = transport.longest_frame(link.id).saturating_sub(HEADER_LEN);
@@ -166,7 +171,7 @@ impl<T: Transport> State<T> {
                     let _ = transport.send(link.id, buf);
                     *unflushed = true;
                     // Grants and cancels that this frame does not have go with the next control frame.
-                    link.owes = link.streams.entries_owed() > 0;
+                    link.owes = link.entries_owed() > 0;
                 }
                 Err(ReserveError::NoSlot) => link.owes = true,
                 Err(_) => {}

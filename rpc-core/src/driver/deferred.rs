@@ -33,6 +33,11 @@ impl<T: Transport> Driver<T> {
         self.turns.set(turns);
         let mut state = self.state.borrow_mut();
         state.wake_waiters();
+        if state.transfers.waiting() != 0 {
+            drop(state);
+            self.advance_transfers();
+            state = self.state.borrow_mut();
+        }
         state.send_owed_credits();
         let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
         state.flush();
@@ -80,6 +85,14 @@ impl<T: Transport> Driver<T> {
                 TimerTarget::Task(task) => {
                     drop(borrowed);
                     self.expire_task(task);
+                }
+                TimerTarget::Release(transfer) => {
+                    drop(borrowed);
+                    self.expire_release(transfer);
+                }
+                TimerTarget::Incoming(transfer) => {
+                    drop(borrowed);
+                    self.expire_incoming(transfer);
                 }
                 TimerTarget::Stream(stream) => {
                     drop(borrowed);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use super::block_on_waker::BlockOnWaker;
 use super::call_origin::CallingFuture;
+use super::call_table::ResponseBody;
 use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead, StreamRequest};
 use super::link::LinkKey;
 use super::waiters::WaiterKey;
@@ -16,7 +17,7 @@ use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::PollerCounters;
 use crate::stream::core::StreamCore;
-use crate::transport::{ConnectError, Counters, Transport};
+use crate::transport::{Chunks, ConnectError, Counters, MessageMemory, Transport};
 
 impl<T: Transport> Poller for Driver<T> {
     fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError> {
@@ -51,6 +52,23 @@ impl<T: Transport> Poller for Driver<T> {
         self.begin_long_from(link, request, write, CallingFuture { waker, waiter })
     }
 
+    fn begin_chunks(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        metadata: &[u8],
+        message: &mut Chunks,
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> BeginOutcome<WaiterKey> {
+        let origin = CallingFuture { waker, waiter };
+        self.begin_chunks_from(link, request, metadata, message, origin)
+    }
+
+    fn allocate_for(&self, link: LinkKey, len: usize) -> Option<Box<dyn MessageMemory>> {
+        Self::allocate_for(self, link, len)
+    }
+
     fn take_response(
         &self,
         link: LinkKey,
@@ -68,7 +86,7 @@ impl<T: Transport> Poller for Driver<T> {
         call: CallId,
         deadline: Option<Instant>,
         waker: &Waker,
-        receive: &mut dyn FnMut(ResponseHead, &[u8]),
+        receive: &mut dyn FnMut(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome {
         self.read_response_from(
             link,

@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::block_on_waker::BlockOnWaker;
+use super::call_table::ResponseBody;
 use super::link::LinkKey;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
@@ -16,7 +17,7 @@ use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::{MethodCounters, PollerCounters};
 use crate::stream::core::StreamCore;
-use crate::transport::{ConnectError, Counters};
+use crate::transport::{Chunks, ConnectError, Counters, MessageMemory};
 
 /// A request to send, apart from its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +77,22 @@ pub(crate) enum PollOutcome {
     Failed(CallError),
 }
 
+/// What may be sent on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendLimits {
+    /// Length of the longest frame; `usize::MAX` if longer messages are not divided, so that they are
+    /// refused for their length.
+    pub(crate) frame: usize,
+    /// Length of the longest message.
+    pub(crate) message: usize,
+}
+
 /// A new connection, from which a channel is built.
 #[derive(Debug)]
 pub(crate) struct ConnectedLink {
     pub(crate) link: LinkKey,
     pub(crate) session: ServerSession,
+    pub(crate) lengths: SendLimits,
 }
 
 /// A driver with the type of its transport erased.
@@ -106,6 +118,19 @@ pub(crate) trait Poller {
         waker: &Waker,
         waiter: Option<WaiterKey>,
     ) -> BeginOutcome<WaiterKey>;
+    /// Like [`begin_inline`](Self::begin_inline), for a request whose message does not fit a frame.
+    /// Takes the message if the call is sent.
+    fn begin_chunks(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        metadata: &[u8],
+        message: &mut Chunks,
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> BeginOutcome<WaiterKey>;
+    /// Returns memory for encoding a long message, if it serves better than the heap.
+    fn allocate_for(&self, link: LinkKey, len: usize) -> Option<Box<dyn MessageMemory>>;
     /// Takes the response of a call, if it has arrived, and copies its body into `body` if it fits.
     /// If there is none yet, registers `waker`.
     fn take_response(
@@ -124,7 +149,7 @@ pub(crate) trait Poller {
         call: CallId,
         deadline: Option<Instant>,
         waker: &Waker,
-        receive: &mut dyn FnMut(ResponseHead, &[u8]),
+        receive: &mut dyn FnMut(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome;
     /// Opens a stream: see [`Driver::open_stream`](super::Driver::open_stream).
     fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest);

@@ -78,6 +78,7 @@ impl<T: Transport> Driver<T> {
         let request = RawRequest {
             metadata,
             message,
+            shared: None,
             deadline,
             stream: None,
         };
@@ -151,7 +152,7 @@ impl<T: Transport> Driver<T> {
 
     /// Ends the first poll of a handler that has not completed with a short response.
     #[inline(never)]
-    fn after_first_poll(
+    pub(super) fn after_first_poll(
         &self,
         call: &IncomingCall,
         handler: &dyn Handler,

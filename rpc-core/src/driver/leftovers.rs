@@ -17,7 +17,7 @@ impl<T: Transport> Driver<T> {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
             report("requests that wait", link.requests.len());
-            report("grants and cancels", link.streams.entries_owed());
+            report("grants and cancels", link.entries_owed());
         }
         let lent = self.lent_task.take();
         let spare = usize::from(lent.is_some());
@@ -28,6 +28,11 @@ impl<T: Transport> Driver<T> {
             self.methods.borrow().in_use(),
         );
         report("streams", state.streams.len());
+        let (sent, received) = state.transfers.counts();
+        report("long messages to send", sent);
+        report("long messages to receive", received);
+        let (arriving, held) = state.transfers.received();
+        report("bytes of long messages", (arriving + held) as usize);
         report("blocked responses", state.blocked.len());
         report("timers", state.timers.len());
         let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::call_table::CallTable;
 use super::link_streams::LinkStreams;
 use super::request_queue::RequestQueue;
+use super::transfers::LinkTransfers;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
@@ -33,6 +34,7 @@ pub(crate) struct Link<B> {
     /// Requests that have been received and not begun. Only on the server's side.
     pub(super) requests: RequestQueue<B>,
     pub(super) streams: LinkStreams,
+    pub(super) transfers: LinkTransfers,
     /// Length in bytes of the longest message that may be sent: the smaller of this side's limit and
     /// of the peer's.
     pub(super) longest_message: usize,
@@ -58,6 +60,11 @@ impl<B> Link<B> {
     #[inline]
     pub(super) fn takes_no_calls(&self) -> bool {
         self.ended.is_some() | self.going_away
+    }
+
+    /// Returns the number of entries that wait for a control frame.
+    pub(super) fn entries_owed(&self) -> usize {
+        self.streams.entries_owed() + self.transfers.entries_owed()
     }
 
     /// Returns true if this is the server's side. Only that side holds a connection quota.

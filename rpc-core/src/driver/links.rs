@@ -5,9 +5,11 @@ use std::task::Waker;
 
 use super::call_table::CallTable;
 use super::deferred::collect;
+use super::handle::SendLimits;
 use super::link::{Link, LinkKey, LinkState};
 use super::link_streams::LinkStreams;
 use super::request_queue::RequestQueue;
+use super::transfers::LinkTransfers;
 use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
@@ -52,6 +54,11 @@ impl<T: Transport> Driver<T> {
             Some(link) if link.ended.is_none() => LinkState::Up,
             _ => LinkState::Ended,
         }
+    }
+
+    /// Returns what may be sent on a link.
+    pub(crate) fn send_limits(&self, key: LinkKey) -> SendLimits {
+        self.state.borrow().send_limits(key)
     }
 
     /// Returns the reason that a link has ended, if it has.
@@ -149,6 +156,7 @@ impl<T: Transport> State<T> {
             waiters: Waiters::default(),
             requests: RequestQueue::default(),
             streams,
+            transfers: LinkTransfers::default(),
             longest_message,
             handles: 0,
             going_away: false,
@@ -180,6 +188,25 @@ impl<T: Transport> State<T> {
         let longest_message = longest_message(limits, session.max_message_len);
         let streams = LinkStreams::new(inbound_window, session.stream_window);
         self.add(id, connection, streams, longest_message, None)
+    }
+
+    /// Returns what may be sent on a link.
+    pub(super) fn send_limits(&self, key: LinkKey) -> SendLimits {
+        // Without a link, the call fails for another reason.
+        let Some(link) = self.links.get(key.index()) else {
+            return SendLimits {
+                frame: usize::MAX,
+                message: usize::MAX,
+            };
+        };
+        let frame = match link.connection.speaks_long_messages() {
+            true => self.transport.longest_frame(link.id),
+            false => usize::MAX,
+        };
+        SendLimits {
+            frame,
+            message: link.longest_message,
+        }
     }
 
     pub(super) fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
@@ -233,7 +260,7 @@ impl<T: Transport> State<T> {
         let link = &mut self.links[key.index()];
         // The shutdown and the end of a stream leave credits to return. An acknowledgement permits
         // the next control frame.
-        if link.connection.wants_control_frame() || link.streams.entries_owed() > 0 {
+        if link.connection.wants_control_frame() || link.entries_owed() > 0 {
             self.owe(key);
         }
     }
@@ -334,6 +361,9 @@ impl<T: Transport> State<T> {
         let freed = link.connection.take_freed();
         let promised = link.connection.window_len() + link.connection.uncredited_receives();
         self.budget.release(unanswered + promised + freed);
+        if !self.transfers.is_empty() {
+            self.end_transfers(key);
+        }
         Some(key)
     }
 

@@ -54,6 +54,7 @@ use self::running_handler::RunningHandler;
 use self::streams::Streams;
 use self::tasks::{TaskKey, Tasks};
 use self::timers::Timers;
+use self::transfers::{IncomingKey, TransferKey, Transfers};
 use self::waiters::WaiterKey;
 use self::wakeup::Wakeup;
 use crate::clock::Clock;
@@ -117,6 +118,7 @@ pub(crate) struct State<T: Transport> {
     clock: Clock,
     pub(crate) timers: Timers<TimerTarget>,
     pub(super) streams: Streams,
+    pub(super) transfers: Transfers<T::Memory>,
     /// The queue through which streams tell this poller that they have work.
     signals: Arc<ReadyQueue>,
     longest_inline: usize,
@@ -149,6 +151,10 @@ pub(crate) enum TimerTarget {
     Waiter(LinkKey, WaiterKey),
     Task(TaskKey),
     Stream(StreamKey),
+    /// A long message of this side whose receiver has to release it.
+    Release(TransferKey),
+    /// A long message that has not arrived in full.
+    Incoming(IncomingKey),
     /// A call of a shared channel that has not been sent yet.
     Permit(u32),
 }
@@ -190,6 +196,7 @@ impl<T: Transport> Driver<T> {
                 clock: clock.clone(),
                 timers: Timers::default(),
                 streams: Streams::default(),
+                transfers: Transfers::default(),
                 signals: tasks.ready(),
                 longest_inline,
                 run_queue: RunQueue::default(),
@@ -232,5 +239,6 @@ impl<T: Transport> Driver<T> {
             || !state.blocked.is_empty()
             || !state.run_queue.is_empty()
             || state.streams.serves_any()
+            || !state.transfers.is_empty()
     }
 }

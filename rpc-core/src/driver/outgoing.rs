@@ -12,7 +12,7 @@ use std::mem;
 use std::time::Instant;
 
 use super::call_origin::{CallOrigin, CallingFuture};
-use super::call_table::{Response, TakeOutcome, WakeTarget};
+use super::call_table::{Response, ResponseBody, TakeOutcome, WakeTarget};
 use super::handle::{BeginOutcome, PollOutcome, RequestHead};
 use super::link::LinkKey;
 use super::request_permit::{LongRequest, Obstacle};
@@ -21,7 +21,7 @@ use super::{Driver, State, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::{Counter, StallCounters};
-use crate::transport::{CloseReason, Transport};
+use crate::transport::{Chunks, CloseReason, LongMessages, MessageMemory, Transport};
 
 impl<T: Transport> Driver<T> {
     /// Sends the request in `frame`, which is complete but for its header, or keeps the call waiting
@@ -84,6 +84,46 @@ impl<T: Transport> Driver<T> {
         outcome
     }
 
+    /// Like [`begin_inline_from`](Self::begin_inline_from), for a request whose message does not fit a
+    /// frame. Takes the message if the call is sent.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn begin_chunks_from<A: CallOrigin>(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        metadata: &[u8],
+        message: &mut Chunks,
+        origin: A,
+    ) -> BeginOutcome<A::Waiting> {
+        let now = request.deadline.map(|_| self.clock.now());
+        let mut wake = origin.wake_target(&self.block_on_waker);
+        let mut state = self.state.borrow_mut();
+        let sent =
+            state.send_long_request(link, request, now, metadata, message, &mut wake, |link| {
+                origin.is_turn(&link.waiters)
+            });
+        let stalls = &self.counters.stalls;
+        let (outcome, left) = state.after_attempt(link, request, sent, origin, stalls, &mut wake);
+        drop(state);
+        drop(left);
+        self.drop_spent();
+        outcome
+    }
+
+    /// Returns memory for encoding a message of `len` bytes, if it serves better than the heap: memory
+    /// that the peers of a link read.
+    #[cold]
+    pub(crate) fn allocate_for(&self, link: LinkKey, len: usize) -> Option<Box<dyn MessageMemory>> {
+        let state = &mut *self.state.borrow_mut();
+        let id = state.links.get(link.index())?.id;
+        if state.transport.long_messages(id) != LongMessages::Read {
+            return None;
+        }
+        let memory = state.transport.allocate(len).ok()?;
+        Some(Box::new(memory))
+    }
+
     /// Takes the response of a call, if it has arrived. Copies its body into `body` if it fits, and
     /// leaves a longer one for [`read_response_from`](Self::read_response_from).
     #[inline]
@@ -102,7 +142,7 @@ impl<T: Transport> Driver<T> {
         };
         match entry.calls.take(call, body.len()) {
             TakeOutcome::Responded(response) => {
-                let from = response.body();
+                let from = response.short_body(body.len()).unwrap_or_default();
                 let (head, len) = (response.head, from.len());
                 body[..len].copy_from_slice(from);
                 state.discard_response(response);
@@ -125,7 +165,7 @@ impl<T: Transport> Driver<T> {
         call: CallId,
         deadline: Option<Instant>,
         origin: impl CallOrigin,
-        receive: impl FnOnce(ResponseHead, &[u8]),
+        receive: impl FnOnce(ResponseHead, ResponseBody<'_>),
     ) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
@@ -189,7 +229,16 @@ impl<T: Transport> Driver<T> {
         if abandoned.was_in_flight {
             state.cancel_call(link, call);
         }
-        drop(borrowed);
+        if !state.transfers.is_empty() {
+            state.abandon_request(link, call);
+            if abandoned.was_receiving {
+                state.stop_response(link, call);
+            }
+            drop(borrowed);
+            self.drop_spent();
+        } else {
+            drop(borrowed);
+        }
         drop(abandoned.waiting);
     }
 }
@@ -291,12 +340,15 @@ struct TakenResponse<'a, T: Transport> {
 
 impl<T: Transport> TakenResponse<'_, T> {
     #[inline]
-    fn read(self, receive: impl FnOnce(ResponseHead, &[u8])) -> PollOutcome {
+    fn read(self, receive: impl FnOnce(ResponseHead, ResponseBody<'_>)) -> PollOutcome {
         let Some(response) = &self.response else {
             return PollOutcome::Pending;
         };
         let (head, body) = (response.head, response.body());
-        let len = body.len();
+        let len = match body {
+            ResponseBody::Frame(body) => body.len(),
+            ResponseBody::Long(long) => long.metadata.len() + long.message.len(),
+        };
         receive(head, body);
         PollOutcome::Received { head, len }
     }

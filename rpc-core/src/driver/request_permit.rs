@@ -7,12 +7,13 @@ use super::call_table::WakeTarget;
 use super::handle::RequestHead;
 use super::link::{Link, LinkKey};
 use super::timers::Timers;
+use super::transfers::TransferOwner;
 use super::{Driver, State, TimerTarget};
 use crate::call_error::Cause;
 use crate::clock::Clock;
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
-use crate::transport::{CloseReason, PeerClock, ReserveError, Transport};
+use crate::transport::{Chunks, CloseReason, PeerClock, ReserveError, Transport};
 
 /// The reason that a request is not sent now.
 #[derive(Debug)]
@@ -93,6 +94,55 @@ impl<T: Transport> State<T> {
         })
     }
 
+    /// Returns the permit of a link that was taken before and not given back.
+    fn held_permit(&mut self, key: LinkKey) -> RequestPermit<'_, T> {
+        RequestPermit {
+            key,
+            link: &mut self.links[key.index()],
+            budget: &mut self.budget,
+            transport: &mut self.transport,
+            clock: &self.clock,
+            timers: &mut self.timers,
+            unflushed: &mut self.unflushed,
+        }
+    }
+
+    /// Sends a request whose message does not fit a frame. Takes the message if it is sent.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn send_long_request(
+        &mut self,
+        key: LinkKey,
+        request: &RequestHead,
+        now: Option<Instant>,
+        metadata: &[u8],
+        message: &mut Chunks,
+        wake: &mut WakeTarget,
+        is_turn: impl Fn(&Link<T::RecvBuf>) -> bool,
+    ) -> Result<CallId, Obstacle> {
+        mem::forget(self.admit(key, request, now, is_turn)?);
+        let prepared = match self.prepare_transfer(key, metadata.len(), message) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                drop(self.held_permit(key));
+                return Err(Obstacle::of_reserve(error, request));
+            }
+        };
+        let mut permit = self.held_permit(key);
+        match permit.begin_call(FrameKind::LongRequest, request, now, wake) {
+            Ok(header) => {
+                mem::forget(permit);
+                let owner = TransferOwner::Request(header.call);
+                self.send_transfer(key, prepared, header, metadata, owner);
+                Ok(header.call)
+            }
+            Err(obstacle) => {
+                drop(permit);
+                *message = self.cancel_transfer(prepared);
+                Err(obstacle)
+            }
+        }
+    }
+
     /// Frees the receives of responses that have not been taken, if a call lacks nothing else.
     #[cold]
     #[inline(never)]
@@ -118,7 +168,7 @@ impl<T: Transport> RequestPermit<'_, T> {
         if let Err(error) = self.transport.check_inline(id, frame.len()) {
             return Err(Obstacle::of_reserve(error, request));
         }
-        let header = self.begin_call(request, now, wake)?;
+        let header = self.begin_call(FrameKind::Request, request, now, wake)?;
         header.encode(frame);
         // If the connection has ended, the next event reports it and fails this call.
         let _ = self.transport.send_inline(id, frame);
@@ -140,6 +190,7 @@ impl<T: Transport> RequestPermit<'_, T> {
     #[inline(always)]
     fn begin_call(
         &mut self,
+        kind: FrameKind,
         request: &RequestHead,
         now: Option<Instant>,
         wake: &mut WakeTarget,
@@ -149,7 +200,7 @@ impl<T: Transport> RequestPermit<'_, T> {
             return Err(Obstacle::NoCredit);
         };
         let connection = &mut self.link.connection;
-        let mut header = connection.next_header(FrameKind::Request, call, request.method);
+        let mut header = connection.next_header(kind, call, request.method);
         // Longer metadata was rejected.
         header.metadata_len = request.metadata_len as u16;
         if let Some((now, deadline)) = now.zip(request.deadline) {
@@ -220,18 +271,10 @@ impl<'a, T: Transport> LongRequest<'a, T> {
             return Err(Obstacle::NoSendSlot);
         };
         // The call's future holds its channel, so the link still exists, although it may have ended.
-        let mut permit = RequestPermit {
-            key: self.key,
-            link: &mut state.links[self.key.index()],
-            budget: &mut state.budget,
-            transport: &mut state.transport,
-            clock: &state.clock,
-            timers: &mut state.timers,
-            unflushed: &mut state.unflushed,
-        };
+        let mut permit = state.held_permit(self.key);
         let begun = match &permit.link.ended {
             Some(reason) => Err(Obstacle::Never(Cause::Disconnected(reason.clone()))),
-            None => permit.begin_call(request, now, wake),
+            None => permit.begin_call(FrameKind::Request, request, now, wake),
         };
         match begun {
             Ok(header) => {

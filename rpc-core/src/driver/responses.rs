@@ -11,12 +11,13 @@ use prost::Message;
 
 use super::link::LinkKey;
 use super::tasks::IncomingCall;
+use super::transfers::TransferOwner;
 use super::{Driver, State};
 use crate::metadata::Metadata;
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody};
 use crate::service::catch_panic::catch_panic;
-use crate::service::handler::{Handler, HandlerKey, ResponseLengths, Served};
+use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths, Served};
 use crate::status::{Code, Status};
 use crate::transport::{ReserveError, Transport};
 
@@ -37,6 +38,11 @@ pub(super) enum BlockedResponse {
     /// The value is still in its method.
     Kept {
         handler_key: HandlerKey,
+        len: ResponseLengths,
+    },
+    /// The message does not fit a frame.
+    Long {
+        encoded: Box<EncodedResponse>,
         len: ResponseLengths,
     },
     Failed(Status, Started),
@@ -118,6 +124,7 @@ impl<T: Transport> Driver<T> {
                     self.respond_long(&call, &*handler, handler_key, len);
                 }
             }
+            BlockedResponse::Long { encoded, len } => self.respond_chunks(&call, encoded, len),
             BlockedResponse::Failed(status, started) => {
                 self.respond_failure(&call, status, started);
             }
@@ -136,7 +143,7 @@ impl<T: Transport> Driver<T> {
         let reserved = self
             .state
             .borrow_mut()
-            .reserve_response(call.link, frame_len);
+            .reserve_response(call.link, frame_len, len.message);
         match reserved {
             Ok(mut buf) => {
                 let encoded = handler.encode_response(handler_key, &mut buf.as_mut()[HEADER_LEN..]);
@@ -157,14 +164,74 @@ impl<T: Transport> Driver<T> {
                 self.state.borrow_mut().block(call, response);
             }
             Err(ReserveError::TooLong { limit, .. }) => {
-                handler.discard(handler_key);
-                self.respond_status(call, too_long(len, limit));
+                self.respond_very_long(call, handler, handler_key, len, limit);
             }
             Err(ReserveError::Closed) => {
                 self.counters.dropped(call.served.method);
                 handler.discard(handler_key);
             }
         }
+    }
+
+    /// Sends a response whose message does not fit a frame, if the client receives such messages.
+    #[cold]
+    #[inline(never)]
+    fn respond_very_long(
+        &self,
+        call: &IncomingCall,
+        handler: &dyn Handler,
+        handler_key: HandlerKey,
+        len: ResponseLengths,
+        limit: usize,
+    ) {
+        let state = self.state.borrow();
+        let link = state.links.get(call.link.index());
+        let is_long = link.is_some_and(|link| {
+            link.connection.speaks_long_messages() && len.message <= link.longest_message
+        });
+        drop(state);
+        if !is_long {
+            handler.discard(handler_key);
+            return self.respond_status(call, too_long(len, limit));
+        }
+        let link = call.link;
+        let allocate = &mut |len| self.allocate_for(link, len);
+        match handler.encode_chunks(handler_key, len, allocate) {
+            Ok(encoded) => self.respond_chunks(call, Box::new(encoded), len),
+            Err(status) => self.respond_status(call, status),
+        }
+    }
+
+    /// Sends the first frame of a long response, or blocks it.
+    #[cold]
+    fn respond_chunks(
+        &self,
+        call: &IncomingCall,
+        mut encoded: Box<EncodedResponse>,
+        mut len: ResponseLengths,
+    ) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let metadata_len = encoded.metadata.len();
+        match state.prepare_transfer(call.link, metadata_len, &mut encoded.message) {
+            Ok(prepared) => {
+                // A link was found for it.
+                let connection = &mut state.links[call.link.index()].connection;
+                let flags = rare_flags(connection, call, &mut len, &mut encoded.metadata);
+                let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
+                let header = connection.next_header_with(kind, flags, call.call, code);
+                let (metadata, owner) = (&encoded.metadata, TransferOwner::Response);
+                state.send_transfer(call.link, prepared, header, metadata, owner);
+                state.counters.responded(call.served, code);
+            }
+            Err(ReserveError::NoSlot) => state.block(call, BlockedResponse::Long { encoded, len }),
+            Err(ReserveError::TooLong { limit, .. }) => {
+                state.respond_status_or_block(call, &too_long(len, limit), Started::Maybe);
+            }
+            Err(ReserveError::Closed) => state.counters.dropped(call.served.method),
+        }
+        drop(borrowed);
+        self.drop_spent();
     }
 
     /// Answers a call whose handler may have started with a status.
@@ -277,8 +344,17 @@ impl<T: Transport> State<T> {
         }
     }
 
-    fn reserve_response(&mut self, link: LinkKey, len: usize) -> Result<T::SendBuf, ReserveError> {
+    fn reserve_response(
+        &mut self,
+        link: LinkKey,
+        len: usize,
+        message_len: usize,
+    ) -> Result<T::SendBuf, ReserveError> {
         match self.links.get(link.index()) {
+            Some(link) if message_len > link.longest_message => {
+                let limit = link.longest_message + (len - message_len);
+                Err(ReserveError::TooLong { len, limit })
+            }
             Some(link) if link.ended.is_none() => self.transport.reserve(link.id, len),
             _ => Err(ReserveError::Closed),
         }
@@ -350,7 +426,7 @@ impl<T: Transport> State<T> {
                 limit: HEADER_LEN,
             });
         }
-        let mut buf = self.reserve_response(call.link, HEADER_LEN + metadata_len + body_len)?;
+        let mut buf = self.reserve_response(call.link, HEADER_LEN + metadata_len + body_len, 0)?;
         let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
         status.metadata().encode(metadata);
         // The buffer was reserved to fit.
@@ -405,7 +481,7 @@ fn rare_flags(
 fn too_long(len: ResponseLengths, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
-         sides' limits: raise `max_message_len` on the server and on the client",
+         sides' limits: raise `max_send_message_len` on the server and `max_message_len` on the client",
         len.message,
         limit.saturating_sub(HEADER_LEN + len.metadata)
     ))

@@ -128,6 +128,16 @@ impl<T: Transport> Driver<T> {
             .handlers
             .queued
             .set(state.run_queue.len() as u64);
+        let memory = &self.counters.memory;
+        let (posted, held) = state.transfers.received();
+        let (in_flight, pinned) = state.transfers.exposed();
+        memory
+            .registered
+            .set(state.transport.memory_by_owner().registered);
+        memory.posted.set(posted);
+        memory.held.set(held);
+        memory.in_flight.set(in_flight);
+        memory.pinned.set(pinned);
         let slots = state.transport.slots_by_state();
         self.counters.slots.set(&slots);
     }
@@ -145,7 +155,7 @@ impl<T: Transport> State<T> {
         // retry are skipped, and calls and responses that found no slot are retried.
         let is_waiting =
             !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty())
-                || self.streams.waiting() != 0;
+                || (self.streams.waiting() | self.transfers.waiting()) != 0;
         let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };
         let until_deadline = self
             .timers

@@ -287,6 +287,7 @@ impl<T: Transport> State<T> {
             | self.timers.len()
             | self.run_queue.waiting()
             | self.streams.waiting()
+            | self.transfers.waiting()
             != 0
     }
 

@@ -30,6 +30,12 @@ pub use error::ProtocolError;
 /// The most bytes of a long message that are sent in fragments before the receiver has accepted it.
 pub const FREE_FRAGMENTS: u32 = 64 * 1024;
 
+/// The most long messages that one side of a connection may have under way. More wait at the sender.
+pub const MAX_TRANSFERS: usize = 256;
+
+/// The most segments of a long message that its receiver has not released. The sender then waits.
+pub const MAX_SEGMENTS: usize = 64;
+
 /// The most receives that a client promises to its server.
 const MAX_CLIENT_WINDOW: u32 = 256;
 
@@ -71,6 +77,10 @@ pub(crate) struct Connection {
     /// The same for requests that opened a stream.
     streams: u32,
     max_streams: u32,
+    /// Long messages of this side that it has begun and not announced in full.
+    sending: u32,
+    /// The same of the peer.
+    receiving: u32,
     /// The most receives that the window may have.
     max_window: u32,
     /// Credits granted in the handshake. A client always keeps this many, however long it is idle.
@@ -125,6 +135,8 @@ impl Connection {
             max_in_flight: agreed.max_in_flight,
             streams: 0,
             max_streams: agreed.max_streams,
+            sending: 0,
+            receiving: 0,
             max_window,
             initial_credits: agreed.initial_credits,
             going_away: false,
@@ -241,7 +253,7 @@ impl Connection {
     fn announce_shutdown(&mut self, header: &mut FrameHeader) {
         header.flags |= Flags::GOING_AWAY;
         self.has_announced = true;
-        if self.streams == 0 {
+        if !self.peer_sends() {
             self.window
                 .restore_owed(std::mem::take(&mut header.credits));
         }
@@ -341,8 +353,8 @@ impl Connection {
     fn owes_many(&self) -> bool {
         let has_use = match self.role {
             // A client that was notified of the shutdown starts no more calls.
-            Role::Server => !self.going_away || self.streams > 0,
-            Role::Client => self.streams > 0,
+            Role::Server => !self.going_away || self.peer_sends(),
+            Role::Client => self.peer_sends(),
         };
         has_use && self.window.owes_half()
     }
@@ -351,9 +363,9 @@ impl Connection {
     fn surplus(&self) -> u32 {
         let is_idle = self.activity == Activity::Idle;
         let kept = match self.role {
-            Role::Client if self.going_away && self.streams == 0 => 0,
+            Role::Client if self.going_away && !self.sends() => 0,
             Role::Client if is_idle || self.going_away => self.initial_credits,
-            Role::Server if is_idle && !self.going_away && self.streams == 0 => 0,
+            Role::Server if is_idle && !self.going_away && !self.sends() => 0,
             _ => return 0,
         };
         self.credits.available().saturating_sub(kept)
@@ -362,8 +374,9 @@ impl Connection {
     /// Returns the number of credits that the peer keeps when it returns the others.
     fn peer_keeps(&self) -> u32 {
         match self.role {
-            // The same condition as in `surplus`. The server's streams end before the client's.
-            Role::Server if self.going_away && self.streams == 0 => 0,
+            // The same condition as in `surplus`. The server's streams end before the client's, and the
+            // last piece of a message arrives before the client's next control frame.
+            Role::Server if self.going_away && !self.peer_sends() => 0,
             Role::Server => self.initial_credits,
             Role::Client => 0,
         }
@@ -392,14 +405,16 @@ impl Connection {
     /// to. Only on the server. The client has then returned all of its credits.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
-        self.window.is_spent() && (self.calls_in_flight | self.streams) == 0
+        self.window.is_spent()
+            && (self.calls_in_flight | self.streams | self.sending | self.receiving) == 0
     }
 
     /// Returns true if the connection was used since the last call of this method: a client sent a
     /// request or a message; a server had a stream open.
     pub(crate) fn take_was_used(&mut self) -> bool {
-        let was_used =
-            self.activity == Activity::Used || (self.role == Role::Server && self.streams > 0);
+        let was_used = self.activity == Activity::Used
+            || (self.role == Role::Server && self.streams > 0)
+            || (self.sending | self.receiving) > 0;
         if was_used {
             self.activity = Activity::Unused;
         }
@@ -411,7 +426,7 @@ impl Connection {
     /// receives that it owes to the server ([`take_freed`](Self::take_freed)).
     pub(crate) fn become_idle(&mut self) {
         self.activity = Activity::Idle;
-        if self.role == Role::Client && self.streams == 0 {
+        if self.role == Role::Client && !self.peer_sends() {
             self.freed += self.window.drop_owed();
         }
     }

@@ -1,10 +1,15 @@
 //! [`Handler`]: a method as seen by the driver, with the types of its messages and futures erased.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Instant;
 
+use bytes::Bytes;
+use prost::DecodeError;
+
 pub(crate) use super::response_lengths::ResponseLengths;
+use crate::codec::{Allocate, Chunks, Codec};
 use crate::method::MethodKind;
 use crate::status::Status;
 use crate::stream::core::StreamCore;
@@ -25,9 +30,50 @@ impl HandlerKey {
 pub(crate) struct RawRequest<'a> {
     pub(crate) metadata: &'a [u8],
     pub(crate) message: &'a [u8],
+    /// The message again, if its fields can share its memory.
+    pub(crate) shared: Option<&'a SharedMessage<'a>>,
     pub(crate) deadline: Option<Instant>,
     /// The stream of a call that has one.
     pub(crate) stream: Option<&'a Arc<StreamCore>>,
+}
+
+/// A message in memory that its fields can share.
+#[derive(Debug)]
+pub(crate) struct SharedMessage<'a> {
+    pub(super) bytes: &'a Bytes,
+    /// Length from which fields share the memory.
+    pub(super) share_from: usize,
+    copied_len: Cell<usize>,
+}
+
+impl<'a> SharedMessage<'a> {
+    pub(crate) fn new(bytes: &'a Bytes, share_from: usize) -> Self {
+        Self {
+            bytes,
+            share_from,
+            copied_len: Cell::new(0),
+        }
+    }
+
+    /// Returns how many bytes were copied out of the memory.
+    pub(crate) fn copied_len(&self) -> usize {
+        self.copied_len.get()
+    }
+
+    /// Decodes the message.
+    #[cold]
+    pub(super) fn decode<Q: Codec<M>, M>(&self) -> Result<M, DecodeError> {
+        let decoded = Q::decode_shared(self.bytes, self.share_from)?;
+        self.copied_len.set(decoded.copied_len);
+        Ok(decoded.message)
+    }
+}
+
+/// A response whose message does not fit a frame, encoded.
+#[derive(Debug)]
+pub(crate) struct EncodedResponse {
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) message: Chunks,
 }
 
 /// The state of a call after its handler was polled.
@@ -48,8 +94,8 @@ pub(crate) enum Served {
 /// A method as seen by the driver, with the types of its messages and futures erased.
 ///
 /// For each call, the driver calls `serve`, and `resume` as long as the handler is pending. A key
-/// that it got must be given back to exactly one of `resume`, `encode_response` (after
-/// [`Served::Long`]) or `discard`.
+/// that it got must be given back to exactly one of `resume`, `encode_response` or
+/// `encode_chunks` (after [`Served::Long`]), or `discard`.
 pub(crate) trait Handler {
     /// Returns which sides stream. The driver rejects requests of another kind.
     fn kind(&self) -> MethodKind;
@@ -63,6 +109,15 @@ pub(crate) trait Handler {
 
     /// Encodes a response into `out`, whose length `serve` or `resume` has returned.
     fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status>;
+
+    /// Encodes a response whose message does not fit a frame. `serve` or `resume` has returned its
+    /// lengths.
+    fn encode_chunks(
+        &self,
+        key: HandlerKey,
+        len: ResponseLengths,
+        allocate: Allocate<'_>,
+    ) -> Result<EncodedResponse, Status>;
 
     /// Drops a pending future or a response.
     fn discard(&self, key: HandlerKey);

@@ -21,10 +21,10 @@ use std::time::Instant;
 use slab::Slab;
 
 use super::catch_panic::catch_panic;
-use super::handler::{Handler, HandlerKey, RawRequest, Served};
+use super::handler::{EncodedResponse, Handler, HandlerKey, RawRequest, Served};
 use super::input::Input;
-use super::response_lengths::{ResponseLengths, encode};
-use crate::codec::Codec;
+use super::response_lengths::{ResponseLengths, encode, encode_chunks};
+use crate::codec::{Allocate, Codec};
 use crate::deadline;
 use crate::message::Response;
 use crate::method::MethodKind;
@@ -230,6 +230,20 @@ where
             drop(response);
             Ok(())
         })?
+    }
+
+    fn encode_chunks(
+        &self,
+        key: HandlerKey,
+        len: ResponseLengths,
+        allocate: Allocate<'_>,
+    ) -> Result<EncodedResponse, Status> {
+        let Some(Kept::Response(response)) = self.take_kept(key) else {
+            return Err(Status::internal(
+                "the handler's response is missing. This is a bug in Verbline",
+            ));
+        };
+        catch_panic(|| encode_chunks::<S, Res>(response, len, allocate))?
     }
 
     fn discard(&self, key: HandlerKey) {

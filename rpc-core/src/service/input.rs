@@ -4,8 +4,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use prost::DecodeError;
+
 use super::handler::RawRequest;
-use crate::codec::Codec;
+use crate::codec::{self, Codec};
 use crate::message::Request;
 use crate::metadata::Metadata;
 use crate::method::MethodKind;
@@ -41,7 +43,11 @@ impl<Q: Codec<Req>, Req> Input for Message<Q, Req> {
     #[inline(always)]
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
-        let message = Q::decode(request.message).map_err(|error| undecodable(&error))?;
+        let message = match request.shared {
+            None => Q::decode(request.message),
+            Some(shared) => shared.decode::<Q, Req>(),
+        };
+        let message = message.map_err(|error| undecodable_message(&error))?;
         Ok(Request::received(message, metadata, request.deadline))
     }
 }
@@ -81,4 +87,29 @@ fn stream_of(request: RawRequest<'_>) -> Result<Arc<StreamCore>, Status> {
 #[cold]
 fn undecodable(error: &dyn fmt::Display) -> Status {
     Status::internal(format!("cannot decode the request: {error}"))
+}
+
+#[cold]
+fn undecodable_message(error: &DecodeError) -> Status {
+    match codec::is_over_budget(error) {
+        true => Status::resource_exhausted(format!("cannot decode the request: {error}")),
+        false => undecodable(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::ProstCodec;
+    use crate::status::Code;
+
+    #[test]
+    fn a_request_over_its_budget_exhausts_resources() {
+        let code = |bytes: &[u8]| {
+            let error = <ProstCodec as Codec<u64>>::decode(bytes).unwrap_err();
+            undecodable_message(&error).code()
+        };
+        assert_eq!(code(&[10, 0].repeat(500_000)), Code::ResourceExhausted);
+        assert_eq!(code(&[8]), Code::Internal);
+    }
 }

@@ -1,6 +1,7 @@
 //! [`ResponseLengths`]: the form of a response's metadata, and the lengths of the parts.
 
-use crate::codec::{Codec, LengthChanged};
+use super::handler::EncodedResponse;
+use crate::codec::{Allocate, Codec, LengthChanged};
 use crate::message::Response;
 use crate::metadata::section;
 use crate::status::Status;
@@ -102,6 +103,21 @@ pub(super) fn encode<S: Codec<Res>, Res>(
         encode_metadata(response, len.has_initial, metadata);
     }
     S::encode(response.get_ref(), message).map_err(|LengthChanged| length_changed())
+}
+
+/// Encodes a response whose message does not fit a frame, and drops it.
+#[cold]
+pub(super) fn encode_chunks<S: Codec<Res>, Res>(
+    response: Response<Res>,
+    len: ResponseLengths,
+    allocate: Allocate<'_>,
+) -> Result<EncodedResponse, Status> {
+    let mut metadata = vec![0; len.metadata];
+    encode_metadata(&response, len.has_initial, &mut metadata);
+    let message = S::encode_chunks(response.get_ref(), len.message, allocate)
+        .map_err(|LengthChanged| length_changed())?;
+    drop(response);
+    Ok(EncodedResponse { metadata, message })
 }
 
 #[cold]

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::permits::{AcquireOutcome, CallPermit, Settled};
 use super::submissions::{PollerHandle, Shared, Submission};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::encode::{RequestLengths, decode, write_request};
+use crate::client::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
 use crate::clock::deadline_after;
 use crate::codec::Codec;
 use crate::driver::waiters::WaiterKey;
@@ -137,15 +137,12 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
                 limit: usize::from(u16::MAX),
             });
         }
-        // Checked before a buffer is allocated. The poller checks the limit of the server's slots.
-        let room = handle.limits.get()?.slot_len - HEADER_LEN;
-        if lengths.metadata + lengths.message > room {
-            return Some(Cause::RequestTooLong {
-                message_len: lengths.message,
-                limit: room.saturating_sub(lengths.metadata),
-            });
-        }
-        None
+        // Checked before a buffer is allocated. The poller checks the server's limit.
+        let limit = handle.limits.get()?.max_send_message_len;
+        (lengths.message > limit).then_some(Cause::RequestTooLong {
+            message_len: lengths.message,
+            limit,
+        })
     }
 
     /// Encodes the request on this thread and passes the bytes to the poller.
@@ -161,9 +158,19 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             handle,
             permit: Some(permit),
         };
-        if let Some(permit) = &mut guard.permit {
+        let frame_len = HEADER_LEN + lengths.metadata + lengths.message;
+        let longest = handle
+            .limits
+            .get()
+            .map_or(usize::MAX, |limits| limits.slot_len);
+        let mut long = None;
+        if frame_len > longest {
+            // This thread has no registered memory to encode into.
+            let request =
+                EncodedRequest::new::<Q, Req>(&self.request, lengths, self.method, &mut |_| None);
+            long = Some(Box::new(request));
+        } else if let Some(permit) = &mut guard.permit {
             // The poller writes the header.
-            let frame_len = HEADER_LEN + lengths.metadata + lengths.message;
             permit.buf.resize(frame_len, 0);
             let body = &mut permit.buf[HEADER_LEN..];
             write_request::<Q, Req>(&self.request, lengths, self.method, body);
@@ -176,6 +183,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
         self.state = State::Submitted(handle, number);
         let submission = Submission {
             permit,
+            long,
             method: self.method,
             deadline: self.deadline,
             lengths,
@@ -210,12 +218,15 @@ fn finish<S: Codec<Res>, Res>(
     number: u32,
     settled: Settled,
 ) -> Result<Response<Res>, CallError> {
-    let Settled { buf, outcome } = settled;
+    let Settled { buf, long, outcome } = settled;
     let guard = ReleaseOnDrop {
         handle,
         permit: Some(CallPermit { number, buf }),
     };
     let head = outcome?;
+    if let Some(long) = long {
+        return decode_long::<S, Res>(head, &long).map(|(response, _)| response);
+    }
     decode::<S, Res>(
         head,
         guard.permit.as_ref().map_or(&[], |permit| &permit.buf),

@@ -23,7 +23,9 @@ use super::pushback::Pushback;
 use super::reconnect::Reconnect;
 use super::submissions::Submission;
 use crate::call_error::{CallError, Cause, Execution};
+use crate::client::encode::EncodedRequest;
 use crate::driver::call_origin::{HeldPermit, NoCapacity};
+use crate::driver::call_table::{LongResponse, ResponseBody};
 use crate::driver::handle::{BeginOutcome, PollOutcome, Poller, RequestHead};
 use crate::driver::link::LinkKey;
 use crate::driver::timers::TimerKey;
@@ -224,9 +226,25 @@ impl<T: Transport> Calls<T> {
             metadata_len: submission.lengths.metadata,
             message_len: submission.lengths.message,
         };
+        let limits = self.driver.send_limits(link);
+        if request.message_len > limits.message {
+            let cause = Cause::RequestTooLong {
+                message_len: request.message_len,
+                limit: limits.message,
+            };
+            self.fail_unsent(submission.permit, cause);
+            return None;
+        }
+        if request.frame_len() > limits.frame {
+            submission.divide();
+        }
         let frame = &mut *submission.permit.buf;
         let origin = HeldPermit(submission.permit.number);
-        let begun = if frame.len() <= self.driver.longest_inline() {
+        let begun = if let Some(long) = &mut submission.long {
+            let EncodedRequest { metadata, message } = &mut **long;
+            self.driver
+                .begin_chunks_from(link, &request, metadata, message, origin)
+        } else if frame.len() <= self.driver.longest_inline() {
             self.driver.begin_inline_from(link, &request, frame, origin)
         } else {
             let write = &mut |out: &mut [u8]| out.copy_from_slice(&frame[HEADER_LEN..]);
@@ -333,10 +351,16 @@ impl<T: Transport> Calls<T> {
                 } => {
                     let origin = HeldPermit(number);
                     let driver = &*self.driver;
+                    let mut long = None;
                     let polled =
                         driver.read_response_from(link, call, deadline, origin, |_, body| {
                             buf.clear();
-                            buf.extend_from_slice(body);
+                            match body {
+                                ResponseBody::Frame(body) => buf.extend_from_slice(body),
+                                ResponseBody::Long(response) => {
+                                    long = Some(Box::new(response.clone()));
+                                }
+                            }
                         });
                     let outcome = match polled {
                         PollOutcome::Pending | PollOutcome::Long => {
@@ -351,7 +375,7 @@ impl<T: Transport> Calls<T> {
                         PollOutcome::Received { head, .. } => Ok(head),
                         PollOutcome::Failed(error) => Err(error),
                     };
-                    self.settle_one(CallPermit { number, buf }, outcome);
+                    self.settle_long(CallPermit { number, buf }, outcome, long);
                 }
             }
         }
@@ -363,6 +387,16 @@ impl<T: Transport> Calls<T> {
     }
 
     fn settle_one(&mut self, permit: CallPermit, outcome: Result<ResponseHead, CallError>) {
+        self.settle_long(permit, outcome, None);
+    }
+
+    /// Settles a call. `long` is the response if its message did not fit a frame.
+    fn settle_long(
+        &mut self,
+        permit: CallPermit,
+        outcome: Result<ResponseHead, CallError>,
+        long: Option<Box<LongResponse>>,
+    ) {
         let CallPermit { number, buf } = permit;
         let (code, pushback_us) = match &outcome {
             Ok(head) => (head.code, head.pushback_us),
@@ -373,7 +407,7 @@ impl<T: Transport> Calls<T> {
         }
         let was_served = outcome.is_ok() && pushback_us == 0;
         self.pushback.ended(number, was_served);
-        let settled = Settled { buf, outcome };
+        let settled = Settled { buf, long, outcome };
         let waker = self.permits.settle(number, settled);
         self.counters.end(number, code, waker.is_some());
         self.wakers.extend(waker);

@@ -18,6 +18,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::call_error::CallError;
+use crate::driver::call_table::LongResponse;
 use crate::driver::timers::Timers;
 use crate::driver::waiters::{RemovedWaiter, WaiterKey, Waiters};
 use crate::protocol::frame::ResponseHead;
@@ -45,6 +46,8 @@ pub(crate) struct CallPermits {
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub(crate) buf: Vec<u8>,
+    /// The response instead, if its message did not fit a frame.
+    pub(crate) long: Option<Box<LongResponse>>,
     pub(crate) outcome: Result<ResponseHead, CallError>,
 }
 

@@ -306,7 +306,12 @@ pub(super) fn fail_all(settings: &Settings, error: FabricError) {
     for submission in &settings.submissions {
         let CallPermit { number, buf } = submission.permit;
         let outcome = Err(CallError::new(not_connected(), Execution::NeverSent));
-        if let Some(waker) = settings.permits.settle(number, Settled { buf, outcome }) {
+        let settled = Settled {
+            buf,
+            long: None,
+            outcome,
+        };
+        if let Some(waker) = settings.permits.settle(number, settled) {
             waker.wake();
         }
     }

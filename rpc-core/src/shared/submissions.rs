@@ -4,17 +4,19 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use bytes::Bytes;
 use crossbeam_channel::Sender;
 
 use super::connectivity::Connectivity;
 use super::notices::Notices;
 use super::permits::{CallPermit, CallPermits, Settled};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::encode::RequestLengths;
+use crate::client::encode::{EncodedRequest, RequestLengths};
 use crate::clock::Clock;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::Limits;
 use crate::method::MethodSpec;
+use crate::protocol::frame::HEADER_LEN;
 use crate::stats::PollerCounters;
 
 /// The state shared by all clones.
@@ -47,6 +49,8 @@ pub(super) struct PollerHandle {
 #[derive(Debug)]
 pub(super) struct Submission {
     pub(super) permit: CallPermit,
+    /// The request, if its message does not fit a frame. The permit's buffer is not used then.
+    pub(super) long: Option<Box<EncodedRequest>>,
     pub(super) method: &'static MethodSpec,
     pub(super) deadline: Option<Instant>,
     /// The permit's buffer holds the request's frame, complete but for its header.
@@ -54,6 +58,21 @@ pub(super) struct Submission {
     pub(super) waits_for_ready: bool,
     /// Start time, if this call is sampled for latency.
     pub(super) began: Option<Instant>,
+}
+
+impl Submission {
+    /// Takes the request out of the permit's buffer, because it does not fit a frame to this server.
+    #[cold]
+    pub(super) fn divide(&mut self) {
+        if self.long.is_none() {
+            let body = &self.permit.buf[HEADER_LEN..];
+            let (metadata, message) = body.split_at(self.lengths.metadata);
+            self.long = Some(Box::new(EncodedRequest {
+                metadata: metadata.to_vec(),
+                message: Bytes::copy_from_slice(message).into(),
+            }));
+        }
+    }
 }
 
 impl Shared {
@@ -119,6 +138,7 @@ impl PollerHandle {
             latest: None,
         };
         let settled = Settled {
+            long: None,
             buf: Vec::new(),
             outcome: Err(CallError::new(cause, Execution::NeverSent)),
         };

@@ -36,6 +36,8 @@ macro_rules! group {
 
         impl $name {
             pub(crate) fn since(self, earlier: Self) -> Self {
+                // Not used by a group without counters.
+                let _ = earlier;
                 Self {
                     $($counter: self.$counter.saturating_sub(earlier.$counter),)*
                     $($gauge: self.$gauge,)*
@@ -220,6 +222,58 @@ group! {
         violated,
     }
     gauges {}
+}
+
+group! {
+    /// Long messages: those that do not fit a frame.
+    Transfers read from TransferCounters
+    counters {
+        /// Messages that were begun to be sent.
+        sent,
+        /// Messages that began to arrive.
+        received,
+        /// Bytes that were sent, or described for the receiver to read.
+        bytes_sent,
+        /// Bytes that have arrived.
+        bytes_received,
+        /// Of the bytes sent, those that were copied into slots or registered memory.
+        bytes_copied,
+        /// Of the bytes sent, those that the receiver reads where they are.
+        bytes_by_reference,
+        /// Of the bytes received, those that were read from the sender's memory.
+        bytes_fetched,
+        /// Of the bytes received, those that arrived in slots.
+        bytes_in_fragments,
+        /// Bytes of fields that were copied out of received messages.
+        bytes_copied_in,
+        /// READs begun.
+        reads,
+        /// Messages that have waited for memory.
+        waited,
+        /// Messages that got no memory.
+        refused,
+        /// Messages that their receiver stopped.
+        stopped,
+    }
+    gauges {}
+}
+
+group! {
+    /// Memory of long messages, in bytes.
+    Memory read from MemoryCounters
+    counters {}
+    gauges {
+        /// Registered with the devices.
+        registered,
+        /// Of messages that are being received, for all of which there is memory.
+        posted,
+        /// That peers may read.
+        in_flight,
+        /// In fields that the application keeps.
+        held,
+        /// That peers may read although they have no reason to: their call has ended.
+        pinned,
+    }
 }
 
 impl Turns {

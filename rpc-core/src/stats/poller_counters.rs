@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::counter::Counter;
 use super::groups::{
-    CancelCounters, ConnectionCounters, CreditCounters, HandlerCounters, StallCounters,
-    StreamCounters, TurnCounters,
+    CancelCounters, ConnectionCounters, CreditCounters, HandlerCounters, MemoryCounters,
+    StallCounters, StreamCounters, TransferCounters, TurnCounters,
 };
 use super::histogram::Histogram;
 use super::snapshot::{MethodStats, PollerStats};
@@ -31,6 +31,8 @@ pub(crate) struct PollerCounters {
     pub(crate) connections: ConnectionCounters,
     pub(crate) streams: StreamCounters,
     pub(crate) cancels: CancelCounters,
+    pub(crate) transfers: TransferCounters,
+    pub(crate) memory: MemoryCounters,
     /// Indexed by method number. The last entry counts numbers without a method.
     served: Box<[MethodCounters]>,
     /// In the order of the first calls. Locked for the first call of a method on a channel and for
@@ -89,6 +91,8 @@ impl PollerCounters {
             connections: ConnectionCounters::default(),
             streams: StreamCounters::default(),
             cancels: CancelCounters::default(),
+            transfers: TransferCounters::default(),
+            memory: MemoryCounters::default(),
             served: served
                 .chain([UNKNOWN_METHOD])
                 .map(MethodCounters::new)
@@ -197,6 +201,8 @@ impl PollerCounters {
             connections: self.connections.read(),
             streams: self.streams.read(),
             cancels: self.cancels.read(),
+            transfers: self.transfers.read(),
+            memory: self.memory.read(),
             transport: self.transport.counters(),
             slots: self.slots.read(),
         }

@@ -1,7 +1,9 @@
 //! [`Stats`]: a snapshot of the statistics, as plain data.
 
 use super::blocked::BlockedMethods;
-use super::groups::{Cancels, Connections, Credits, Handlers, Stalls, Streams, Turns};
+use super::groups::{
+    Cancels, Connections, Credits, Handlers, Memory, Stalls, Streams, Transfers, Turns,
+};
 use super::histogram::Latencies;
 use crate::status::Code;
 use crate::transport::{Counters, SlotsByState};
@@ -40,6 +42,10 @@ pub struct PollerStats {
     pub streams: Streams,
     /// Calls that clients have taken back.
     pub cancels: Cancels,
+    /// Long messages.
+    pub transfers: Transfers,
+    /// Memory of long messages.
+    pub memory: Memory,
     /// The transport's counters.
     pub transport: Counters,
     /// The state of the transport's slots.
@@ -136,6 +142,8 @@ impl PollerStats {
             connections: self.connections.since(earlier.connections),
             streams: self.streams.since(earlier.streams),
             cancels: self.cancels.since(earlier.cancels),
+            transfers: self.transfers.since(earlier.transfers),
+            memory: self.memory.since(earlier.memory),
             transport: self.transport.since(&earlier.transport),
             slots: self.slots,
         }
@@ -152,6 +160,8 @@ impl PollerStats {
             connections: self.connections.plus(other.connections),
             streams: self.streams.plus(other.streams),
             cancels: self.cancels.plus(other.cancels),
+            transfers: self.transfers.plus(other.transfers),
+            memory: self.memory.plus(other.memory),
             transport: self.transport.plus(&other.transport),
             slots: [self.slots, other.slots].into_iter().sum(),
             ..self

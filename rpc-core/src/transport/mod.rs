@@ -258,6 +258,21 @@ pub trait Transport: 'static {
     /// off the data path; then the transport's waker is used.
     fn allocate(&mut self, len: usize) -> Result<Self::Memory, AllocateError>;
 
+    /// Takes registered memory for a message that will be fetched from the peer of `connection`. The
+    /// default is right for a transport with one device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allocate`](Self::allocate).
+    fn allocate_for(
+        &mut self,
+        connection: ConnectionId,
+        len: usize,
+    ) -> Result<Self::Memory, AllocateError> {
+        let _ = connection;
+        self.allocate(len)
+    }
+
     /// Returns the bytes of registered memory for messages, by their owner.
     fn memory_by_owner(&self) -> MemoryByOwner {
         MemoryByOwner::default()

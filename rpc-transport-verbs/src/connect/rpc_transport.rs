@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use rpc_core::Limits;
 use rpc_core::transport::{
-    AllocateError, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
-    HeapMemory, PeerClock, ReserveError, SendError, SlotsByState, Transport,
+    AllocateError, Chunks, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer,
+    Event, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages, MemoryByOwner, PeerClock,
+    RemoteSegment, ReserveError, SendError, SlotsByState, Transport,
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
 use crate::transport::counters::TransportCounterReader;
 use crate::transport::lane::Lane;
-use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
+use crate::transport::{MessageBuf, RecvBuf, SendBuf, VerbsTransport};
 
 impl Transport for VerbsTransport {
     type SendBuf = SendBuf;
     type RecvBuf = RecvBuf;
     type Dialed = Dialed;
-    type Memory = HeapMemory;
+    type Memory = MessageBuf;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -124,8 +125,81 @@ impl Transport for VerbsTransport {
         }
     }
 
-    fn allocate(&mut self, len: usize) -> Result<HeapMemory, AllocateError> {
-        Ok(HeapMemory::new(len))
+    fn long_messages(&self, connection: ConnectionId) -> LongMessages {
+        let lane = self.lane_ref(connection.index);
+        lane.map_or(LongMessages::Fragments, |lane| {
+            lane.long_messages(connection)
+        })
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<MessageBuf, AllocateError> {
+        self.first.long_messages.pool.allocate(len)
+    }
+
+    fn allocate_for(
+        &mut self,
+        connection: ConnectionId,
+        len: usize,
+    ) -> Result<MessageBuf, AllocateError> {
+        match self.lane(connection.index) {
+            Some(lane) => lane.long_messages.pool.allocate(len),
+            None => self.allocate(len),
+        }
+    }
+
+    fn memory_by_owner(&self) -> MemoryByOwner {
+        let lanes = self
+            .lanes()
+            .map(|lane| lane.long_messages.memory_by_owner());
+        lanes.fold(MemoryByOwner::default(), |sum, lane| MemoryByOwner {
+            registered: sum.registered + lane.registered,
+            exposed: sum.exposed + lane.exposed,
+            fetching: sum.fetching + lane.fetching,
+            held: sum.held + lane.held,
+        })
+    }
+
+    fn expose(
+        &mut self,
+        connection: ConnectionId,
+        message: &mut Chunks,
+    ) -> Result<Exposed, ExposeError> {
+        self.lane(connection.index)
+            .ok_or(ExposeError::Closed)?
+            .expose(connection, message)
+    }
+
+    fn conceal(&mut self, exposed: ExposureKey) {
+        if let Some(lane) = self.lane(exposed.0) {
+            lane.conceal(exposed);
+        }
+    }
+
+    fn begin_fetch(
+        &mut self,
+        connection: ConnectionId,
+        memory: MessageBuf,
+    ) -> Result<FetchKey, MessageBuf> {
+        match self.lane(connection.index) {
+            Some(lane) => lane.begin_fetch(connection, memory),
+            None => Err(memory),
+        }
+    }
+
+    fn fetch(&mut self, fetch: FetchKey, segment: RemoteSegment, at: usize) {
+        if let Some(lane) = self.lane(fetch.0) {
+            lane.fetch(fetch, segment, at);
+        }
+    }
+
+    fn finish_fetch(&mut self, fetch: FetchKey) -> Option<MessageBuf> {
+        self.lane(fetch.0)?.finish_fetch(fetch)
+    }
+
+    fn cancel_fetch(&mut self, fetch: FetchKey) {
+        if let Some(lane) = self.lane(fetch.0) {
+            lane.cancel_fetch(fetch);
+        }
     }
 
     #[inline]

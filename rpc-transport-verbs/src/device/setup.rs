@@ -12,6 +12,7 @@ use rpc_core::{Intents, OtherDevice, Waiting};
 
 use super::name::Name;
 use super::sizing::Sizing;
+use super::sizing::reads::ReadSupport;
 use crate::transport::VerbsTransport;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::Connections;
@@ -19,6 +20,9 @@ use crate::transport::counters::DeviceCounterReader;
 use crate::transport::endpoint::SOFT;
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
+use crate::transport::long_messages::LongMessages;
+use crate::transport::long_messages::memory_pool::{MemoryPool, PoolConfig};
+use crate::transport::long_messages::process_memory::ProcessMemory;
 use crate::transport::notices;
 use crate::transport::pending::Pending;
 use crate::transport::plan::Plan;
@@ -163,7 +167,12 @@ pub(crate) fn open_lanes(
     let wakeup = Wakeup::new().map_err(no_files)?;
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {
-        let plan = plan.on(&device.name, device.address.to_string(), &device.attributes);
+        let support = ReadSupport {
+            link_layer: device.address.link_layer,
+            why_unprotected: device.context.why_windows_do_not_protect(),
+        };
+        let address = device.address.to_string();
+        let plan = plan.on(&device.name, address, sizing, &device.attributes, support);
         let connections = Connections::for_lane(number, count);
         let lane = open_lane(device, plan, number, connections, &wakeup, intents.waiting)?;
         number += 1;
@@ -229,10 +238,11 @@ fn open_lane(
     let Opened {
         name,
         context,
+        attributes,
         wish,
         address,
-        ..
     } = device;
+    let max_region_len = attributes.max_mr_len;
     let name = &*name;
     let limits = &plan.limits;
     let domain = context
@@ -292,6 +302,21 @@ fn open_lane(
     )
     .map_err(|e| refused(name, "has no thread for its events", e))?;
 
+    let memory_pool = MemoryPool::new(PoolConfig {
+        domain: queue_pairs.domain().clone(),
+        wakeup: Arc::clone(wakeup),
+        process_memory: ProcessMemory::of_this_process(),
+        limit: limits.message_memory,
+        max_region_len,
+        is_readable: plan.reads.depth > 0 && !plan.reads.uses_windows,
+    });
+    let lane_mask = connections.lane_mask();
+    let long_messages = LongMessages::new(
+        memory_pool,
+        &plan.reads,
+        limits.piece_len,
+        (number, lane_mask),
+    );
     let max_connections = limits.max_connections as usize;
     Ok(Lane {
         number,
@@ -306,6 +331,7 @@ fn open_lane(
         queued: VecDeque::new(),
         receives,
         dirty: Vec::with_capacity(max_connections),
+        long_messages,
         counters: Arc::default(),
         device_counters: Arc::new(DeviceCounterReader {
             context: context.clone(),

@@ -140,6 +140,15 @@ impl Context {
         forward!(self, context => context.rnr_counters(port))
     }
 
+    /// Returns why memory windows of type 2 do not protect memory from peers, if they do not.
+    pub(crate) fn why_windows_do_not_protect(&self) -> Option<&'static str> {
+        match self {
+            Self::Soft(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(context) => context.why_windows_do_not_protect(),
+        }
+    }
+
     pub(crate) fn counts_on_data_path(&self) -> bool {
         matches!(self, Self::Soft(_))
     }

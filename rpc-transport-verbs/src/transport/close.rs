@@ -170,6 +170,7 @@ impl Lane {
         let (queue_pair, count_guard, reason) = connection.into_parts();
         let pool = &mut self.pool;
         queue_pair.destroy(&mut |slot| pool.complete_send(slot));
+        self.end_long_messages_of(id);
         drop(count_guard);
         if self.liveness_index.is_empty() {
             self.pending.set(Pending::NO_CONNECTIONS);

@@ -8,6 +8,7 @@ use rpc_core::transport::{Admitted, CloseReason, ConnectionId};
 
 use crate::hooks;
 use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::long_messages::one_sided::OneSided;
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::PeerClockCell;
 use crate::transport::queue_pairs::{QpCountGuard, QpRts};
@@ -22,6 +23,7 @@ pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     pub(crate) queue_pair: QueuePair,
     pub(crate) sends: SendQueue,
+    pub(crate) one_sided: OneSided,
     /// The longest frame that both sides accept.
     pub(crate) frame_limit: usize,
     /// Frames shorter than this can be posted inline at once: 0 if the connection is not open or
@@ -108,6 +110,7 @@ impl Connection {
         let mut this = Self {
             queue_pair: qp_rts.queue_pair,
             sends: SendQueue::new(limits.signal_interval),
+            one_sided: OneSided::new(qp_rts.read_depth),
             frame_limit,
             inline_end: 0,
             open_inline_end: frame_limit.min(limits.max_inline_len) + 1,

@@ -31,6 +31,9 @@ pub(crate) struct Endpoint {
     pub(crate) psn: u32,
     /// The port's LID on an InfiniBand subnet; 0 otherwise.
     pub(crate) lid: u16,
+    /// READs that the queue pair can have outstanding, and answer at a time. 0: long messages travel
+    /// in fragments.
+    pub(crate) read_depth: u8,
 }
 
 impl Endpoint {

@@ -26,6 +26,7 @@ use crate::transport::connection::{Connection, Connections, Phase};
 use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCounters};
 use crate::transport::events::EventThread;
 use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::long_messages::LongMessages;
 use crate::transport::notices::{LivenessKey, NoticeReceiver, NoticeSender};
 use crate::transport::peer_clock::{PeerClockCell, monotonic_us};
 use crate::transport::pending::Pending;
@@ -57,6 +58,7 @@ pub(crate) struct Lane {
     /// Events for the driver that are older than any completion that has not been polled.
     pub(crate) queued: VecDeque<Event<RecvBuf>>,
     pub(crate) receives: ReceiveQueue,
+    pub(crate) long_messages: LongMessages,
     /// Connections with requests to flush.
     pub(crate) dirty: Vec<u32>,
     pub(crate) counters: Arc<LaneCounters>,
@@ -180,5 +182,6 @@ impl Drop for Lane {
             // The slots' memory is freed with the region, when the last slot is dropped.
             connection.queue_pair.destroy(&mut drop);
         }
+        // The memory of long messages goes next, with `long_messages`: no queue pair uses it.
     }
 }

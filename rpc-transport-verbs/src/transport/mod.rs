@@ -19,6 +19,7 @@ pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod lane;
 pub(crate) mod liveness_socket;
+pub(crate) mod long_messages;
 pub(crate) mod notices;
 pub(crate) mod peer_clock;
 pub(crate) mod pending;
@@ -40,6 +41,7 @@ use rpc_core::transport::{Event, SlotsByState};
 
 pub use self::buf::{RecvBuf, SendBuf};
 use self::lane::Lane;
+pub use self::long_messages::message_buf::MessageBuf;
 use self::sleep::Sleep;
 
 /// A poller's transport: one lane for each device, each with its own context, memory region,

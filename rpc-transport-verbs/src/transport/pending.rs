@@ -25,6 +25,8 @@ impl Pending {
     pub(crate) const NO_CONNECTIONS: u32 = 1 << 4;
     /// The lane has no connections and is not polled until a notice adds one.
     pub(crate) const IDLE: u32 = 1 << 5;
+    /// READs or invalidations of windows are to be posted.
+    pub(crate) const LONG_MESSAGES: u32 = 1 << 6;
 
     /// Returns true if any bit is set.
     #[inline]

@@ -6,6 +6,7 @@ use rpc_core::Limits;
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) limits: Limits,
+    pub(crate) reads: ReadPlan,
     /// Entries of the shared receive queue. All receive slots may be posted at the same time.
     pub(crate) srq_depth: u32,
     /// The limit of the shared receive queue: the device raises an event when fewer receives are
@@ -15,4 +16,19 @@ pub(crate) struct Plan {
     pub(crate) refill_batch: u32,
     /// Maximum number of completions per poll.
     pub(crate) poll_batch: u32,
+}
+
+/// How messages are read that are longer than a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadPlan {
+    /// READs that a queue pair may have outstanding, and answer at a time. 0: there are no READs.
+    pub(crate) depth: u8,
+    /// False if peers are trusted with the keys of whole regions.
+    pub(crate) uses_windows: bool,
+    /// Bytes of a READ.
+    pub(crate) max_read_len: usize,
+    /// READs that may be posted between two polls.
+    pub(crate) reads_per_poll: usize,
+    /// READs that all connections together may have outstanding.
+    pub(crate) max_reading: usize,
 }

@@ -104,6 +104,8 @@ pub(crate) struct QpInit {
 pub(crate) struct QpRts {
     pub(crate) queue_pair: QueuePair,
     pub(crate) count_guard: QpCountGuard,
+    /// READs that either side may have outstanding; 0 if they did not agree on READs.
+    pub(crate) read_depth: u8,
 }
 
 impl QueuePairs {
@@ -125,6 +127,10 @@ impl QueuePairs {
             retired: OnceLock::new(),
             count: Arc::default(),
         }
+    }
+
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
     }
 
     pub(crate) fn plan(&self) -> &Plan {
@@ -225,7 +231,11 @@ impl QueuePairs {
             ..QueuePairConfig::new(&self.completion_queue, &self.completion_queue)
         })?;
         let address = self.address();
-        queue_pair.to_init(address.port, Access::LOCAL_WRITE)?;
+        let access = match self.plan.reads.depth {
+            0 => Access::LOCAL_WRITE,
+            _ => Access::LOCAL_WRITE | Access::REMOTE_READ,
+        };
+        queue_pair.to_init(address.port, access)?;
         Ok(QpInit {
             queue_pair,
             address,
@@ -245,6 +255,7 @@ impl QueuePairs {
             qp_number: qp_init.queue_pair.qp_num().0,
             psn: qp_init.psn.get(),
             lid: address.lid,
+            read_depth: self.plan.reads.depth,
         }
     }
 
@@ -266,17 +277,24 @@ impl QueuePairs {
             qp_num: QpNum(remote.qp_number),
             psn: Psn::new(remote.psn),
         };
+        // Both sides compute the same value here, too.
+        let read_depth = self.plan.reads.depth.min(remote.read_depth);
         queue_pair.to_rtr(RtrAttributes {
+            max_dest_rd_atomic: read_depth,
             sgid_index: address.gid_index,
             // Both sides compute the same value: the minimum of their own MTU and the peer's.
             path_mtu: address.mtu.min(Mtu::at_most(remote.mtu)),
             min_rnr_timer: MIN_RNR_TIMER,
             ..RtrAttributes::new(remote_endpoint)
         })?;
-        queue_pair.to_rts(RtsAttributes::new(psn))?;
+        queue_pair.to_rts(RtsAttributes {
+            max_rd_atomic: read_depth,
+            ..RtsAttributes::new(psn)
+        })?;
         Ok(QpRts {
             queue_pair,
             count_guard,
+            read_depth,
         })
     }
 }

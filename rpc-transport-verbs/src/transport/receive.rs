@@ -50,6 +50,9 @@ impl Lane {
         if self.pending.has(Pending::CLOSING) {
             self.advance_closing(found_nothing);
         }
+        if self.pending.has(Pending::LONG_MESSAGES) {
+            self.advance_long_messages();
+        }
         if found_nothing && had_no_connections {
             self.pending.set(Pending::IDLE);
         }
@@ -234,6 +237,7 @@ impl Lane {
             return self.count_stale();
         }
         let (qp_num, status) = (completion.qp_num(), completion.status_code());
+        let number = completion.wr_id().number();
         let connection = self
             .routes
             .get(qp_num)
@@ -251,6 +255,8 @@ impl Lane {
             self.count_stale();
         } else if status != SUCCESS {
             self.fail_completion(index, WorkKind::Send, status);
+        } else if connection.one_sided.awaits_completion() {
+            self.complete_one_sided(index, number);
         }
     }
 

@@ -159,6 +159,16 @@ impl SendQueue {
         self.until_signal = self.interval;
         true
     }
+
+    /// Counts a one-sided request, which holds no slot. Returns true if it is to be signaled:
+    /// because it must be, or by rule 1.
+    pub(crate) fn count_one_sided(&mut self, must_signal: bool) -> bool {
+        let signaled = self.count_request() || must_signal;
+        if signaled {
+            self.until_signal = self.interval;
+        }
+        signaled
+    }
 }
 
 #[cfg(test)]

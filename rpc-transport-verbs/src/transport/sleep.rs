@@ -162,9 +162,12 @@ impl Lane {
     }
 
     /// Returns true if the lane has to be polled again before a sleep: the poll after arming has
-    /// added its first connection, or has left completions or events.
+    /// added its first connection, or has left completions, events or READs to post.
     fn must_be_polled(&self) -> bool {
-        (!self.is_armed && !self.is_idle()) || self.pending.has(Pending::MORE | Pending::EVENTS)
+        (!self.is_armed && !self.is_idle())
+            || self
+                .pending
+                .has(Pending::MORE | Pending::EVENTS | Pending::LONG_MESSAGES)
     }
 
     /// Drains the events of the lane's completion queue. Returns true if there was one.

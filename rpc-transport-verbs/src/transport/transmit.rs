@@ -107,12 +107,16 @@ impl Lane {
             return Err(ReserveError::NoSlot);
         }
         match self.pool.take_send() {
-            Some(slot) => Ok(SendBuf {
-                slot,
-                // Fits in 32 bits, as a slot's length does.
-                len: len as u32,
-                connection: id,
-            }),
+            Some(slot) => {
+                // The caller writes the frame next.
+                slot.prefetch_for_write(len);
+                Ok(SendBuf {
+                    slot,
+                    // Fits in 32 bits, as a slot's length does.
+                    len: len as u32,
+                    connection: id,
+                })
+            }
             None => {
                 connection.sends.cancel();
                 Err(ReserveError::NoSlot)
@@ -238,7 +242,7 @@ impl Lane {
     /// Closes a connection of which the device rejected a request: frames after it would leave a
     /// gap that the peer cannot detect.
     #[cold]
-    fn post_failed(&mut self, index: u32, source: PostError) {
+    pub(crate) fn post_failed(&mut self, index: u32, source: PostError) {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };

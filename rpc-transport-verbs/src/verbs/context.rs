@@ -176,6 +176,12 @@ impl Context {
         self.raw.rnr_counters(port)
     }
 
+    /// Returns why memory windows of type 2 do not protect memory from the peers of untrusted
+    /// processes, if they do not.
+    pub(crate) fn why_windows_do_not_protect(&self) -> Option<&'static str> {
+        self.raw.why_windows_do_not_protect()
+    }
+
     /// Returns true if the device keeps its counters with its data path state. Reading them from
     /// another thread then contends with the polling thread; reading them on the polling thread is
     /// free. Kernel counters are read by system calls and disturb no other thread.

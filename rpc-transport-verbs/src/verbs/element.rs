@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
+use super::block::Block;
 use super::exposed_memory::ExposedMemory;
 use super::slot::Slot;
 use super::types::keys::LocalKey;
@@ -36,6 +38,9 @@ enum Owner {
     /// Never read: dropped once the device is done.
     #[expect(dead_code)]
     Exposed(ExposedMemory),
+    /// Never read either: shared by all requests that fill the block.
+    #[expect(dead_code)]
+    Block(Arc<Block>),
     Caller,
 }
 
@@ -91,6 +96,21 @@ impl Element {
         }
     }
 
+    /// Makes an element of `len` bytes of a block, starting at `addr`.
+    pub(super) fn of_block(
+        block: Arc<Block>,
+        addr: NonNull<u8>,
+        len: u32,
+        local_key: LocalKey,
+    ) -> Self {
+        Self {
+            addr,
+            len,
+            local_key,
+            owner: Owner::Block(block),
+        }
+    }
+
     /// Makes an element of arbitrary memory with an arbitrary key, for measurements and for tests
     /// of how devices reject requests. The device checks the key as always.
     ///
@@ -125,7 +145,7 @@ impl Element {
     pub fn into_slot(self) -> Option<Slot> {
         match self.owner {
             Owner::Slot(slot) => Some(slot),
-            Owner::Exposed(_) | Owner::Caller => None,
+            Owner::Exposed(_) | Owner::Block(_) | Owner::Caller => None,
         }
     }
 

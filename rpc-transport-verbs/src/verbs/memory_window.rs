@@ -153,6 +153,13 @@ impl MemoryWindow {
         }
     }
 
+    /// Records that the window's last binding was invalidated: nothing keeps its regions registered
+    /// on behalf of the window any more. The completion of the local invalidate must have been
+    /// polled, and have been a success.
+    pub(crate) fn note_invalidated(&self) {
+        self.bound().regions.clear();
+    }
+
     fn bound(&self) -> std::sync::MutexGuard<'_, Bound> {
         // A poisoned lock is usable: the two fields are each changed in one step.
         self.shared

@@ -90,6 +90,7 @@
 
 mod address;
 mod address_handle;
+mod block;
 mod completion_channel;
 mod completion_queue;
 mod context;
@@ -111,11 +112,13 @@ mod receive_table;
 mod registered_memory;
 mod shared_receive_queue;
 mod slot;
+mod streaming_copy;
 pub(crate) mod types;
 mod work_request;
 
 pub use address::{AddressError, AddressWish, PortAddress};
 pub use address_handle::AddressHandle;
+pub(crate) use block::{Block, BlockRegion, Destination};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
 pub use context::Context;
@@ -131,6 +134,7 @@ pub(crate) use queue_pair::InlineError;
 pub use queue_pair::{QueuePair, QueuePairConfig, SendRequest};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use slot::{Slot, SlotIndex};
+pub use streaming_copy::{CopyRule, RegisteredWriter, copy_past_caches};
 pub use types::{
     Access, AckTimeout, AddressVector, AlternatePath, AsyncEvent, AtomicCapability, Attribute,
     AttributeMask, Busy, ClaimError, CompletionOpcode, CompletionStatus, CreateFlags,
@@ -140,8 +144,8 @@ pub use types::{
     PageSizes, PartitionKey, PathMigration, PhysicalState, PortAttributes, PortCapabilities,
     PortCapability, PortFlag, PortFlags, PortMtu, PortState, PostError, PostErrorReason, Psn,
     QpAttributes, QpInitAttributes, QpNum, QpState, QpType, QueuePairCapabilities, Rate,
-    ReceiveOrder, RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters, RnrRetry,
-    RnrTimer, RtrAttributes, RtsAttributes, SendOps, SoftOptions, SrqAttributes, SrqNum,
+    ReadExecution, ReceiveOrder, RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters,
+    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendOps, SoftOptions, SrqAttributes, SrqNum,
     TransportType, VerbsError, VirtualLanes, WindowType, WorkCompletion, WorkKind, WrId,
 };
 pub use work_request::{ReceiveRequest, WorkRequest};

@@ -7,6 +7,7 @@
 //! cargo test --test conformance -- atomics  # the cases and topics whose names contain this
 //! SEED=17 cargo test --test conformance -- walk
 //! SHARED_RECEIVES=oldest cargo test --test conformance   # see `SoftOptions::shared_receive_order`
+//! READS=target cargo test --test conformance             # see `SoftOptions::read_execution`
 //! ```
 //!
 //! A case passes, deviates or is not supported; any other outcome is a failure:

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rpc_transport_verbs::verbs::{
     Access, AckTimeout, AddressWish, AsyncEvent, CompletionChannel, CompletionQueue,
     CompletionStatus, Context, MemoryRegion, PortAddress, PostError, ProtectionDomain, Psn,
-    QpAttributes, QpState, QueuePair, QueuePairConfig, ReceiveOrder, RemoteEndpoint, RetryCount,
-    RnrTimer, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, SoftOptions,
-    WorkCompletion, WorkKind,
+    QpAttributes, QpState, QueuePair, QueuePairConfig, ReadExecution, ReceiveOrder, RemoteEndpoint,
+    RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot,
+    SoftOptions, WorkCompletion, WorkKind,
 };
 
 /// Time limit of all waits. Far longer than they take: only a hang reaches it.
@@ -27,8 +27,9 @@ pub(crate) fn device() -> &'static str {
     DEVICE.get_or_init(|| std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned()))
 }
 
-/// Returns the options under which `soft` is tested: its own, or, if `SHARED_RECEIVES` is `oldest`,
-/// those that make it take the receives of a shared queue in the order of network devices.
+/// Returns the options under which `soft` is tested: its own, unless these variables change them. If
+/// `SHARED_RECEIVES` is `oldest`, it takes the receives of a shared queue in the order of network
+/// devices. If `READS` is `target`, the side that owns the memory executes READs.
 pub(crate) fn soft_options() -> SoftOptions {
     static IS_OLDEST_FIRST: OnceLock<bool> = OnceLock::new();
     let is_oldest_first = *IS_OLDEST_FIRST.get_or_init(|| {
@@ -47,7 +48,25 @@ pub(crate) fn soft_options() -> SoftOptions {
         } else {
             ReceiveOrder::NewestFirst
         },
+        read_execution: read_execution(),
         ..SoftOptions::default()
+    }
+}
+
+/// Returns which side executes READs on `soft`.
+pub(crate) fn read_execution() -> ReadExecution {
+    static IS_TARGET: OnceLock<bool> = OnceLock::new();
+    let is_target =
+        *IS_TARGET.get_or_init(
+            || match std::env::var("READS").as_deref().unwrap_or("in-place") {
+                "in-place" => false,
+                "target" => true,
+                other => panic!("READS is in-place or target, not {other:?}"),
+            },
+        );
+    match is_target {
+        true => ReadExecution::ByTarget,
+        false => ReadExecution::InPlace,
     }
 }
 

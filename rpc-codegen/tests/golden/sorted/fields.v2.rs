@@ -8,6 +8,9 @@ pub struct Required {
     #[prost(string, required, tag = "2")]
     pub string: ::rpc_core::codegen::v1::prost::alloc::string::String,
     #[prost(bytes = "bytes", required, tag = "3")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub bytes: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     #[prost(double, required, tag = "4")]
     pub double: f64,
@@ -28,6 +31,9 @@ pub struct Defaults {
     #[prost(string, required, tag = "2", default = "text")]
     pub string: ::rpc_core::codegen::v1::prost::alloc::string::String,
     #[prost(bytes = "bytes", required, tag = "3", default = "b\"\\x00\\xff\"")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub bytes: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     #[prost(float, required, tag = "4", default = "1.5")]
     pub float: f32,
@@ -234,7 +240,7 @@ impl Level {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Required {
         fn encoded_len(&self) -> usize {
@@ -260,8 +266,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 int32: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_else(|| Self::default().int32),
@@ -279,6 +284,18 @@ mod _codec {
                     .unwrap_or_else(|| Self::default().fixed64),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                6 => {
+                    field::Message::scan_required(
+                        fields,
+                        |message: &Self| &message.optional,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -322,8 +339,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 int32: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_else(|| Self::default().int32),
@@ -342,6 +358,10 @@ mod _codec {
                 other: field::Int32::decode([0x48], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -413,8 +433,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 int32: field::Int32::decode([0x08], &mut fields),
                 string: field::String::decode([0x12], &mut fields),
@@ -440,6 +459,39 @@ mod _codec {
             };
             fields.is_empty().then_some(message)
         }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                5 => {
+                    field::Int32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.unpacked,
+                    )
+                }
+                6 => {
+                    field::Int32::scan_repeated(fields, |message: &Self| &message.packed)
+                }
+                7 => {
+                    field::Int32::scan_repeated(fields, |message: &Self| &message.levels)
+                }
+                8 => {
+                    field::Map::<
+                        field::String,
+                        field::Enum<3>,
+                    >::scan(fields, |message: &Self| &message.map)
+                }
+                9 => {
+                    field::Map::<
+                        field::Int32,
+                        field::Message<_>,
+                    >::scan(fields, |message: &Self| &message.required)
+                }
+                11 => {
+                    field::Message::scan_variant(fields, super::optional::Choice::Other)
+                }
+                _ => fields.skip(),
+            }
+        }
     }
 
     impl GeneratedMessage for super::Groups {
@@ -462,8 +514,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 one: field::Group::decode([0x0b], &mut fields),
                 many: field::Group::decode_repeated([0x13], &mut fields),
@@ -471,6 +522,17 @@ mod _codec {
                     .unwrap_or_else(|| Self::default().always),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Group::scan(fields, |message: &Self| &message.one),
+                2 => field::Group::scan_repeated(fields, |message: &Self| &message.many),
+                30 => {
+                    field::Group::scan_required(fields, |message: &Self| &message.always)
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -496,13 +558,19 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 number: field::Int32::decode([0x08], &mut fields),
                 groups: field::Message::decode([0x12], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                2 => field::Message::scan(fields, |message: &Self| &message.groups),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -524,14 +592,20 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 text: field::String::decode([0x0a], &mut fields)
                     .unwrap_or_else(|| Self::default().text),
                 inner: field::Group::decode([0xa3, 0x01], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                20 => field::Group::scan(fields, |message: &Self| &message.inner),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -551,12 +625,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 fixed64: field::Fixed64::decode([0x09], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -572,12 +649,23 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 numbers: field::Uint32::decode_repeated([0x08], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Uint32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.numbers,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -621,8 +709,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 before: field::String::decode([0x0a], &mut fields),
                 choice: field::Int32::decode([0x10], &mut fields)
@@ -634,6 +721,16 @@ mod _codec {
                 grouped: field::Message::decode([0x22], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                3000 => {
+                    field::Group::scan_variant(fields, super::grouped::Choice::Chosen)
+                }
+                4 => field::Message::scan(fields, |message: &Self| &message.grouped),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -653,12 +750,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 flag: field::Bool::decode([0x08], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -32,6 +32,9 @@ pub struct Scalars {
     #[prost(string, tag = "14")]
     pub string: ::rpc_core::codegen::v1::prost::alloc::string::String,
     #[prost(bytes = "bytes", tag = "15")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub bytes: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     #[prost(enumeration = "Mood", tag = "16")]
     pub mood: i32,
@@ -79,6 +82,9 @@ pub struct Optional {
         ::rpc_core::codegen::v1::prost::alloc::string::String,
     >,
     #[prost(bytes = "bytes", optional, tag = "9")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub bytes: ::core::option::Option<::rpc_core::codegen::v1::prost::bytes::Bytes>,
     #[prost(enumeration = "Mood", optional, tag = "10")]
     pub mood: ::core::option::Option<i32>,
@@ -147,6 +153,9 @@ pub struct Unpacked {
         ::rpc_core::codegen::v1::prost::alloc::string::String,
     >,
     #[prost(bytes = "bytes", repeated, tag = "16")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub bytes: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<
         ::rpc_core::codegen::v1::prost::bytes::Bytes,
     >,
@@ -168,6 +177,9 @@ pub struct Maps {
     #[prost(btree_map = "int32, double", tag = "2")]
     pub doubles: ::rpc_core::codegen::v1::prost::alloc::collections::BTreeMap<i32, f64>,
     #[prost(btree_map = "bool, bytes", tag = "3")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub bytes: ::rpc_core::codegen::v1::prost::alloc::collections::BTreeMap<
         bool,
         ::rpc_core::codegen::v1::prost::bytes::Bytes,
@@ -224,6 +236,9 @@ pub mod oneofs {
         #[prost(string, tag = "2")]
         Text(::rpc_core::codegen::v1::prost::alloc::string::String),
         #[prost(bytes, tag = "20")]
+        ///
+        /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+        /// that the message arrived in, which it keeps.
         Data(::rpc_core::codegen::v1::prost::bytes::Bytes),
         #[prost(message, tag = "4")]
         Scalars(super::Scalars),
@@ -386,7 +401,7 @@ impl Mood {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Scalars {
         fn encoded_len(&self) -> usize {
@@ -494,8 +509,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 double: field::Double::decode([0x09], &mut fields).unwrap_or_default(),
                 float: field::Float::decode([0x15], &mut fields).unwrap_or_default(),
@@ -517,6 +531,10 @@ mod _codec {
                 mood: field::Int32::decode([0x80, 0x01], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -579,8 +597,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 double: field::Double::decode([0x09], &mut fields).unwrap_or_default(),
                 float: field::Float::decode([0x15], &mut fields).unwrap_or_default(),
@@ -605,6 +622,10 @@ mod _codec {
                 fixed32: field::Fixed32::decode([0xf5, 0x01], &mut fields)?,
                 sfixed32: field::Sfixed32::decode([0xc5, 0xb8, 0x02], &mut fields)?,
             })
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -690,8 +711,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 double: field::Double::decode([0x09], &mut fields),
                 float: field::Float::decode([0x15], &mut fields),
@@ -707,6 +727,14 @@ mod _codec {
                 fixed: field::Message::decode([0x62], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                11 => field::Message::scan(fields, |message: &Self| &message.scalars),
+                12 => field::Message::scan(fields, |message: &Self| &message.fixed),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -750,8 +778,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 double: field::Double::decode_packed([0x0a], &mut fields),
                 float: field::Float::decode_packed([0x12], &mut fields),
@@ -770,6 +797,77 @@ mod _codec {
                 deprecated: field::Int32::decode_repeated([0x78], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Double::scan_repeated(
+                        fields,
+                        |message: &Self| &message.double,
+                    )
+                }
+                2 => field::Float::scan_repeated(fields, |message: &Self| &message.float),
+                3 => field::Int32::scan_repeated(fields, |message: &Self| &message.int32),
+                4 => field::Int64::scan_repeated(fields, |message: &Self| &message.int64),
+                5 => {
+                    field::Uint32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.uint32,
+                    )
+                }
+                6 => {
+                    field::Uint64::scan_repeated(
+                        fields,
+                        |message: &Self| &message.uint64,
+                    )
+                }
+                7 => {
+                    field::Sint32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.sint32,
+                    )
+                }
+                8 => {
+                    field::Sint64::scan_repeated(
+                        fields,
+                        |message: &Self| &message.sint64,
+                    )
+                }
+                9 => {
+                    field::Fixed32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.fixed32,
+                    )
+                }
+                10 => {
+                    field::Fixed64::scan_repeated(
+                        fields,
+                        |message: &Self| &message.fixed64,
+                    )
+                }
+                11 => {
+                    field::Sfixed32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.sfixed32,
+                    )
+                }
+                12 => {
+                    field::Sfixed64::scan_repeated(
+                        fields,
+                        |message: &Self| &message.sfixed64,
+                    )
+                }
+                13 => field::Bool::scan_repeated(fields, |message: &Self| &message.bool),
+                14 => field::Int32::scan_repeated(fields, |message: &Self| &message.mood),
+                15 => {
+                    field::Int32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.deprecated,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -803,8 +901,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 double: field::Double::decode_repeated([0x09], &mut fields),
                 int32: field::Int32::decode_repeated([0x18], &mut fields),
@@ -818,6 +915,54 @@ mod _codec {
                 fixed: field::Message::decode_repeated([0x92, 0x01], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Double::scan_repeated(
+                        fields,
+                        |message: &Self| &message.double,
+                    )
+                }
+                3 => field::Int32::scan_repeated(fields, |message: &Self| &message.int32),
+                8 => {
+                    field::Sint64::scan_repeated(
+                        fields,
+                        |message: &Self| &message.sint64,
+                    )
+                }
+                9 => {
+                    field::Fixed32::scan_repeated(
+                        fields,
+                        |message: &Self| &message.fixed32,
+                    )
+                }
+                13 => field::Bool::scan_repeated(fields, |message: &Self| &message.bool),
+                14 => field::Int32::scan_repeated(fields, |message: &Self| &message.mood),
+                15 => {
+                    field::String::scan_repeated(
+                        fields,
+                        |message: &Self| &message.string,
+                    )
+                }
+                16 => {
+                    field::Bytes::scan_repeated(fields, |message: &Self| &message.bytes)
+                }
+                17 => {
+                    field::Message::scan_repeated(
+                        fields,
+                        |message: &Self| &message.scalars,
+                    )
+                }
+                18 => {
+                    field::Message::scan_repeated(
+                        fields,
+                        |message: &Self| &message.fixed,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -879,8 +1024,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 strings: field::Map::<
                     field::String,
@@ -916,6 +1060,60 @@ mod _codec {
                 >::decode([0xc2, 0x25], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Map::<
+                        field::String,
+                        field::String,
+                    >::scan(fields, |message: &Self| &message.strings)
+                }
+                2 => {
+                    field::Map::<
+                        field::Int32,
+                        field::Double,
+                    >::scan(fields, |message: &Self| &message.doubles)
+                }
+                3 => {
+                    field::Map::<
+                        field::Bool,
+                        field::Bytes<_>,
+                    >::scan(fields, |message: &Self| &message.bytes)
+                }
+                4 => {
+                    field::Map::<
+                        field::Sint64,
+                        field::Int32,
+                    >::scan(fields, |message: &Self| &message.moods)
+                }
+                5 => {
+                    field::Map::<
+                        field::Fixed32,
+                        field::Message<_>,
+                    >::scan(fields, |message: &Self| &message.scalars)
+                }
+                7 => {
+                    field::Map::<
+                        field::Sfixed64,
+                        field::FlatExtern<_>,
+                    >::scan(fields, |message: &Self| &message.times)
+                }
+                8 => {
+                    field::Map::<
+                        field::String,
+                        field::Float,
+                    >::scan(fields, |message: &Self| &message.floats)
+                }
+                600 => {
+                    field::Map::<
+                        field::Uint64,
+                        field::Message<_>,
+                    >::scan(fields, |message: &Self| &message.fixed)
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -1013,8 +1211,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 first: field::Int32::decode([0x08], &mut fields)
                     .map(super::oneofs::First::Number)
@@ -1054,6 +1251,18 @@ mod _codec {
             };
             fields.is_empty().then_some(message)
         }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                4 => field::Message::scan_variant(fields, super::oneofs::First::Scalars),
+                6 => field::Message::scan_variant(fields, super::oneofs::Second::Fixed),
+                8 => field::FlatExtern::scan_variant(fields, super::oneofs::Second::Time),
+                10 => {
+                    field::Message::scan_variant(fields, super::oneofs::KindOneOf::Plain)
+                }
+                _ => fields.skip(),
+            }
+        }
     }
 
     impl GeneratedMessage for super::oneofs::Kind {
@@ -1065,8 +1274,12 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
-            bytes.is_empty().then_some(Self {})
+        fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+            fields.is_empty().then_some(Self {})
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -1117,8 +1330,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 child: field::Message::decode([0x0a], &mut fields),
                 children: field::Message::decode_repeated([0x12], &mut fields),
@@ -1135,6 +1347,27 @@ mod _codec {
                 value: field::Extern::decode([0x32], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.child),
+                2 => {
+                    field::Message::scan_repeated(
+                        fields,
+                        |message: &Self| &message.children,
+                    )
+                }
+                3 => {
+                    field::Map::<
+                        field::String,
+                        field::Message<_>,
+                    >::scan(fields, |message: &Self| &message.named)
+                }
+                4 => field::Message::scan_variant(fields, super::recursive::Either::Left),
+                6 => field::Extern::scan(fields, |message: &Self| &message.value),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -1188,8 +1421,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 time: field::FlatExtern::decode([0x0a], &mut fields),
                 any: field::FlatExtern::decode([0x12], &mut fields),
@@ -1201,6 +1433,30 @@ mod _codec {
                 values: field::Extern::decode_repeated([0x42], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::FlatExtern::scan(fields, |message: &Self| &message.time),
+                2 => field::FlatExtern::scan(fields, |message: &Self| &message.any),
+                3 => field::FlatExtern::scan(fields, |message: &Self| &message.empty),
+                4 => field::Extern::scan(fields, |message: &Self| &message.r#struct),
+                5 => field::FlatExtern::scan(fields, |message: &Self| &message.text),
+                6 => field::FlatExtern::scan(fields, |message: &Self| &message.number),
+                7 => {
+                    field::FlatExtern::scan_repeated(
+                        fields,
+                        |message: &Self| &message.bytes,
+                    )
+                }
+                8 => {
+                    field::Extern::scan_repeated(
+                        fields,
+                        |message: &Self| &message.values,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -1254,8 +1510,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 one: field::Uint32::decode([0x78], &mut fields).unwrap_or_default(),
                 two: field::Uint32::decode([0x80, 0x01], &mut fields)
@@ -1273,6 +1528,15 @@ mod _codec {
             };
             fields.is_empty().then_some(message)
         }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                536870911 => {
+                    field::Uint32::scan_repeated(fields, |message: &Self| &message.last)
+                }
+                _ => fields.skip(),
+            }
+        }
     }
 
     impl GeneratedMessage for super::Empty {
@@ -1284,8 +1548,12 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
-            bytes.is_empty().then_some(Self {})
+        fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+            fields.is_empty().then_some(Self {})
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

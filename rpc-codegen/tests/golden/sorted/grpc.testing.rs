@@ -25,6 +25,9 @@ pub struct Payload {
     pub r#type: i32,
     /// The bytes.
     #[prost(bytes = "bytes", tag = "2")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub body: ::rpc_core::codegen::v1::prost::bytes::Bytes,
 }
 
@@ -559,7 +562,7 @@ pub mod unimplemented_service_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Empty {
         fn encoded_len(&self) -> usize {
@@ -570,8 +573,12 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
-            bytes.is_empty().then_some(Self {})
+        fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+            fields.is_empty().then_some(Self {})
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -591,12 +598,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 value: field::Bool::decode([0x08], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -622,13 +632,16 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 r#type: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
                 body: field::Bytes::decode([0x12], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -654,13 +667,16 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 code: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
                 message: field::String::decode([0x12], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -728,8 +744,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 response_type: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_default(),
@@ -747,6 +762,31 @@ mod _codec {
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                3 => field::Message::scan(fields, |message: &Self| &message.payload),
+                6 => {
+                    field::Message::scan(
+                        fields,
+                        |message: &Self| &message.response_compressed,
+                    )
+                }
+                7 => {
+                    field::Message::scan(
+                        fields,
+                        |message: &Self| &message.response_status,
+                    )
+                }
+                8 => {
+                    field::Message::scan(
+                        fields,
+                        |message: &Self| &message.expect_compressed,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -790,8 +830,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 payload: field::Message::decode([0x0a], &mut fields),
                 username: field::String::decode([0x12], &mut fields).unwrap_or_default(),
@@ -802,6 +841,13 @@ mod _codec {
                 hostname: field::String::decode([0x32], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.payload),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -827,13 +873,25 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 payload: field::Message::decode([0x0a], &mut fields),
                 expect_compressed: field::Message::decode([0x12], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.payload),
+                2 => {
+                    field::Message::scan(
+                        fields,
+                        |message: &Self| &message.expect_compressed,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -853,13 +911,16 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 aggregated_payload_size: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -891,8 +952,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 size: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
                 interval_us: field::Int32::decode([0x10], &mut fields)
@@ -900,6 +960,13 @@ mod _codec {
                 compressed: field::Message::decode([0x1a], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                3 => field::Message::scan(fields, |message: &Self| &message.compressed),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -937,8 +1004,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 response_type: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_default(),
@@ -950,6 +1016,25 @@ mod _codec {
                 response_status: field::Message::decode([0x3a], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                2 => {
+                    field::Message::scan_repeated(
+                        fields,
+                        |message: &Self| &message.response_parameters,
+                    )
+                }
+                3 => field::Message::scan(fields, |message: &Self| &message.payload),
+                7 => {
+                    field::Message::scan(
+                        fields,
+                        |message: &Self| &message.response_status,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -969,12 +1054,18 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 payload: field::Message::decode([0x0a], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.payload),
+                _ => fields.skip(),
+            }
         }
     }
 }

@@ -230,7 +230,7 @@ pub mod route_guide_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Point {
         fn encoded_len(&self) -> usize {
@@ -254,13 +254,16 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 latitude: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
                 longitude: field::Int32::decode([0x10], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -286,13 +289,20 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 lo: field::Message::decode([0x0a], &mut fields),
                 hi: field::Message::decode([0x12], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.lo),
+                2 => field::Message::scan(fields, |message: &Self| &message.hi),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -318,13 +328,19 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 name: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
                 location: field::Message::decode([0x12], &mut fields),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                2 => field::Message::scan(fields, |message: &Self| &message.location),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -350,13 +366,19 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 location: field::Message::decode([0x0a], &mut fields),
                 message: field::String::decode([0x12], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.location),
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -394,8 +416,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 point_count: field::Int32::decode([0x08], &mut fields)
                     .unwrap_or_default(),
@@ -406,6 +427,10 @@ mod _codec {
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -29,6 +29,9 @@ pub struct Fixed {
 pub struct Blob {
     /// Any bytes.
     #[prost(bytes = "bytes", tag = "1")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub payload: ::rpc_core::codegen::v1::prost::bytes::Bytes,
 }
 
@@ -384,7 +387,7 @@ pub mod bench_streams_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Fixed {
         const FULL_LEN: Option<usize> = Some(72);
@@ -459,8 +462,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 a: field::Fixed64::decode([0x09], &mut fields).unwrap_or_default(),
                 b: field::Fixed64::decode([0x11], &mut fields).unwrap_or_default(),
@@ -487,6 +489,10 @@ mod _codec {
                 h: field::Fixed64::decode([0x41], &mut fields)?,
             })
         }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
+        }
     }
 
     impl GeneratedMessage for super::Blob {
@@ -505,12 +511,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 payload: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -536,14 +545,17 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 count: field::Uint64::decode([0x08], &mut fields).unwrap_or_default(),
                 payload_len: field::Uint32::decode([0x10], &mut fields)
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -569,13 +581,16 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 count: field::Uint64::decode([0x08], &mut fields).unwrap_or_default(),
                 sum: field::Fixed64::decode([0x11], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -588,8 +603,12 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
-            bytes.is_empty().then_some(Self {})
+        fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+            fields.is_empty().then_some(Self {})
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -657,8 +676,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 allocations: field::Uint64::decode([0x08], &mut fields)
                     .unwrap_or_default(),
@@ -676,6 +694,10 @@ mod _codec {
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -6,6 +6,9 @@
 pub struct EchoRequest {
     /// Any bytes.
     #[prost(bytes = "bytes", tag = "1")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub payload: ::rpc_core::codegen::v1::prost::bytes::Bytes,
 }
 
@@ -16,6 +19,9 @@ pub struct EchoRequest {
 pub struct EchoReply {
     /// The bytes of the request.
     #[prost(bytes = "bytes", tag = "1")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub payload: ::rpc_core::codegen::v1::prost::bytes::Bytes,
 }
 
@@ -88,7 +94,7 @@ pub mod echo_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::EchoRequest {
         fn encoded_len(&self) -> usize {
@@ -106,12 +112,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 payload: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -131,12 +140,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 payload: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

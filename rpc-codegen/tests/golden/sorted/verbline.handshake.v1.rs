@@ -41,6 +41,9 @@ pub struct Endpoint {
     pub device: ::rpc_core::codegen::v1::prost::alloc::string::String,
     /// GID of the port: 16 bytes.
     #[prost(bytes = "bytes", tag = "3")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub gid: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     /// MTU of the port, in bytes: 256, 512, 1024, 2048 or 4096.
     #[prost(uint32, tag = "4")]
@@ -71,6 +74,9 @@ pub struct ClientHello {
     pub max_frame_len: u32,
     /// The session message of rpc-core (session.proto), opaque to the transport.
     #[prost(bytes = "bytes", tag = "3")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub session: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     /// True if the client answers ENQs and may send them.
     #[prost(bool, tag = "4")]
@@ -87,9 +93,15 @@ pub struct ClientHello {
 pub struct Challenge {
     /// GID of the server's process: 16 bytes.
     #[prost(bytes = "bytes", tag = "1")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub gid: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     /// 16 random bytes.
     #[prost(bytes = "bytes", tag = "2")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub nonce: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     /// The client's endpoint whose GID is to be proven: its zero-based index in `ClientHello.endpoints`.
     #[prost(uint32, tag = "3")]
@@ -110,6 +122,9 @@ pub struct ServerHello {
     pub max_frame_len: u32,
     /// The session message of rpc-core (session.proto), opaque to the transport.
     #[prost(bytes = "bytes", tag = "3")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub session: ::rpc_core::codegen::v1::prost::bytes::Bytes,
     /// The client's chosen endpoint: its zero-based index in `ClientHello.endpoints`.
     #[prost(uint32, tag = "4")]
@@ -143,7 +158,7 @@ pub struct Refusal {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Handshake {
         fn encoded_len(&self) -> usize {
@@ -191,8 +206,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 body: field::Message::decode([0x0a], &mut fields)
                     .map(super::handshake::Body::ClientHello)
@@ -214,6 +228,34 @@ mod _codec {
                     }),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Message::scan_variant(
+                        fields,
+                        super::handshake::Body::ClientHello,
+                    )
+                }
+                2 => {
+                    field::Message::scan_variant(
+                        fields,
+                        super::handshake::Body::ServerHello,
+                    )
+                }
+                3 => field::Message::scan_variant(fields, super::handshake::Body::Ready),
+                4 => {
+                    field::Message::scan_variant(fields, super::handshake::Body::Refusal)
+                }
+                5 => {
+                    field::Message::scan_variant(
+                        fields,
+                        super::handshake::Body::Challenge,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -269,8 +311,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 kind: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
                 device: field::String::decode([0x12], &mut fields).unwrap_or_default(),
@@ -282,6 +323,10 @@ mod _codec {
                 lid: field::Uint32::decode([0x38], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -315,8 +360,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 endpoints: field::Message::decode_repeated([0x0a], &mut fields),
                 max_frame_len: field::Uint32::decode([0x10], &mut fields)
@@ -325,6 +369,18 @@ mod _codec {
                 keepalive: field::Bool::decode([0x20], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Message::scan_repeated(
+                        fields,
+                        |message: &Self| &message.endpoints,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -356,8 +412,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 gid: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
                 nonce: field::Bytes::decode([0x12], &mut fields).unwrap_or_default(),
@@ -365,6 +420,10 @@ mod _codec {
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -414,8 +473,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 endpoint: field::Message::decode([0x0a], &mut fields),
                 max_frame_len: field::Uint32::decode([0x10], &mut fields)
@@ -428,6 +486,13 @@ mod _codec {
             };
             fields.is_empty().then_some(message)
         }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.endpoint),
+                _ => fields.skip(),
+            }
+        }
     }
 
     impl GeneratedMessage for super::Ready {
@@ -439,8 +504,12 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
-            bytes.is_empty().then_some(Self {})
+        fn decode_fields(fields: Reader<'_>) -> Option<Self> {
+            fields.is_empty().then_some(Self {})
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -460,12 +529,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 reason: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

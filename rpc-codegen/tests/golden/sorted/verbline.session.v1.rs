@@ -63,7 +63,7 @@ pub struct NumberedMethod {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::ClientSession {
         fn encoded_len(&self) -> usize {
@@ -99,8 +99,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 version: field::Uint32::decode([0x08], &mut fields).unwrap_or_default(),
                 max_in_flight: field::Uint32::decode([0x10], &mut fields)
@@ -111,6 +110,10 @@ mod _codec {
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -156,8 +159,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 version: field::Uint32::decode([0x08], &mut fields).unwrap_or_default(),
                 max_in_flight: field::Uint32::decode([0x10], &mut fields)
@@ -171,6 +173,18 @@ mod _codec {
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                4 => {
+                    field::Message::scan_repeated(
+                        fields,
+                        |message: &Self| &message.methods,
+                    )
+                }
+                _ => fields.skip(),
+            }
         }
     }
 
@@ -202,14 +216,17 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 path: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
                 number: field::Uint32::decode([0x10], &mut fields).unwrap_or_default(),
                 kind: field::Uint32::decode([0x18], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

@@ -9,6 +9,9 @@ pub struct PutRequest {
     pub key: ::rpc_core::codegen::v1::prost::alloc::string::String,
     /// Its new value.
     #[prost(bytes = "bytes", tag = "2")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub value: ::rpc_core::codegen::v1::prost::bytes::Bytes,
 }
 
@@ -48,6 +51,9 @@ pub struct Event {
     pub key: ::rpc_core::codegen::v1::prost::alloc::string::String,
     /// Its new value.
     #[prost(bytes = "bytes", tag = "3")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
     pub value: ::rpc_core::codegen::v1::prost::bytes::Bytes,
 }
 
@@ -151,7 +157,7 @@ pub mod store_methods {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 mod _codec {
     use ::rpc_core::codegen::v1::field::{self, Field};
-    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::PutRequest {
         fn encoded_len(&self) -> usize {
@@ -175,13 +181,16 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 key: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
                 value: field::Bytes::decode([0x12], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -201,12 +210,15 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 revision: field::Uint64::decode([0x08], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -232,8 +244,7 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 key_prefix: field::String::decode([0x0a], &mut fields)
                     .unwrap_or_default(),
@@ -241,6 +252,10 @@ mod _codec {
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 
@@ -272,14 +287,17 @@ mod _codec {
             Ok(out)
         }
 
-        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-            let mut fields = Reader::new(bytes, depth);
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 revision: field::Uint64::decode([0x08], &mut fields).unwrap_or_default(),
                 key: field::String::decode([0x12], &mut fields).unwrap_or_default(),
                 value: field::Bytes::decode([0x1a], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            fields.skip()
         }
     }
 }

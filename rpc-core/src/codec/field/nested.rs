@@ -6,8 +6,9 @@ use prost::Message as ProstMessage;
 
 use super::{Field, len_delimited};
 use crate::codec::reader::Reader;
+use crate::codec::scan::{Scan, Stop, decoded_len_of_any, scan_any};
 use crate::codec::writer::Writer;
-use crate::codec::{Codec, GeneratedMessage, ProstCodec, decode_known};
+use crate::codec::{GeneratedMessage, decode_known};
 
 /// A message with generated code, possibly in a `Box`.
 #[derive(Debug)]
@@ -36,8 +37,12 @@ impl<M: GeneratedMessage> Field for Message<M> {
 
     #[inline]
     fn read(fields: &mut Reader<'_>) -> Option<M> {
-        let nested = fields.take_nested()?;
-        decode_known(nested.bytes(), nested.depth())
+        decode_known(fields.take_nested()?)
+    }
+
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.charge(M::BOXED_LEN)?;
+        fields.scan_nested(M::scan_field)
     }
 }
 
@@ -71,6 +76,11 @@ impl<M: GeneratedMessage> Field for Group<M> {
     fn read(_: &mut Reader<'_>) -> Option<M> {
         None
     }
+
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.charge(M::BOXED_LEN)?;
+        fields.scan_nested(M::scan_field)
+    }
 }
 
 /// A message of a foreign type, which prost encodes. It is not decoded: prost counts the levels of
@@ -100,6 +110,10 @@ impl<M: ProstMessage + Default> Field for Extern<M> {
     fn read(_: &mut Reader<'_>) -> Option<M> {
         None
     }
+
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.scan_nested(scan_any)
+    }
 }
 
 /// An [`Extern`] whose fields are not messages. prost decodes it as well.
@@ -125,10 +139,15 @@ impl<M: ProstMessage + Default> Field for FlatExtern<M> {
 
     fn read(fields: &mut Reader<'_>) -> Option<M> {
         let nested = fields.take_nested()?;
-        let message: M = ProstCodec::decode(nested.bytes()).ok()?;
+        nested.charge(1, decoded_len_of_any(nested.bytes())?)?;
+        let message = M::decode(nested.bytes()).ok()?;
         // The encoding of the known fields is shorter if there are unknown ones. Those may be nested
         // groups.
         (message.encoded_len() == nested.len()).then_some(message)
+    }
+
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.scan_nested(scan_any)
     }
 }
 
@@ -201,10 +220,32 @@ where
             entry.is_empty().then(both)
         };
         let mut map = C::default();
+        let count = fields.count(tag, 2);
+        if count == 0
+            || fields
+                .charge(count, size_of::<(K::Value, V::Value)>())
+                .is_none()
+        {
+            return map;
+        }
         while let Some(entry) = fields.take_field(tag, entry) {
             map.extend([entry]);
         }
         map
+    }
+
+    /// Passes one entry in a [`Scan`] of the field, which `get` returns.
+    pub fn scan<O, C>(fields: &mut Scan<'_>, get: fn(&O) -> &C) -> Result<(), Stop>
+    where
+        C: IntoIterator<Item = (K::Value, V::Value)>,
+    {
+        let _ = get;
+        fields.charge(size_of::<(K::Value, V::Value)>())?;
+        fields.scan_nested(|number, fields| match number {
+            1 => K::scan_value(fields),
+            2 => V::scan_value(fields),
+            _ => fields.skip(),
+        })
     }
 
     /// Returns the length of an entry. prost leaves out a key or a value that is the default.

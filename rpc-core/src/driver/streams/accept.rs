@@ -104,6 +104,7 @@ impl<T: Transport> Driver<T> {
         let request = RawRequest {
             metadata,
             message,
+            shared: None,
             deadline,
             stream: Some(&core),
         };

@@ -36,6 +36,9 @@ impl<T: Transport> Driver<T> {
             let (header, served) = (request.header, request.served);
             return self.refuse(link, &header, served, request.buf, status, Started::NOT);
         }
+        if self.cancel_long_request(link, call) {
+            return;
+        }
         let status = || Status::cancelled("the client cancelled the call");
         let stream = self.state.borrow_mut().stream_of(link, call);
         if let Some(key) = stream {

@@ -43,7 +43,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Releases the slot of a frame that took a credit, and records the credit as owed.
-    pub(super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
+    pub(in super::super) fn release_received(&mut self, link: LinkKey, buf: T::RecvBuf) {
         self.transport.release(buf);
         self.owe_credit(link);
         // Fewer credits wait for a frame that carries them.
@@ -140,8 +140,7 @@ impl<T: Transport> State<T> {
                 ControlRequest::Cancel if is_server => cancelled.push(call),
                 ControlRequest::Cancel => return Err(ProtocolError::CancelFromServer { call }),
                 ControlRequest::Fetched(_) | ControlRequest::Accepted | ControlRequest::Stopped => {
-                    let transfer = TransferId(call.0);
-                    return Err(ProtocolError::UnknownTransfer { transfer });
+                    self.receive_transfer_entry(link, TransferId(call.0), request)?;
                 }
             }
         }

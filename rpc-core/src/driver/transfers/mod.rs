@@ -1,28 +1,160 @@
-//! Long messages: those that do not fit a slot.
+//! [`Transfers`]: long messages, which do not fit a slot, while they are on their way.
+//!
+//! A long message begins with a frame of its call, which says the message's length and has the first
+//! piece. Continuations bring the others (`protocol/frame/long.rs`). No frame holds its slot for
+//! longer than it takes to look at it: fragments are copied out of it, and segments are noted.
+//!
+//! | file | step |
+//! | --- | --- |
+//! | `outgoing.rs` | sender: the first frame leaves |
+//! | `pump.rs` | sender: the other pieces follow, one for each message and turn |
+//! | `release.rs` | sender: what the receiver has fetched, accepted or stopped is let go |
+//! | `incoming.rs` | receiver: a first frame or a continuation arrives |
+//! | `admission.rs` | receiver: a message gets memory for all of it, or waits for it, or is refused |
+//! | `fetch.rs` | receiver: segments are read |
+//! | `stop.rs` | receiver: a message that nobody wants any more is stopped |
+//! | `deliver.rs` | receiver: a complete message goes to its handler or its call |
+//! | `control.rs` | receiver: entries of control frames that tell the sender |
+//! | `held.rs` | the bytes that the application keeps of messages that it has received |
+//! | `end.rs` | the end of a connection |
+//!
+//! Both forms of a message differ only in their pieces. *Fragments* are copied into slots, and out of
+//! them. *Segments* describe memory that the sender exposes and the receiver reads.
+//!
+//! A message that waits for memory holds no slot and no credit. A sender sends only a little of a
+//! message before its receiver has memory for it.
 
-use super::Driver;
+mod admission;
+mod control;
+mod deliver;
+mod end;
+mod fetch;
+mod held;
+mod incoming;
+mod outgoing;
+mod pump;
+mod release;
+mod stop;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use slab::Slab;
+
+use self::admission::WaitingMessages;
+use self::held::{Account, PollerMemory};
+use self::incoming::Incoming;
+use self::outgoing::Outgoing;
+pub(super) use self::outgoing::TransferOwner;
 use super::link::LinkKey;
-use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{FrameHeader, TransferId};
-use crate::transport::{ConnectionId, FetchKey, Transport};
+use crate::protocol::frame::TransferId;
+use crate::transport::FetchKey;
 
-impl<T: Transport> Driver<T> {
-    /// Handles a frame of a long message, whose header has been checked and accounted.
-    #[cold]
-    pub(super) fn receive_long(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
-        let transfer = TransferId(header.call.0);
-        let error = ProtocolError::UnknownTransfer { transfer };
-        let state = &mut *self.state.borrow_mut();
-        state.close_for_violation(link, buf, error);
+/// Index of a long message that this poller sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TransferKey(u32);
+
+/// Index of a long message that this poller receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IncomingKey(u32);
+
+/// The long messages of one poller. `M` is its transport's memory.
+#[derive(Debug)]
+pub(crate) struct Transfers<M> {
+    outgoing: Slab<Outgoing>,
+    incoming: Slab<Incoming<M>>,
+    /// Messages begun, for the generations of their numbers.
+    begun: u32,
+    /// Links with messages of which a piece may be sent, in their turn.
+    to_send: VecDeque<LinkKey>,
+    /// The pieces in `to_send`'s queues.
+    pieces_waiting: usize,
+    /// Messages that wait for memory.
+    waiting: WaitingMessages,
+    /// Messages by the number that the transport has for them.
+    fetches: HashMap<FetchKey, IncomingKey>,
+    memory: Arc<PollerMemory>,
+    /// Bytes of messages that are being received, which have memory.
+    receiving: u64,
+    /// Parts of messages that were sent. Their destructors are the application's, and run while
+    /// nothing is borrowed.
+    spent: Vec<Bytes>,
+}
+
+/// The long messages of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct LinkTransfers {
+    /// Those that this side sends.
+    outgoing: Vec<TransferKey>,
+    /// Of these, those of which a piece may be sent, in their turn.
+    to_send: VecDeque<TransferKey>,
+    /// In [`Transfers::to_send`].
+    is_queued: bool,
+    /// A piece of a message took the last credit while a call or stream waited for one.
+    took_last_credit: bool,
+    /// Those that this side receives, or is about to answer for.
+    incoming: HashMap<TransferId, IncomingKey>,
+    /// Messages with entries for control frames, each at most once.
+    owed: VecDeque<IncomingKey>,
+    /// Messages that this side has sent in full, and about which the receiver may have sent an entry
+    /// before it knew.
+    ended: VecDeque<TransferId>,
+    /// Bytes of messages that are being received, which have memory.
+    receiving: u64,
+    /// Bytes that the application holds.
+    account: Option<Arc<Account>>,
+}
+
+impl<M> Default for Transfers<M> {
+    fn default() -> Self {
+        Self {
+            outgoing: Slab::new(),
+            incoming: Slab::new(),
+            begun: 0,
+            to_send: VecDeque::new(),
+            pieces_waiting: 0,
+            waiting: WaitingMessages::default(),
+            fetches: HashMap::new(),
+            memory: Arc::default(),
+            receiving: 0,
+            spent: Vec::new(),
+        }
+    }
+}
+
+impl<M> Transfers<M> {
+    /// Returns the number of pieces and messages that wait for a turn.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        self.pieces_waiting | self.waiting.len()
     }
 
-    #[cold]
-    pub(super) fn fetched(&self, connection: ConnectionId, fetch: FetchKey, len: u32) {
-        let _ = (connection, fetch, len);
+    /// Returns true if no long message is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.outgoing.is_empty() && self.incoming.is_empty()
     }
 
-    #[cold]
-    pub(super) fn fetch_cancelled(&self, connection: ConnectionId, fetch: FetchKey) {
-        let _ = (connection, fetch);
+    /// Returns the numbers of messages that are sent and received, for tests.
+    #[cfg(feature = "test-util")]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.outgoing.len(), self.incoming.len())
+    }
+
+    /// Returns the bytes of messages that are being received, and of those that the application keeps.
+    pub(super) fn received(&self) -> (u64, u64) {
+        (self.receiving, self.memory.held())
+    }
+}
+
+impl TransferKey {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl IncomingKey {
+    fn index(self) -> usize {
+        self.0 as usize
     }
 }

@@ -70,7 +70,40 @@ impl Connection {
     /// [`open_window`](Self::open_window).
     #[must_use]
     pub(crate) fn wants_window(&self) -> bool {
-        self.role == Role::Client && self.streams > 0 && self.window.size() == 0
+        self.role == Role::Client && self.peer_sends() && self.window.size() == 0
+    }
+
+    /// Returns true if this side may have frames to send that take a credit, besides requests: it has
+    /// streams, or the rest of a long message.
+    #[must_use]
+    pub(super) fn sends(&self) -> bool {
+        (self.streams | self.sending) > 0
+    }
+
+    /// Returns true if the peer may have such frames to send.
+    #[must_use]
+    pub(super) fn peer_sends(&self) -> bool {
+        (self.streams | self.receiving) > 0
+    }
+
+    /// Counts a long message of which further pieces will be sent.
+    pub(crate) fn begin_sending(&mut self) {
+        self.sending += 1;
+    }
+
+    /// Records that the last piece of a long message was sent.
+    pub(crate) fn end_sending(&mut self) {
+        self.sending = self.sending.saturating_sub(1);
+    }
+
+    /// Counts a long message of the peer of which further pieces will arrive.
+    pub(crate) fn begin_receiving(&mut self) {
+        self.receiving += 1;
+    }
+
+    /// Records that the last piece of a long message of the peer has arrived.
+    pub(crate) fn end_receiving(&mut self) {
+        self.receiving = self.receiving.saturating_sub(1);
     }
 
     /// Promises receives, which the caller took from the budget, to the server's messages. The next

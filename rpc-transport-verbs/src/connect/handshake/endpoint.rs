@@ -26,6 +26,7 @@ impl From<Endpoint> for messages::Endpoint {
             qp_number: endpoint.qp_number,
             psn: endpoint.psn,
             lid: endpoint.lid.into(),
+            read_depth: endpoint.read_depth.into(),
         }
     }
 }
@@ -62,6 +63,9 @@ impl TryFrom<messages::Endpoint> for Endpoint {
         let Ok(lid) = u16::try_from(sent.lid) else {
             return field("lid", sent.lid.to_string(), "at most 16 bits are valid");
         };
+        // Soft-RoCE and network cards support up to 128 of them. A peer that supports more is served
+        // with fewer.
+        let read_depth = u8::try_from(sent.read_depth).unwrap_or(u8::MAX);
         for (name, value) in [("kind", &sent.kind), ("device", &sent.device)] {
             if value.is_empty() || value.len() > MAX_NAME_LEN {
                 let len = format!("{} bytes long", value.len());
@@ -85,6 +89,7 @@ impl TryFrom<messages::Endpoint> for Endpoint {
             qp_number: sent.qp_number,
             psn: sent.psn,
             lid,
+            read_depth,
         })
     }
 }
@@ -233,6 +238,7 @@ pub(crate) mod tests {
             qp_number: 17,
             psn: 0x00ab_cdef,
             lid: 0,
+            read_depth: 16,
         }
     }
 

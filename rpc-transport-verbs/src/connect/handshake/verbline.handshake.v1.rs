@@ -46,6 +46,11 @@ pub struct Endpoint {
     /// Local identifier (LID) of an InfiniBand port, 16 bits. 0 for other kinds of device.
     #[prost(uint32, tag = "7")]
     pub lid: u32,
+    /// RDMA READs that the queue pair can have outstanding, and that it can answer at a time, so that the
+    /// peer may read messages where they lie. Both sides use the lower of the two numbers. 0: messages
+    /// longer than a frame travel in fragments.
+    #[prost(uint32, tag = "8")]
+    pub read_depth: u32,
 }
 /// The client's first message.
 #[derive(Clone, PartialEq, ::prost::Message)]

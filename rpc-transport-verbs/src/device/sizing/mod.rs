@@ -5,6 +5,7 @@
 //! receives is at most `posted + reserved` of every lane, whichever lane the frames arrive on.
 
 mod arithmetic;
+pub(crate) mod reads;
 mod receives;
 mod refusals;
 mod send_queue;
@@ -13,10 +14,11 @@ use rpc_core::transport::FabricError;
 use rpc_core::{FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, Limits, SLOT_MESSAGE_LEN};
 
 use self::arithmetic::largest;
+use self::reads::ReadSupport;
 use self::receives::{Budget, Receives};
 use self::refusals::{at_least_one, does_not_fit, sum, too_much, with_advice};
 use self::send_queue::SendQueue;
-use crate::transport::plan::Plan;
+use crate::transport::plan::{Plan, ReadPlan};
 use crate::verbs::DeviceAttributes;
 
 /// Settings for experts and tests: numbers that are otherwise derived from [`Intents`].
@@ -44,6 +46,14 @@ pub struct Sizing {
     pub signal_interval: Option<u32>,
     /// Maximum length in bytes of a frame that is sent inline in its work request. 0: never inline.
     pub max_inline_len: Option<usize>,
+    /// Bytes of a long message that are copied into registered memory at a time.
+    pub piece_len: Option<usize>,
+    /// RDMA READs that a connection may have outstanding. 0: long messages travel in fragments.
+    pub read_depth: Option<u8>,
+    /// Lets every peer read all memory that is registered for messages, including those of other
+    /// peers. Then long messages are read on devices without memory windows that protect memory, and
+    /// on the others without windows. Only for peers that are trusted with all of it.
+    pub trusted_peers: bool,
 }
 
 /// Slots are aligned to cache lines.
@@ -122,6 +132,7 @@ impl Plan {
                 clamped: budget.clamp(&receives, attributes).into_iter().collect(),
                 others: Vec::new(),
             },
+            reads: ReadPlan::default(),
             // Fits in 32 bits: `Budget::receives` has checked it against the device's limit.
             srq_depth: receives.srq_depth() as u32,
             // An idle poller has `posted + held` receives in the queue. The limit is reached when
@@ -135,8 +146,16 @@ impl Plan {
 
     /// Returns the plan for the lane of one device: sets its name and address, and the numbers that
     /// may differ between lanes because they do not matter outside the lane.
-    pub(crate) fn on(&self, device: &str, address: String, attributes: &DeviceAttributes) -> Self {
+    pub(crate) fn on(
+        &self,
+        device: &str,
+        address: String,
+        sizing: &Sizing,
+        attributes: &DeviceAttributes,
+        support: ReadSupport,
+    ) -> Self {
         let mut plan = self.clone();
+        plan.reads = reads::choose(&mut plan.limits, sizing, attributes, support);
         let limits = &mut plan.limits;
         limits.device = device.to_owned();
         limits.address = address;

@@ -4,6 +4,7 @@ use rpc_core::transport::FabricError;
 
 use super::Sizing;
 use super::refusals::does_not_fit;
+use crate::transport::long_messages::one_sided::MAX_POSTED;
 
 /// One completion for this many sends. The cost of the completion is then negligible, and the send
 /// queue can still be short.
@@ -28,10 +29,12 @@ impl SendQueue {
         let interval = sizing.signal_interval.unwrap_or(SIGNAL_INTERVAL).max(1);
         // Every call in flight may have a frame queued, in addition to one control frame and one
         // acknowledgement. Entries are freed one interval at a time, and the next interval fills
-        // while the completion of the previous one is in flight: add twice the interval.
+        // while the completion of the previous one is in flight: add twice the interval. The
+        // one-sided requests of long messages come in addition.
         let depth = sizing.send_queue_depth.unwrap_or_else(|| {
             max_in_flight
                 .saturating_add(2 * interval + 2)
+                .saturating_add(MAX_POSTED as u32)
                 .checked_next_power_of_two()
                 .unwrap_or(u32::MAX)
         });

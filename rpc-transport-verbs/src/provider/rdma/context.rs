@@ -106,6 +106,19 @@ impl Context {
         })
     }
 
+    pub(crate) fn why_windows_do_not_protect(&self) -> Option<&'static str> {
+        let capabilities = self.attributes.capabilities;
+        if self.handle.is_soft_roce {
+            Some("Soft-RoCE lets a peer read outside of a memory window")
+        } else if !capabilities.contains(DeviceCapability::MemoryWindowType2B) {
+            Some("the device has no memory windows that are tied to a queue pair (type 2B)")
+        } else if !capabilities.contains(DeviceCapability::MemoryManagementExtensions) {
+            Some("the device does not invalidate memory windows by work requests")
+        } else {
+            None
+        }
+    }
+
     pub(crate) fn device_name(&self) -> &str {
         &self.handle.name
     }

@@ -10,13 +10,14 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::context::peer::Peer;
-use super::process::greeting::{Layouts, Limits, Refusal};
+use super::process::greeting::{Agreed, Layouts, Limits, Refusal};
 use super::process::inbound;
 use super::process::link::{LinkSocket, Packet};
 use super::process::link_message::LinkMessage;
 use super::process::node::Node;
 use super::process::outbound::Link;
 use super::shared::memory::SharedMemory;
+use super::shared::published::ContextNotes;
 use super::shared::ring::hostile::scribble;
 use super::shared::ring::{RING_LEN, RingReceiver};
 use super::shared::wake::DomainReadyBits;
@@ -245,7 +246,11 @@ impl Side {
         } else {
             let at = usize::from(script.short());
             let state = domain.enter().expect("this process has not forked");
-            state.common.ready.scribble(at, script.piece());
+            match step & 16 {
+                0 => state.common.ready.scribble(at, script.piece()),
+                // As the owner of the memory that the other side reads.
+                _ => scribble(state.common.notes.mapping(), at, script.piece()),
+            }
         }
     }
 
@@ -305,7 +310,7 @@ pub fn soft_link(bytes: &[u8]) {
     let outgoing = LinkSocket::adopt(theirs);
     // Not the node's own entry for this process, which would outlive this test.
     let peer = Arc::new(Peer::new(side.gid()));
-    let link = Link::new(peer, u64::MAX, true, LinkSocket::adopt(ours), Limits::OWN);
+    let link = Link::new(peer, u64::MAX, true, LinkSocket::adopt(ours), Agreed::OWN);
     let forged = RingReceiver::new(PSN, script.byte() & 1 == 0).expect("memory for a ring");
     forged.set_ready();
     while let Some(step) = script.step() {
@@ -417,7 +422,7 @@ fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -
 }
 
 /// Returns a file: a ring, ready bits, a socket to wake with, an arena with arbitrary contents, a
-/// sleep note, or memory that is too short or without seals.
+/// context's notes, or memory that is too short or without seals.
 fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
     let shared = |len| SharedMemory::for_writers("forged", len).expect("memory");
     let again = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().expect("a descriptor");
@@ -431,7 +436,7 @@ fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
         3 | 5 => {
             let memory = match kind {
                 3 => SharedMemory::arena(RING_LEN),
-                _ => SharedMemory::for_readers("forged", RING_LEN),
+                _ => SharedMemory::for_readers("forged", size_of::<ContextNotes>()),
             };
             let SharedMemory { mapping, fd } = memory.expect("memory");
             scribble(&mapping, usize::from(script.short()), script.piece());
@@ -453,7 +458,7 @@ mod tests {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let socket = LinkSocket::adopt(pair.expect("a pair of sockets").0);
         let peer = Arc::new(Peer::new(side.gid()));
-        let link = Link::new(peer, u64::MAX, true, socket, Limits::OWN);
+        let link = Link::new(peer, u64::MAX, true, socket, Agreed::OWN);
         let own = side.qp.qp_num().0;
         let refused = LinkMessage::AttachRefused { from: own, to: own };
         let packet = Packet::Message(refused, Vec::new());

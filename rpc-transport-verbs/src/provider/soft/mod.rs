@@ -26,9 +26,10 @@
 //! * [`objects`]: the types that the provider interface above uses.
 //!
 //! **Write access.** The receiver creates a ring's memory; each cache line of the ring has one
-//! writer. Only the owning process can write an arena, or the note that a context sleeps; the kernel
-//! enforces this. Everything that comes from another process is validated before use: an invalid
-//! value fails that connection, with a completion or an event, and never the process.
+//! writer. Only the owning process can write an arena, or the notes of a context: that it sleeps,
+//! and the keys and queue pairs that it publishes. The kernel enforces this. Everything that comes
+//! from another process is validated before use: an invalid value fails that connection, with a
+//! completion or an event, and never the process.
 //!
 //! **What a peer can harm.** Whatever a peer can write, fill or shut down concerns that peer alone:
 //! its rings, its own set of ready bits for each context, its own socket to wake each context, its
@@ -48,6 +49,12 @@
 //!   and sealed: fixed slots, with the commit word written last. Messages of up to 240 bytes
 //!   (inline: 228) travel in the ring. For a longer message the ring holds a descriptor, and the
 //!   receiving side copies the bytes once, from the sender's arena, which it has mapped read-only.
+//! * **READs in place.** The side that posts a READ copies from the arena of the other side to its
+//!   destination, once. The keys and queue pairs that a context publishes
+//!   ([`shared::published`]) say what may be read. Each record is a sequence lock, which the reader
+//!   reads again after the copy. The side that owns the memory executes WRITEs and atomics, and the
+//!   READs that must not overtake them. It also rejects what is not permitted:
+//!   `reliable::read_in_place`.
 //! * **Links.** A pair of processes has one link, a Unix socket that either side has dialed. Both
 //!   sides verify user and process, and agree on a version of the shared memory and on limits before
 //!   anything else is sent. A thread never waits for a peer while it holds a lock, and never for

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::provider::soft::capacities::MAX_SGE;
-use crate::provider::soft::shared::copy::copy_shared;
+use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
 use crate::provider::soft::shared::ring::STAGE_LEN;
 use crate::provider::work::{Operation, Sge, Work};
@@ -38,6 +38,9 @@ pub(crate) struct GeneralSend {
 pub(crate) struct Outstanding {
     /// READs and atomics in flight.
     pub(crate) reads: u8,
+    /// Requests sent and not known to be executed that a READ must not overtake: see
+    /// [`GeneralSend::holds_up_reads`].
+    pub(crate) unexecuted: u32,
     /// READ pieces requested into staging memory, and READ pieces copied out of it, since the ring
     /// was created.
     pub(crate) staged: u64,
@@ -90,6 +93,19 @@ impl GeneralSend {
             Operation::FetchAndAdd { .. } => Some(CompletionOpcode::FetchAndAdd),
             _ => None,
         }
+    }
+
+    /// Returns true if a READ behind the request must see what the request has changed at the peer:
+    /// memory, or the validity of a key.
+    pub(crate) fn holds_up_reads(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::Write(_)
+                | Operation::WriteWithImm(..)
+                | Operation::CompareAndSwap { .. }
+                | Operation::FetchAndAdd { .. }
+                | Operation::SendWithInvalidate(_)
+        )
     }
 
     pub(crate) fn opcode(&self) -> CompletionOpcode {
@@ -149,6 +165,25 @@ impl GeneralSend {
 }
 
 impl GeneralSend {
+    /// Copies the bytes at `from` into the elements, until all of them are full.
+    ///
+    /// # Safety
+    ///
+    /// The elements were checked to lie in registered memory, and `from` is readable for as many
+    /// bytes as all elements have.
+    pub(crate) unsafe fn fill(&self, mut from: NonNull<u8>) {
+        for element in self.elements() {
+            let len = element.len as usize;
+            // SAFETY: the caller guarantees both ranges. A mapped arena of a peer does not overlap
+            // registered memory of this process. While the request is in flight, the application
+            // accesses the element only through atomics or raw copies.
+            unsafe {
+                copy_message(from, element.addr, len);
+                from = from.add(len);
+            }
+        }
+    }
+
     /// Returns the piece of a READ, or the response of an atomic, that begins at byte `start`.
     pub(crate) fn piece(&self, start: u64) -> Piece {
         let whole = match self.operation {

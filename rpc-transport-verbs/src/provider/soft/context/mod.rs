@@ -8,6 +8,7 @@ pub(super) mod general_send;
 pub(super) mod owner;
 pub(super) mod peer;
 pub(super) mod pending;
+mod publishing;
 pub(super) mod queue_pair;
 pub(super) mod ready_peers;
 pub(super) mod receive_queue;

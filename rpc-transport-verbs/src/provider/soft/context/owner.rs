@@ -1,6 +1,6 @@
 //! Mutual exclusion for a context: one word, acquired for a bounded batch of work.
 //!
-//! Run the loom models of this module, `commit`, `wake` and `ring::closed` with
+//! Run the loom models of this module, `commit`, `wake`, `sequence_lock` and `ring::closed` with
 //! `RUSTFLAGS="--cfg loom" cargo test -p rpc-transport-verbs --release --lib loom`.
 
 use std::cell::UnsafeCell;

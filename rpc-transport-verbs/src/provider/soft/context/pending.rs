@@ -27,6 +27,12 @@ impl Pending {
         self.0 == 0
     }
 
+    /// Returns true if nothing else is pending.
+    #[inline]
+    pub(crate) fn is_only(self, matter: Matter) -> bool {
+        self.0 == matter as u32
+    }
+
     #[inline]
     pub(crate) fn has(self, matter: Matter) -> bool {
         self.0 & matter as u32 != 0

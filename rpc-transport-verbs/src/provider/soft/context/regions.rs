@@ -4,13 +4,12 @@ use std::ptr::NonNull;
 
 use slab::Slab;
 
+use crate::provider::soft::shared::published::{REGION_INDEX_BITS, WINDOW_BIT, region_index};
 use crate::provider::work::Sge;
 use crate::verbs::types::{Access, CompletionStatus, LocalKey, RemoteKey};
 
-/// Bits of a key that hold the region's index in the context's table.
-const INDEX_BITS: u32 = 12;
 /// Maximum number of regions of one context.
-pub(crate) const MAX_REGIONS: usize = 1 << INDEX_BITS;
+pub(crate) const MAX_REGIONS: usize = 1 << REGION_INDEX_BITS;
 
 /// A registered region.
 #[derive(Debug)]
@@ -22,15 +21,12 @@ pub(crate) struct Region {
     start: NonNull<u8>,
     len: usize,
     pub(crate) access: Access,
-    arena: u64,
+    pub(super) arena: u64,
 }
 
 // SAFETY: the address belongs to registered memory and is the same from every thread; only the
 // holder of the context's owner word dereferences it.
 unsafe impl Send for Region {}
-
-/// The highest bit of a remote key; set in the keys of memory windows.
-pub(crate) const WINDOW_BIT: u32 = 1 << 31;
 
 /// The regions of one context.
 #[derive(Debug, Default)]
@@ -54,9 +50,9 @@ impl Regions {
         let entry = self.0.vacant_entry();
         // The cast is lossless: the caller has checked that there are fewer than MAX_REGIONS.
         let index = entry.key() as u32;
-        let key = LocalKey(serial << INDEX_BITS | index);
+        let key = LocalKey(serial << REGION_INDEX_BITS | index);
         // Differs from the local key, so that a request that confuses the two is rejected.
-        let remote_key = RemoteKey((!serial << INDEX_BITS | index) & !WINDOW_BIT);
+        let remote_key = RemoteKey((!serial << REGION_INDEX_BITS | index) & !WINDOW_BIT);
         entry.insert(Region {
             key,
             remote_key,
@@ -71,18 +67,18 @@ impl Regions {
 
     pub(crate) fn by_local_key(&self, key: LocalKey) -> Option<&Region> {
         self.0
-            .get(key.0 as usize & (MAX_REGIONS - 1))
+            .get(region_index(key.0))
             .filter(|region| region.key == key)
     }
 
     pub(crate) fn by_remote_key(&self, key: RemoteKey) -> Option<&Region> {
         self.0
-            .get(key.0 as usize & (MAX_REGIONS - 1))
+            .get(region_index(key.0))
             .filter(|region| region.remote_key == key)
     }
 
     pub(crate) fn remove(&mut self, key: LocalKey) {
-        let index = key.0 as usize & (MAX_REGIONS - 1);
+        let index = region_index(key.0);
         if self.0.get(index).is_some_and(|region| region.key == key) {
             self.0.remove(index);
         }
@@ -114,7 +110,7 @@ impl Regions {
         (addr, len): (NonNull<u8>, usize),
         needs: Access,
     ) -> Option<(u64, usize)> {
-        let region = self.0.get(key.0 as usize & (MAX_REGIONS - 1))?;
+        let region = self.0.get(region_index(key.0))?;
         let offset = addr
             .as_ptr()
             .addr()
@@ -151,6 +147,10 @@ impl Region {
         } else {
             addr.wrapping_sub(self.address())
         }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     /// Returns the address of the region's first byte, as peers know it.

@@ -2,11 +2,11 @@
 
 use std::ptr::NonNull;
 
-use super::regions::WINDOW_BIT;
 use super::state::Common;
-use super::window_table::{Bound, MAX_WINDOWS, TAG_BITS, WINDOW_INDEX_BITS, Window};
+use super::window_table::{Bound, MAX_WINDOWS, Window};
 use crate::provider::soft::capacities::{exhausted, index32};
 use crate::provider::soft::names::WindowName;
+use crate::provider::soft::shared::published::{TAG_BITS, WINDOW_BIT, WINDOW_INDEX_BITS};
 use crate::provider::work::WindowBinding;
 use crate::verbs::types::{
     Access, CompletionStatus, QpNum, RemoteKey, RemoteMemory, VerbsError, WindowType,
@@ -48,7 +48,9 @@ impl Common {
     }
 
     pub(crate) fn dealloc_window(&mut self, qp_index: WindowName) {
-        let _ = self.windows.0.try_remove(qp_index as usize);
+        if let Some(window) = self.windows.0.try_remove(qp_index as usize) {
+            self.notes.published.withdraw_key(window.key);
+        }
     }
 
     /// Binds a window, as requested on queue pair `qp_num`.
@@ -88,14 +90,21 @@ impl Common {
         if !is_permitted || !may_be_zero_based || (is_type_2 && !is_free) {
             return Err(refused);
         }
-        window.key = binding.key;
-        window.bound = (binding.len > 0).then_some(Bound {
+        let bound = (binding.len > 0).then_some(Bound {
             region: region_key,
             offset,
             len: binding.len,
             access: binding.access,
             only_through: is_type_2.then_some(qp_num),
         });
+        window.key = binding.key;
+        window.bound = bound;
+        let published = &self.notes.published;
+        match bound.and_then(|bound| region.published_window(binding.key, domain, &bound)) {
+            Some(key) => published.publish_key(&key),
+            // The window may have had another binding, if it is of type 1.
+            None => published.withdraw_key(binding.key),
+        }
         Ok(())
     }
 
@@ -116,6 +125,7 @@ impl Common {
             return Err(refused);
         }
         window.bound = None;
+        self.notes.published.withdraw_key(key);
         Ok(())
     }
 

@@ -23,8 +23,9 @@ use super::receive_queue::SharedReceives;
 use super::regions::Regions;
 use super::window_table::Windows;
 use crate::provider::soft::shared::commit::Commit;
+use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::ring::NextMessage;
-use crate::provider::soft::shared::wake::{Mapped, SleepNote};
+use crate::provider::soft::shared::wake::Mapped;
 use crate::verbs::types::{AsyncEvent, DeviceCounters, SoftOptions};
 
 /// The part of a context that the holder of the owner word may access.
@@ -51,7 +52,8 @@ pub(crate) struct Common {
     /// Messages that polls have taken without looking beyond hot rings, since they last did.
     pub(crate) streak: u32,
     pub(crate) ready: ReadyPeers,
-    pub(crate) note: Mapped<SleepNote>,
+    /// What peers can read of the context.
+    pub(crate) notes: Mapped<ContextNotes>,
     pub(crate) counters: DeviceCounters,
     pub(crate) regions: Regions,
     pub(crate) completion_queues: CompletionQueues,
@@ -63,6 +65,8 @@ pub(crate) struct Common {
     /// no room, or a failure that has to complete in order. The matter `Awaiting` is pending
     /// exactly while there are any.
     pub(crate) awaiting: Vec<u32>,
+    /// The value of `polls` from which polls look at acknowledgements that nothing else depends on.
+    pub(crate) acks_due: u64,
     /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
     pub(crate) unacked: Vec<u32>,
     /// One more than the highest index of a queue pair so far.
@@ -95,7 +99,7 @@ pub(crate) enum Look {
 
 impl State {
     pub(crate) fn new(
-        note: Mapped<SleepNote>,
+        notes: Mapped<ContextNotes>,
         events: Arc<EventQueue>,
         options: SoftOptions,
     ) -> Self {
@@ -110,7 +114,7 @@ impl State {
                 first_look: 0,
                 streak: 0,
                 ready: ReadyPeers::default(),
-                note,
+                notes,
                 counters: DeviceCounters::default(),
                 regions: Regions::default(),
                 completion_queues: CompletionQueues::default(),
@@ -118,6 +122,7 @@ impl State {
                 windows: Windows::default(),
                 next_protection_domain: 0,
                 awaiting: Vec::new(),
+                acks_due: 0,
                 unacked: Vec::new(),
                 qp_index_end: 0,
                 events,

@@ -29,6 +29,7 @@ impl State {
         let (qp, common) = self.split(qp_index);
         qp.ring_doorbell(common);
         qp.modify(common, to, attributes, ready)?;
+        qp.publish(common);
         if common.is_asleep() {
             // The new ring may be hot.
             self.stay_asleep();
@@ -196,6 +197,7 @@ impl SoftQueuePair {
         self.draining = None;
         self.established = false;
         self.waiting.clear();
+        self.publish(common);
         self.forget_in_lists(common);
     }
 

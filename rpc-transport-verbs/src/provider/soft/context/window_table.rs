@@ -2,12 +2,9 @@
 
 use slab::Slab;
 
+use crate::provider::soft::shared::published::{WINDOW_INDEX_BITS, window_index};
 use crate::verbs::types::{Access, LocalKey, QpNum, RemoteKey, WindowType};
 
-/// The lowest bits of a window's key, which the application chooses.
-pub(super) const TAG_BITS: u32 = 8;
-/// The next bits of the key: the window's index.
-pub(super) const WINDOW_INDEX_BITS: u32 = 12;
 /// Maximum number of windows of one context.
 pub(crate) const MAX_WINDOWS: usize = 1 << WINDOW_INDEX_BITS;
 
@@ -36,19 +33,15 @@ pub(super) struct Bound {
 }
 
 impl Windows {
-    fn index_of(key: RemoteKey) -> usize {
-        (key.0 >> TAG_BITS) as usize & (MAX_WINDOWS - 1)
-    }
-
     #[inline]
     pub(super) fn get(&self, key: RemoteKey) -> Option<&Window> {
-        let window = self.0.get(Self::index_of(key))?;
+        let window = self.0.get(window_index(key))?;
         (window.key == key).then_some(window)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, key: RemoteKey) -> Option<&mut Window> {
-        let window = self.0.get_mut(Self::index_of(key))?;
+        let window = self.0.get_mut(window_index(key))?;
         (window.key == key).then_some(window)
     }
 }

@@ -42,6 +42,7 @@ impl ProtectionDomain {
                 .common
                 .regions
                 .insert(node.next_serial(), self.number, bytes, access, arena);
+        state.common.publish_region(local_key);
         drop(state);
         self.domain.add_arena(arena, Arc::clone(&memory));
         let domain = Arc::clone(&self.domain);
@@ -151,7 +152,7 @@ impl Drop for MemoryRegion {
         // Acquiring the owner word waits for a copy in progress, and later copies do not find the
         // key. In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
-            state.common.regions.remove(self.local_key);
+            state.common.remove_region(self.local_key);
             drop(state);
             self.domain.remove_arena(self.arena);
             self.domain.node.withdraw_arena(self.arena);

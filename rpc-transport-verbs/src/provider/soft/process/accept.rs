@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::greeting::{Layouts, Limits, Refusal};
+use super::greeting::{Agreed, Layouts, Limits, Refusal};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::newcomers::{LogLimit, Newcomer, Newcomers};
@@ -224,7 +224,13 @@ impl Accepter {
         }
         // If another thread has ended the peer meanwhile, the process sees the end of its link, which
         // is no longer watched, and makes a new one.
-        let link = Arc::new(Link::new(peer, token, true, newcomer.socket, limits));
+        let link = Arc::new(Link::new(
+            peer,
+            token,
+            true,
+            newcomer.socket,
+            Agreed { layout, limits },
+        ));
         if !node.links.add_incoming(&link) {
             node.unwatch(link.socket());
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::gid::process_of;
-use super::greeting::{Layouts, Limits, LinkError};
+use super::greeting::{Agreed, Layouts, Limits, LinkError};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::outbound::Link;
@@ -22,21 +22,21 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5
 pub(crate) type Wait<'a> = &'a dyn Fn(&LinkSocket, Duration) -> rustix::io::Result<bool>;
 
 /// Connects to the process of `gid` and greets it as the process of `own`, within `time`. Returns
-/// the link's socket and what the peer keeps for this process.
+/// the link's socket and what both sides have agreed on.
 pub(crate) fn dial(
     gid: Gid,
     own: Gid,
     time: Duration,
     wait: Wait<'_>,
-) -> Result<(LinkSocket, Limits), LinkError> {
+) -> Result<(LinkSocket, Agreed), LinkError> {
     if process_of(gid).is_none() {
         return Err(LinkError::NotLocal);
     }
     let start = Instant::now();
     let socket = connect(gid, start, time)?;
     greet(&socket, own)?;
-    let limits = answer(&socket, start, time, wait)?;
-    Ok((socket, limits))
+    let agreed = answer(&socket, start, time, wait)?;
+    Ok((socket, agreed))
 }
 
 fn os(action: &'static str) -> impl Fn(Errno) -> LinkError {
@@ -98,7 +98,7 @@ fn answer(
     start: Instant,
     time: Duration,
     wait: Wait<'_>,
-) -> Result<Limits, LinkError> {
+) -> Result<Agreed, LinkError> {
     loop {
         let left = time.saturating_sub(start.elapsed());
         if !wait(socket, left).map_err(os("be waited for"))? || left.is_zero() {
@@ -112,7 +112,7 @@ fn answer(
                     max: layout,
                 };
                 match Layouts::OWN.choose(chosen) {
-                    Some(_) => Ok(limits),
+                    Some(layout) => Ok(Agreed { layout, limits }),
                     None => Err(LinkError::Layout { chosen: layout }),
                 }
             }

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::provider::soft::capacities::MAX_REGION_LEN;
 use crate::provider::soft::context::regions::MAX_REGIONS;
-use crate::provider::soft::shared::ring::LAYOUT_VERSION;
+use crate::provider::soft::shared::ring::{LAYOUT_VERSION, OLDEST_LAYOUT};
 
 /// Time within which a link has to be greeted, on both sides. It is longer than any scheduling
 /// delay, and shorter than the five seconds of the handshake over TCP, which may wait for a link,
@@ -39,12 +39,16 @@ pub(crate) struct Layouts {
 impl Layouts {
     /// The layouts of this version.
     pub(crate) const OWN: Self = Self {
-        min: LAYOUT_VERSION,
+        min: OLDEST_LAYOUT,
         max: LAYOUT_VERSION,
     };
 
     /// The first layout whose links are greeted with `Terms`.
     pub(crate) const FIRST_WITH_TERMS: u32 = 4;
+
+    /// The first layout in which a context publishes its keys and queue pairs, behind its sleep
+    /// note. The rings are those of layout 4.
+    pub(crate) const FIRST_WITH_PUBLISHED: u32 = 5;
 
     /// Returns the newest layout that both sides have.
     pub(crate) fn choose(self, other: Self) -> Option<u32> {
@@ -95,6 +99,23 @@ impl Limits {
             && self.max_contexts >= own.max_contexts
             && self.max_arena_bytes >= own.max_arena_bytes
     }
+}
+
+/// What both sides of a link have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    pub(crate) layout: u32,
+    /// What the peer keeps for this process.
+    pub(crate) limits: Limits,
+}
+
+#[cfg(any(test, fuzzing))]
+impl Agreed {
+    /// What two processes of this version agree on.
+    pub(crate) const OWN: Self = Self {
+        layout: LAYOUT_VERSION,
+        limits: Limits::OWN,
+    };
 }
 
 /// A peer may not be announced more than it maps.

@@ -114,7 +114,8 @@ fn carry_out(
                 ..Usage::default()
             };
             check_totals(node, peer.gid, more)?;
-            let notifier = ContextNotifier::from_peer(files, peer.engine.clone())?;
+            let notifier =
+                ContextNotifier::from_peer(files, peer.engine.clone(), link.publishes())?;
             peer.add_context(number, notifier);
         }
         LinkMessage::ContextGone { number } => peer.remove_context(number),

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::greeting::{LimitReached, Limits};
+use super::greeting::{Agreed, Layouts, LimitReached};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::node::domain::Domain;
@@ -68,8 +68,7 @@ pub(crate) struct Link {
     /// True if the other process dialed it.
     pub(crate) is_incoming: bool,
     socket: LinkSocket,
-    /// What the peer keeps for this process.
-    limits: Limits,
+    agreed: Agreed,
     outbound: Mutex<Outbound>,
     /// True if messages wait, so that the engine has to try again.
     is_waiting: AtomicBool,
@@ -168,7 +167,7 @@ impl Link {
         token: u64,
         is_incoming: bool,
         socket: LinkSocket,
-        limits: Limits,
+        agreed: Agreed,
     ) -> Self {
         let wake = LinkMessage::Wake.encode();
         peer.engine.set_link(socket.shared(), wake);
@@ -177,7 +176,7 @@ impl Link {
             token,
             is_incoming,
             socket,
-            limits,
+            agreed,
             outbound: Mutex::default(),
             is_waiting: AtomicBool::new(false),
             awaits_room: AtomicBool::new(false),
@@ -191,6 +190,11 @@ impl Link {
 
     pub(crate) fn receive(&self) -> rustix::io::Result<Packet> {
         self.socket.receive()
+    }
+
+    /// Returns true if the contexts of both sides publish their keys and queue pairs.
+    pub(crate) fn publishes(&self) -> bool {
+        self.agreed.layout >= Layouts::FIRST_WITH_PUBLISHED
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -230,7 +234,7 @@ impl Link {
             return Err(SendError::Socket(Errno::PIPE));
         }
         if !outbound.contexts.contains_key(&context.number) {
-            LimitReached::check_contexts(self.limits, outbound.contexts.len() + 1)?;
+            LimitReached::check_contexts(self.agreed.limits, outbound.contexts.len() + 1)?;
             let message = LinkMessage::Context {
                 number: context.number,
             };
@@ -295,7 +299,7 @@ impl Link {
         }
         let len = memory.mapping.len() as u64;
         let (count, bytes) = (outbound.arenas.len() + 1, outbound.arena_bytes + len);
-        LimitReached::check_arenas(self.limits, count, bytes)?;
+        LimitReached::check_arenas(self.agreed.limits, count, bytes)?;
         self.send_arena(outbound, number, memory)?;
         let announced = Announced {
             len,
@@ -319,7 +323,7 @@ impl Link {
 
     /// Returns true if the peer keeps less for this process than this version keeps for a peer.
     pub(crate) fn has_unusual_limits(&self) -> bool {
-        !self.limits.are_usual()
+        !self.agreed.limits.are_usual()
     }
 
     /// Withdraws an arena if it was announced.

@@ -60,6 +60,16 @@ impl SoftQueuePair {
         }
     }
 
+    /// Returns true if the acknowledgements of this queue pair are awaited for nothing but the
+    /// completions of plain sends, all of which are in the peer's ring.
+    pub(crate) fn awaits_plain_sends(&self) -> bool {
+        let sends = &self.sends;
+        sends.general.is_empty()
+            && sends.started == sends.posted
+            && sends.local_failure.is_none()
+            && self.draining.is_none()
+    }
+
     /// Processes the peer's acknowledgements and NAKs for this queue pair's sends.
     #[inline]
     pub(crate) fn process_acks(&mut self, common: &mut Common, now: fn() -> Instant) {

@@ -9,6 +9,9 @@
 //! invalidate, WRITEs, READs, atomics, and lists of elements. Local requests (bind, invalidate)
 //! take no slot, and complete in order with the others.
 //!
+//! A READ is executed in place if it may be: see `read_in_place`. The rest of this applies to the
+//! others.
+//!
 //! The response to a READ or an atomic is written into the request's own slot before that slot is
 //! acknowledged. A longer result goes through the staging memory behind the ring, 64 KiB at a time,
 //! with four pieces in flight.
@@ -154,7 +157,12 @@ impl SoftQueuePair {
                 common.bind_window(&binding, domain, qp_num)?;
                 return Ok(BeginOutcome::Complete);
             }
-            Operation::Read(memory) => return Ok(self.request_read(index, memory)),
+            Operation::Read(memory) => {
+                if !is_begun && self.try_read_in_place(common, index, memory)? {
+                    return Ok(BeginOutcome::Complete);
+                }
+                return Ok(self.request_read(index, memory));
+            }
             _ => {}
         }
         if !sender.has_room() {
@@ -223,6 +231,7 @@ impl SoftQueuePair {
         }
         send.slots = Some(next..next + 1);
         self.outstanding.reads = outstanding;
+        self.outstanding.unexecuted += u32::from(send.holds_up_reads());
         Ok(BeginOutcome::Complete)
     }
 }

@@ -6,6 +6,7 @@ pub(super) mod failure;
 pub(super) mod issue;
 pub(super) mod poll;
 pub(super) mod progress;
+mod read_in_place;
 pub(super) mod receive;
 pub(super) mod responses;
 pub(super) mod retry;

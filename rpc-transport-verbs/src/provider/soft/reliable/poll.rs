@@ -16,6 +16,11 @@ use crate::verbs::types::{VerbsError, WorkCompletion};
 /// turn to the next ring: few, so that no ring and no sender waits for long.
 const STREAK: u32 = 16;
 
+/// Polls until the first look at the acknowledgement of a message that was sent from an arena. Its
+/// completion only frees memory, and to look at it moves its cache line from the peer, which then has
+/// to fetch the line back before it acknowledges, in front of its next message.
+pub(crate) const POLLS_BEFORE_ACK: u64 = 32;
+
 impl State {
     /// Polls a completion queue, as `poll_cq` does, for at most `max` completions.
     pub(crate) fn poll(
@@ -60,6 +65,29 @@ impl State {
         let common = &mut self.common;
         match &*common.hot {
             [ring] if common.pending.is_empty() && common.ready.pass_if_empty() => {
+                ring.next.look().map_or(Look::Nothing, Look::Message)
+            }
+            [_] if common.polls < common.acks_due && common.pending.is_only(Matter::Awaiting) => {
+                self.look_before_acks()
+            }
+            _ => Look::Unclear,
+        }
+    }
+
+    /// Looks at the only hot ring while acknowledgements are awaited that are not due yet, unless
+    /// something else depends on them.
+    #[inline(never)]
+    fn look_before_acks(&mut self) -> Look {
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
+        let can_wait = match *common.awaiting {
+            [only] => queue_pairs[only as usize].awaits_plain_sends(),
+            _ => false,
+        };
+        match &*common.hot {
+            [ring] if can_wait && common.ready.pass_if_empty() => {
                 ring.next.look().map_or(Look::Nothing, Look::Message)
             }
             _ => Look::Unclear,

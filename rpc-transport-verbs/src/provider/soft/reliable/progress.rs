@@ -214,7 +214,7 @@ impl State {
     #[inline(never)]
     pub(crate) fn mark_attended(&mut self) {
         self.common.pending.remove(Matter::Unattended);
-        self.common.note.set_attended();
+        self.common.notes.sleep.set_attended();
     }
 
     /// Handles peers' requests for a context that no thread polls, until nothing is left for the
@@ -223,13 +223,13 @@ impl State {
         if !self.common.pending.has(Matter::Unattended) {
             return;
         }
-        self.common.note.set_attended();
+        self.common.notes.sleep.set_attended();
         for _ in 0..PEER_WAKE_BATCHES {
             if self.progress() == 0 {
                 break;
             }
         }
-        self.common.note.set_unattended();
+        self.common.notes.sleep.set_unattended();
         self.progress();
     }
 
@@ -242,7 +242,7 @@ impl State {
         if !is_polled && !common.pending.has(Matter::Unattended) {
             common.pending.add(Matter::Unattended);
             // This precedes the check of the rings below.
-            common.note.set_unattended();
+            common.notes.sleep.set_unattended();
         }
         let received = if is_polled {
             0

@@ -58,7 +58,9 @@ impl SoftQueuePair {
         cq: usize,
     ) -> Option<WorkCompletion> {
         let receiver = self.link.receiver.as_mut()?;
-        let (from, len) = receiver.plain_payload(commit)?;
+        let Some((from, len)) = receiver.plain_payload(commit) else {
+            return self.receive_straight_from_arena(common, ring, commit, cq);
+        };
         if self.state != QpState::Rts || self.recv_cq != cq {
             return None;
         }
@@ -92,6 +94,64 @@ impl SoftQueuePair {
             status: 0,
             qp_num: self.number,
             byte_len: u32::from(commit.len),
+            data: 0,
+            src_qp: 0,
+            opcode: CompletionOpcode::Receive,
+            extras: Extras::default(),
+        })
+    }
+
+    /// Does the same for a message whose bytes are in the sender's arena.
+    #[inline(never)]
+    fn receive_straight_from_arena(
+        &mut self,
+        common: &mut Common,
+        ring: usize,
+        commit: Commit,
+        cq: usize,
+    ) -> Option<WorkCompletion> {
+        let receiver = self.link.receiver.as_mut()?;
+        if commit.flags != Flags(Flags::DESCRIPTOR) || self.state != QpState::Rts {
+            return None;
+        }
+        let incoming = receiver.peek().ok()??;
+        let Body::At(from, len, _arena) = locate(&incoming, &self.link.peer, &mut self.link.arena)
+        else {
+            return None;
+        };
+        let queue = match self.srq {
+            Some(srq) => &mut common.shared_receive_queues[srq].queue,
+            None => &mut self.receives,
+        };
+        let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
+        if self.recv_cq != cq || len == 0 || len > receive.len as usize {
+            return None;
+        }
+        let whole = (receive.addr, receive.len as usize);
+        let regions = &common.regions;
+        regions.find(receive.local_key, self.domain, whole, Access::LOCAL_WRITE)?;
+        // SAFETY: `locate` found `len` readable bytes in an arena that `_arena` keeps mapped. The
+        // receive is at least as long, and was checked to lie in a region of this context, which
+        // stays registered while the owner word is held. Its bytes belong to the device until its
+        // completion is polled. The two ranges are in different mappings, so they do not overlap.
+        unsafe { copy_message(from, receive.addr, len) };
+        if receiver.is_closed_after_copy() {
+            // As in `receive_one`: the message is lost, and nothing behind it is delivered.
+            receiver.stop();
+            return None;
+        }
+        point!(Copied);
+        if queue.consume_at(place) {
+            common.raise_limit_event(self.srq);
+        }
+        receiver.advance_and_ack(&mut common.hot[ring].next);
+        common.counters.receives += 1;
+        Some(WorkCompletion {
+            wr_id: receive.wr_id,
+            status: 0,
+            qp_num: self.number,
+            // Lossless: the length is at most the receive's.
+            byte_len: len as u32,
             data: 0,
             src_qp: 0,
             opcode: CompletionOpcode::Receive,

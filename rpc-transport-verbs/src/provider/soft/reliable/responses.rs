@@ -1,5 +1,7 @@
 //! Completion of requests of any kind: processes the peer's acknowledgements and responses.
 
+use std::ops::Range;
+
 use super::acks::AckOutcome;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
@@ -43,6 +45,21 @@ impl SoftQueuePair {
                     }
                     self.complete_oldest_plain(common);
                 }
+            }
+        }
+    }
+
+    /// Completes the oldest requests as long as they need nothing of the peer: those that were
+    /// carried out here, when they were issued.
+    #[inline]
+    pub(crate) fn complete_without_peer(&mut self, common: &mut Common) {
+        while let Some(send) = self.sends.general.front()
+            && send.number == self.sends.acked
+            && self.sends.started > send.number
+            && send.slots.as_ref().is_some_and(Range::is_empty)
+        {
+            if self.finish(common) != Ok(true) {
+                return;
             }
         }
     }
@@ -91,6 +108,8 @@ impl SoftQueuePair {
                 return Ok(false);
             }
             let len = send.total as u32;
+            let held_up = u32::from(send.holds_up_reads());
+            self.outstanding.unexecuted = self.outstanding.unexecuted.saturating_sub(held_up);
             self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
             if let Some(sender) = &mut self.link.sender {
                 sender.set_held(self.outstanding.reads > 0);
@@ -102,6 +121,8 @@ impl SoftQueuePair {
             return Ok(false);
         }
         let opcode = send.opcode();
+        let held_up = u32::from(send.holds_up_reads());
+        self.outstanding.unexecuted = self.outstanding.unexecuted.saturating_sub(held_up);
         self.complete_oldest_successfully(common, opcode, 0);
         Ok(true)
     }

@@ -22,7 +22,7 @@ impl State {
         self.common.pending.add(Matter::Completions);
         if !self.common.is_asleep() {
             self.common.pending.add(Matter::Asleep);
-            self.common.note.fall_asleep();
+            self.common.notes.sleep.fall_asleep();
         }
         self.stay_asleep();
         self.settle_overrun();
@@ -71,7 +71,7 @@ impl State {
         let is_awake = !self.common.completion_queues.has_armed();
         if is_awake {
             self.common.pending.remove(Matter::Asleep);
-            self.common.note.wake_up();
+            self.common.notes.sleep.wake_up();
         }
         is_awake
     }

@@ -6,6 +6,7 @@
 
 use std::ptr::NonNull;
 
+use super::poll::POLLS_BEFORE_ACK;
 use crate::hooks::{accepted, inject};
 use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
 use crate::provider::soft::context::send_queue::Unwritten;
@@ -198,6 +199,7 @@ impl SoftQueuePair {
                 break;
             }
             self.sends.set_written();
+            self.complete_without_peer(common);
         }
         self.watch_acks(common);
         self.ring_doorbell(common);
@@ -263,6 +265,9 @@ impl SoftQueuePair {
                 len: work.len,
             };
             sender.send_descriptor(descriptor, flags);
+            if !self.is_awaiting {
+                common.acks_due = common.polls + POLLS_BEFORE_ACK;
+            }
         }
         self.note_written(common);
         true

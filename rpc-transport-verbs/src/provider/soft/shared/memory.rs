@@ -85,7 +85,7 @@ impl Mapping {
             ));
         }
         let protection = match memory {
-            PeerMemory::Arena | PeerMemory::SleepNote => {
+            PeerMemory::Arena | PeerMemory::SleepNote | PeerMemory::ContextNotes => {
                 if !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
                     return Err(invalid(
                         "a peer's memory is not sealed against writing (F_SEAL_FUTURE_WRITE)",
@@ -97,7 +97,7 @@ impl Mapping {
         };
         if memory != PeerMemory::Arena && is_huge(fd)? {
             return Err(invalid(
-                "a peer's ring, ready bits or sleep note has huge pages: only arenas may",
+                "a peer's ring, ready bits or notes have huge pages: only arenas may",
             ));
         }
         let file = fstat(fd)?;
@@ -105,10 +105,17 @@ impl Mapping {
         if len < min_len || len == 0 {
             return Err(invalid("a peer's memory is shorter than it has to be"));
         }
-        // This process reads the arena, and a page that it is the first to read would be allocated
+        // An arena is as long as its owner wants.
+        if memory == PeerMemory::ContextNotes && len != min_len.next_multiple_of(PAGE) {
+            return Err(invalid("the notes of a peer's context have another length"));
+        }
+        // This process reads the memory, and a page that it is the first to read would be allocated
         // at its expense. The seals permit no holes afterwards.
-        if memory == PeerMemory::Arena && has_holes(fd, &file)? {
-            return Err(invalid("a peer's arena has holes: it is not populated"));
+        let is_read = matches!(memory, PeerMemory::Arena | PeerMemory::ContextNotes);
+        if is_read && has_holes(fd, &file)? {
+            return Err(invalid(
+                "a peer's arena, or the notes of its context, have holes: they are not populated",
+            ));
         }
         // A peer's memory is never populated: the peer alone decides how long it is, and a page
         // that the peer has not written would be allocated at this process's expense.
@@ -166,8 +173,10 @@ pub(crate) enum PeerMemory {
     /// Mapped for reading. The peer has sealed it: no process that gets the file later can write
     /// it. Those that mapped it for writing before still can.
     Arena,
-    /// As an arena.
+    /// As an arena: a sleep note alone, of a peer of an earlier layout.
     SleepNote,
+    /// As an arena, with a fixed length.
+    ContextNotes,
     /// The ring that the peer receives from: mapped for reading and writing.
     Ring,
     /// Mapped for reading and writing.
@@ -202,9 +211,9 @@ impl SharedMemory {
     }
 
     /// Creates memory that only this process writes and that is not an arena: it never has huge
-    /// pages. It is sealed so that a peer cannot map it writable.
+    /// pages. It is populated, and sealed so that a peer cannot map it writable.
     pub(crate) fn for_readers(name: &str, len: usize) -> io::Result<Self> {
-        Self::sealed_of_pages(name, len, PAGE, MemfdFlags::empty(), Pages::WhenTouched)
+        Self::sealed_of_pages(name, len, PAGE, MemfdFlags::empty(), Pages::AtOnce)
     }
 
     /// Creates memory that only this process writes. It uses huge pages if available, and is sealed
@@ -266,9 +275,10 @@ mod tests {
 
     use super::*;
 
-    const ALL: [PeerMemory; 4] = [
+    const ALL: [PeerMemory; 5] = [
         PeerMemory::Arena,
         PeerMemory::SleepNote,
+        PeerMemory::ContextNotes,
         PeerMemory::Ring,
         PeerMemory::ReadyBits,
     ];

@@ -1,12 +1,15 @@
-//! Data that processes share: sealed memory, rings, commit words, and the bits that wake a context.
+//! Data that processes share: sealed memory, rings, commit words, the bits that wake a context, and
+//! the keys and queue pairs that a context publishes.
 
 pub(super) mod commit;
 pub(super) mod copy;
 pub(super) mod descriptor;
 pub(super) mod memory;
 pub(super) mod peer_file;
+pub(super) mod published;
 pub(super) mod request_message;
 pub(super) mod ring;
+mod sequence_lock;
 pub(super) mod sync;
 pub(super) mod wake;
 pub(super) mod wake_socket;

@@ -1,6 +1,6 @@
 //! The atomics of the lock-free modules, so that loom can replace them with its own.
 //!
-//! Loom models exist for `owner`, `commit`, `wake` and `ring::closed`; the rest merely compiles
+//! Loom models exist for `owner`, `commit`, `wake`, `sequence_lock` and `ring::closed`; the rest merely compiles
 //! with loom's types.
 
 #[cfg(not(loom))]

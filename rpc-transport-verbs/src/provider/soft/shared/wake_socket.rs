@@ -23,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags,
@@ -218,6 +218,16 @@ impl EngineCaller {
         *self.call_slot() = None;
     }
 
+    /// Returns true if the link's other side has ended, or if there is no link. A system call.
+    pub(crate) fn has_ended(&self) -> bool {
+        let call = self.call_slot();
+        let Some(call) = &*call else { return true };
+        let mut polled = [PollFd::new(&*call.link, PollFlags::RDHUP)];
+        let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+            && polled[0].revents().intersects(ends)
+    }
+
     /// Wakes the engine.
     pub(crate) fn call(&self) {
         if let Some(call) = &*self.call_slot() {
@@ -234,7 +244,6 @@ mod tests {
     use std::net::TcpStream;
     use std::time::{Duration, Instant};
 
-    use rustix::event::{PollFd, PollFlags, poll};
     use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, fstat, memfd_create};
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, Shutdown, sendmsg, shutdown};
 

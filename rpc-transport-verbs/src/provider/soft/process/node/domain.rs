@@ -11,8 +11,9 @@ use crate::provider::soft::context::owner::{Owned, OwnerGuard};
 use crate::provider::soft::context::ready_peers::ReadyPeer;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::memory::{Mapping, SharedMemory};
+use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::ring::NotifierFiles;
-use crate::provider::soft::shared::wake::{DomainReadyBits, InSharedMemory, Mapped, SleepNote};
+use crate::provider::soft::shared::wake::{DomainReadyBits, InSharedMemory, Mapped};
 use crate::provider::soft::shared::wake_socket::{WakeSockets, WakeToken};
 use crate::verbs::types::{Forked, Gid, SoftOptions};
 
@@ -24,8 +25,8 @@ pub(crate) struct Domain {
     pub(crate) node: Arc<Node>,
     /// Identifies the context to peers.
     pub(crate) number: u32,
-    /// The sleep note's file, which peers get.
-    note: OwnedFd,
+    /// The file of the context's notes, which peers get.
+    notes: OwnedFd,
     /// The sockets with which peers wake the context.
     pub(crate) wake: WakeSockets,
     pub(crate) events: Arc<EventQueue>,
@@ -36,14 +37,14 @@ pub(crate) struct Domain {
 
 impl Domain {
     pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> io::Result<Arc<Self>> {
-        let note = SharedMemory::for_readers("verbline-note", size_of::<SleepNote>())?;
+        let notes = SharedMemory::for_readers("verbline-notes", size_of::<ContextNotes>())?;
         let events = Arc::new(EventQueue::default());
-        let state = State::new(mapped(note.mapping)?, Arc::clone(&events), options);
+        let state = State::new(mapped(notes.mapping)?, Arc::clone(&events), options);
         let domain = Arc::new(Self {
             fork_guard: node.fork_guard,
             number: node.next_serial(),
             node,
-            note: note.fd,
+            notes: notes.fd,
             wake: WakeSockets::new()?,
             events,
             state: Owned::new(state),
@@ -78,7 +79,7 @@ impl Domain {
     /// peer: how that peer notifies this context. They replace those that the peer had. The token
     /// names them to `forget_peer`.
     pub(crate) fn files_for(&self, gid: Gid) -> io::Result<(WakeToken, NotifierFiles)> {
-        let note = self.note.try_clone()?;
+        let notes = self.notes.try_clone()?;
         let bits = SharedMemory::for_writers("verbline-ready", size_of::<DomainReadyBits>())?;
         let mapped_bits = mapped(bits.mapping)?;
         let (token, peers_end) = self.wake.add()?;
@@ -92,7 +93,7 @@ impl Domain {
             Err(_) => Some(peer),
         };
         self.release(old);
-        Ok((token, [bits.fd, note, peers_end]))
+        Ok((token, [bits.fd, notes, peers_end]))
     }
 
     /// Releases what `files_for` made for a peer that has gone, unless newer ones have replaced it.

@@ -118,6 +118,33 @@ fn a_later_version_that_has_this_layout_too_is_welcomed_with_it() {
     );
 }
 
+/// A version before contexts published their keys. Its READs, and those from it, are executed by the
+/// side that owns the memory.
+#[test]
+fn an_earlier_version_is_welcomed_with_its_layout() {
+    let mut node = Accepting::new();
+    let socket = node.connect();
+    let layout = Layouts::FIRST_WITH_PUBLISHED - 1;
+    let layouts = Layouts {
+        min: layout,
+        max: layout,
+    };
+    let hello = LinkMessage::Hello {
+        layout_version: layout,
+        gid: gid(),
+    };
+    socket.send(hello, &[]).unwrap();
+    let limits = Limits::OWN;
+    socket
+        .send(LinkMessage::Terms { layouts, limits }, &[])
+        .unwrap();
+    node.step();
+    assert_eq!(
+        received(&socket),
+        Some(LinkMessage::Welcome { layout, limits })
+    );
+}
+
 #[test]
 fn what_does_not_greet_is_closed() {
     for message in [

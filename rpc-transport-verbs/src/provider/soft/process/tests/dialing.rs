@@ -227,7 +227,7 @@ fn a_link_of_a_peer_that_has_ended_meanwhile_is_not_kept() {
             panic!("nobody dials it");
         };
         node.node.end_peer(&peer);
-        let link = Link::new(peer, u64::MAX, is_incoming, here, Limits::OWN);
+        let link = Link::new(peer, u64::MAX, is_incoming, here, Agreed::OWN);
         let link = Arc::new(link);
         if is_incoming {
             assert!(!links.add_incoming(&link));

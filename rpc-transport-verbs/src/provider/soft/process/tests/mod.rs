@@ -5,6 +5,7 @@ mod accepting;
 mod claiming;
 mod dialing;
 mod messages;
+mod publishing;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use rustix::thread::set_thread_res_uid;
 use super::accept::ACCEPT_PAUSE;
 use super::engine::Engine;
 use super::gid::new_gid;
-use super::greeting::{Layouts, Limits};
+use super::greeting::{Agreed, Layouts, Limits};
 use super::link::{LinkSocket, Listener, Packet};
 use super::link_message::LinkMessage;
 use super::node::Node;

@@ -102,7 +102,7 @@ pub fn soft_ring(bytes: &[u8]) {
     let sockets = WakeSockets::new().expect("an epoll set");
     let (_, wake) = sockets.add().expect("a pair of sockets");
     let files = [bits.fd, note.fd, wake];
-    let context = ContextNotifier::from_peer(files, EngineCaller::default());
+    let context = ContextNotifier::from_peer(files, EngineCaller::default(), false);
     let context = Arc::new(context.expect("they are valid"));
     let notifier = RingNotifier::new(context, usize::from(script.short()) << 4);
     let mut sender = RingSender::new(mapping, notifier).expect("it is a ring");

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use super::super::published::{ContextNotes, Published};
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::{DomainReadyBits, InSharedMemory, Mapped, SleepNote};
 use super::super::wake_socket::{EngineCaller, WakeSender};
-use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
+use super::{CLOSED, MAGIC, MAX_IN_RING, READY, RING_LAYOUT, Ring, SLOT_COUNT};
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
@@ -38,35 +39,51 @@ pub(crate) struct ContextNotifier {
     /// The context's ready bits for this process.
     bits: Mapped<DomainReadyBits>,
     note: Mapped<SleepNote>,
+    /// The same memory; `None` for a peer whose layout publishes nothing.
+    published: Option<Mapped<ContextNotes>>,
     wake: WakeSender,
     /// Makes the engine of the context's process maintain its contexts.
     engine: EngineCaller,
 }
 
-/// The files with which a context is notified: its ready bits for one peer, its sleep note, and the
-/// peer's end of a pair of wake sockets.
+/// The files with which a context is notified and read from: its ready bits for one peer, its notes,
+/// and the peer's end of a pair of wake sockets.
 pub(crate) type NotifierFiles = [OwnedFd; 3];
 
 impl ContextNotifier {
-    /// Adopts the files that a peer sent for one of its contexts.
+    /// Adopts the files that a peer sent for one of its contexts, over a link that `publishes` keys
+    /// and queue pairs or does not.
     pub(crate) fn from_peer(
         files: [impl Into<PeerFile>; 3],
         engine: EngineCaller,
+        publishes: bool,
     ) -> io::Result<Self> {
-        let [bits, note, wake] = files.map(Into::into);
+        let [bits, notes, wake] = files.map(Into::into);
+        let bits = mapping::<DomainReadyBits>(&bits, PeerMemory::ReadyBits)?;
+        let (notes, published) = if publishes {
+            let notes = mapping::<ContextNotes>(&notes, PeerMemory::ContextNotes)?;
+            (Arc::clone(&notes), Some(mapped(notes)?))
+        } else {
+            (mapping::<SleepNote>(&notes, PeerMemory::SleepNote)?, None)
+        };
         Ok(Self {
-            bits: mapped(&bits, PeerMemory::ReadyBits)?,
-            note: mapped(&note, PeerMemory::SleepNote)?,
+            bits: mapped(bits)?,
+            // The notes begin with the sleep note.
+            note: mapped(notes)?,
+            published,
             wake: WakeSender::from_peer(wake)?,
             engine,
         })
     }
 }
 
-fn mapped<T: InSharedMemory>(file: &PeerFile, memory: PeerMemory) -> io::Result<Mapped<T>> {
-    let mapping = Mapping::from_peer(file, size_of::<T>(), memory)?;
-    // The length was just checked.
-    Mapped::new(Arc::new(mapping)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+fn mapping<T>(file: &PeerFile, memory: PeerMemory) -> io::Result<Arc<Mapping>> {
+    Mapping::from_peer(file, size_of::<T>(), memory).map(Arc::new)
+}
+
+fn mapped<T: InSharedMemory>(mapping: Arc<Mapping>) -> io::Result<Mapped<T>> {
+    // The length was checked for this type or a longer one.
+    Mapped::new(mapping).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Handle that notifies a context about one of its rings.
@@ -126,7 +143,7 @@ impl RingSender {
         let ring = Ring::new(mapping)?;
         let preamble = &ring.head().preamble;
         let is_ours = preamble.magic.load(Ordering::Relaxed) == MAGIC
-            && preamble.version.load(Ordering::Relaxed) == LAYOUT_VERSION
+            && preamble.version.load(Ordering::Relaxed) == RING_LAYOUT
             && u64::from(preamble.slot_count.load(Ordering::Relaxed)) == SLOT_COUNT;
         if !is_ours {
             let reason = "a ring has another layout: both sides need the same version of Verbline";
@@ -259,6 +276,15 @@ impl RingSender {
             .request_word(self.next)
             .store(word, Ordering::Relaxed);
         self.commit(len, flags | Flags::REQUEST);
+    }
+
+    /// Returns what the receiver's context publishes, and the index of the receiver's queue pair in
+    /// it, which is a claim of the peer; `None` if the peer publishes nothing.
+    #[inline]
+    pub(crate) fn published(&self) -> Option<(&Published, usize)> {
+        let RingNotifier { context, index } = &self.notifier;
+        let notes = context.published.as_ref()?;
+        Some((&notes.published, *index))
     }
 
     /// Returns the sequence number of the next message.

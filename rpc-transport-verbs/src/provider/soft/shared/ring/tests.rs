@@ -28,7 +28,7 @@ pub(super) fn notifier(index: usize) -> RingNotifier {
     let note = SharedMemory::for_readers("test", size_of::<SleepNote>()).unwrap();
     let (_, wake) = WakeSockets::new().unwrap().add().unwrap();
     let files = [bits.fd, note.fd, wake];
-    let context = ContextNotifier::from_peer(files, EngineCaller::default()).unwrap();
+    let context = ContextNotifier::from_peer(files, EngineCaller::default(), false).unwrap();
     RingNotifier::new(Arc::new(context), index)
 }
 
@@ -259,7 +259,7 @@ fn a_ring_of_another_layout_is_refused() {
     receiver_head(&receiver)
         .preamble
         .version
-        .store(LAYOUT_VERSION + 1, Ordering::Relaxed);
+        .store(RING_LAYOUT + 1, Ordering::Relaxed);
     let fd = receiver.fd().try_clone_to_owned().unwrap();
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
     assert!(RingSender::new(mapping, notifier(3)).is_err());

@@ -1,0 +1,117 @@
+//! Uploads and downloads: unary calls with a `bytes` field, many in flight from one thread.
+
+use std::cell::{Cell, RefCell};
+use std::time::Instant;
+
+use proto::bulk::{BulkClient, GetRequest, PutRequest};
+use rpc_core::codegen::v1::bytes::Bytes;
+use rpc_core::{CallError, LocalChannel};
+
+use super::pattern::{payload, word_of_each_line};
+use super::{in_flight, transfers};
+use crate::Outcome;
+use crate::rpc::Rpc;
+use crate::task_set::TaskSet;
+
+/// The direction of the payloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the server.
+    Upload,
+    /// To the client.
+    Download,
+}
+
+/// Returns a client of the service over a new connection.
+///
+/// # Errors
+///
+/// Fails if the server rejects the connection.
+pub fn client_of(rpc: &Rpc) -> Outcome<BulkClient<LocalChannel>> {
+    Ok(BulkClient::new(rpc.poller().connect(rpc.address())?))
+}
+
+/// Calls of one size from this thread.
+pub struct Calls<'a> {
+    rpc: &'a Rpc,
+    client: &'a BulkClient<LocalChannel>,
+    payload: Bytes,
+    /// What the receiver must find in the payload.
+    sum: u64,
+}
+
+impl<'a> Calls<'a> {
+    /// Prepares calls with payloads of `size` bytes.
+    #[must_use]
+    pub fn new(rpc: &'a Rpc, client: &'a BulkClient<LocalChannel>, size: usize) -> Self {
+        let payload = payload(size);
+        Self {
+            rpc,
+            client,
+            sum: word_of_each_line(&payload),
+            payload,
+        }
+    }
+
+    /// Makes calls that move `bytes` bytes, after as many unrecorded ones as may be in flight, and
+    /// returns the bytes per second. The server must not be paused.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first call that fails.
+    pub fn rate(&self, direction: Direction, bytes: usize) -> Outcome<f64> {
+        let size = self.payload.len();
+        let (calls, at_a_time) = (transfers(bytes, size), in_flight(size));
+        self.make(direction, at_a_time, at_a_time)?;
+        let start = Instant::now();
+        self.make(direction, calls, at_a_time.min(calls))?;
+        Ok((calls * size) as f64 / start.elapsed().as_secs_f64())
+    }
+
+    fn make(&self, direction: Direction, calls: usize, at_a_time: usize) -> Outcome<()> {
+        let left = Cell::new(calls);
+        let failure = RefCell::new(None);
+        let workers = (0..at_a_time).map(|_| async {
+            while left.get() > 0 && failure.borrow().is_none() {
+                left.set(left.get() - 1);
+                let called = match direction {
+                    Direction::Upload => self.upload().await,
+                    Direction::Download => self.download().await,
+                };
+                if let Err(error) = called {
+                    failure.borrow_mut().get_or_insert(error);
+                }
+            }
+        });
+        self.rpc.poller().block_on(TaskSet::new(workers));
+        match failure.into_inner() {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes one upload, and checks that the server has read the payload.
+    ///
+    /// # Errors
+    ///
+    /// Returns the call's error.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the server has read something else.
+    #[inline]
+    pub async fn upload(&self) -> Result<(), CallError> {
+        let data = self.payload.clone();
+        let reply = self.client.put(PutRequest { data }).await?.into_inner();
+        assert_eq!(reply.sum, self.sum, "the server must read what was sent");
+        Ok(())
+    }
+
+    async fn download(&self) -> Result<(), CallError> {
+        let len = self.payload.len() as u64;
+        let reply = self.client.get(GetRequest { len }).await?.into_inner();
+        let sum = word_of_each_line(&reply.data);
+        assert_eq!(sum, self.sum, "the client must read what was sent");
+        Ok(())
+    }
+}

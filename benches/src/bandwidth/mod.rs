@@ -1,0 +1,50 @@
+//! How fast bytes move: messages of any size as calls, beside what the machine and the device can do.
+//!
+//! Whoever receives bytes reads the first word of each cache line of them, in every measurement: what
+//! nobody reads may never have been moved.
+
+pub mod calls;
+pub mod idle;
+pub mod memory;
+pub mod neighbour;
+pub mod pattern;
+pub mod puts;
+pub mod raw;
+pub mod report;
+pub mod service;
+mod source;
+
+pub use source::{SERVE as SERVE_RAW, SourceArgs};
+
+/// Returns the number of transfers of `size` bytes that move `bytes` bytes.
+#[must_use]
+pub fn transfers(bytes: usize, size: usize) -> usize {
+    (bytes / size).max(1)
+}
+
+/// Returns how many transfers of this size are in flight at a time: enough that none waits for the
+/// other side, in not more than 256 MiB.
+#[must_use]
+pub fn in_flight(size: usize) -> usize {
+    const KIB: usize = 1024;
+    if size < 64 * KIB {
+        32
+    } else if size < 1024 * KIB {
+        16
+    } else if size <= 16 * 1024 * KIB {
+        8
+    } else {
+        4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_least_one_transfer_is_made() {
+        assert_eq!(transfers(256 << 20, 1024), 262_144);
+        assert_eq!(transfers(1 << 20, 64 << 20), 1);
+    }
+}

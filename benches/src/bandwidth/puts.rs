@@ -1,0 +1,79 @@
+//! Uploads of one size, one at a time.
+
+use proto::bulk::BulkClient;
+use rpc_core::LocalChannel;
+
+use super::calls::Calls;
+use crate::Outcome;
+use crate::rpc::Rpc;
+use crate::slices::{Side, Stopwatch};
+
+/// The sizes that are put, in bytes.
+pub const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
+
+/// Bytes that one turn puts in small messages.
+const BYTES: usize = 32 << 20;
+
+/// The largest number of puts in a turn.
+pub const MOST: usize = 4096;
+
+/// Returns the number of puts in a turn: at least 16, since large ones take long.
+#[must_use]
+pub fn puts_in_a_turn(size: usize) -> usize {
+    (BYTES / size).clamp(16, MOST)
+}
+
+/// Returns the number of puts at the beginning of a turn that are not recorded.
+#[must_use]
+pub fn unrecorded_puts(puts: usize) -> usize {
+    puts.div_ceil(8)
+}
+
+/// Puts payloads of one size, one at a time.
+pub struct Puts<'a> {
+    rpc: &'a Rpc,
+    calls: Calls<'a>,
+    puts: usize,
+}
+
+impl<'a> Puts<'a> {
+    /// Prepares puts over a connection of a client.
+    #[must_use]
+    pub fn new(rpc: &'a Rpc, client: &'a BulkClient<LocalChannel>, size: usize) -> Self {
+        Self {
+            rpc,
+            calls: Calls::new(rpc, client, size),
+            puts: puts_in_a_turn(size),
+        }
+    }
+}
+
+impl Side for Puts<'_> {
+    /// Makes as many puts as their size suggests, which may be fewer than `calls`.
+    fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
+        self.rpc.server().resume()?;
+        let puts = self.puts.min(calls);
+        self.rpc.poller().block_on(async {
+            for _ in 0..unrecorded_puts(puts) {
+                self.calls.upload().await?;
+            }
+            stopwatch.start();
+            for _ in 0..puts {
+                self.calls.upload().await?;
+                stopwatch.lap();
+            }
+            Ok::<_, rpc_core::CallError>(())
+        })?;
+        Ok(self.rpc.server().pause()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_of_large_puts_still_has_a_median() {
+        assert_eq!(SIZES.map(puts_in_a_turn), [4096, 512, 32, 16]);
+    }
+}

@@ -1,0 +1,177 @@
+//! The bound of the device: READs of what the other process has just written, and SENDs, without
+//! calls.
+
+use std::time::Instant;
+
+use rpc_transport_verbs::verbs::{
+    Access, Context, ProtectionDomain, RemoteKey, RemoteMemory, Slot, WorkRequest,
+};
+
+use super::pattern::word_of_each_line;
+use super::source::{ACKNOWLEDGED_AT_ONCE, End, MESSAGE_LEN, SEND_WINDOW, SERVE, SourceArgs};
+use super::{in_flight, transfers};
+use crate::Outcome;
+use crate::child::Process;
+use crate::cores::Cores;
+use crate::raw::{endpoint_of, line_of};
+
+/// This thread's side, with the process of the other side.
+pub struct Raw {
+    // Declared before the process, so that the queue pair is destroyed before its peer.
+    end: End,
+    messages: Vec<Slot>,
+    domain: ProtectionDomain,
+    memory: RemoteMemory,
+    bytes: usize,
+    written: u8,
+    process: Process,
+}
+
+impl Raw {
+    /// Starts the other side with memory of `bytes` bytes, connects, and pauses it until the first
+    /// turn. Pin the calling thread first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if either side cannot be set up.
+    pub fn start(device: &str, cores: Cores, bytes: usize) -> Outcome<Self> {
+        let args = SourceArgs {
+            device: device.to_owned(),
+            core: cores.server,
+            bytes,
+        };
+        let mut role = vec![SERVE.to_owned()];
+        role.extend(args.to_args());
+        let mut process = Process::start(&role)?;
+        let context = Context::open(device)?;
+        let domain = context.alloc_pd()?;
+        let mut end = End::open(&context, &domain, 2 * SEND_WINDOW, 64)?;
+        let messages = domain.register(SEND_WINDOW * MESSAGE_LEN, Access::LOCAL_WRITE)?;
+        end.ready_to_receive(endpoint_of(&process.read_line()?)?)?;
+        let memory = memory_of(&process.read_line()?)?;
+        process.write_line(&line_of(&end.local))?;
+        process.read_line()?;
+        end.ready_to_send()?;
+        process.pause()?;
+        Ok(Self {
+            end,
+            messages: messages.into_slots(MESSAGE_LEN)?,
+            domain,
+            memory,
+            bytes,
+            written: 0,
+            process,
+        })
+    }
+
+    /// Lets the other side write all of its memory, then reads it once, `size` bytes at a time and
+    /// many at a time. Returns the bytes per second of reading.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the other side has ended, or if a READ fails.
+    pub fn read_rate(&mut self, size: usize) -> Outcome<f64> {
+        self.process.resume()?;
+        self.written = self.written.wrapping_add(1).max(1);
+        self.process.write_line(&self.written.to_string())?;
+        self.process.read_line()?;
+
+        let size = size.min(self.bytes);
+        let (reads, at_a_time) = (transfers(self.bytes, size), in_flight(size));
+        let region = self
+            .domain
+            .register(at_a_time * size, Access::LOCAL_WRITE)?;
+        let mut slots = region.into_slots(size)?;
+        for slot in &mut slots {
+            slot.fill(0);
+        }
+        let (mut begun, mut ended) = (0, Vec::with_capacity(at_a_time));
+        let mut left = reads;
+        let start = Instant::now();
+        while left > 0 {
+            while begun < reads
+                && let Some(slot) = slots.pop()
+            {
+                let from = self.memory.offset((begun * size) as u64);
+                let read = WorkRequest::read(slot, from).signaled();
+                let posted = self.end.queue_pair.post_one(read);
+                posted.map_err(|(_, reason)| reason)?;
+                begun += 1;
+            }
+            self.end.poll(|slot| ended.push(slot), |_, _| ())?;
+            for slot in ended.drain(..) {
+                std::hint::black_box(word_of_each_line(&slot));
+                if slot[0] != self.written {
+                    return Err("a READ returned bytes of an earlier turn".into());
+                }
+                slots.push(slot);
+                left -= 1;
+            }
+        }
+        let elapsed = start.elapsed();
+        self.process.pause()?;
+        Ok((reads * size) as f64 / elapsed.as_secs_f64())
+    }
+
+    /// Sends messages of 4 KiB to the other side's receives, many at a time. Returns the bytes per
+    /// second until the last one is acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the other side has ended, or if a SEND fails.
+    pub fn send_rate(&mut self) -> Outcome<f64> {
+        self.process.resume()?;
+        let sends = transfers(self.bytes, MESSAGE_LEN).next_multiple_of(ACKNOWLEDGED_AT_ONCE);
+        let (mut begun, mut acknowledged) = (0, 0);
+        let Self { end, messages, .. } = self;
+        let start = Instant::now();
+        while acknowledged < sends {
+            while begun < sends
+                && begun < acknowledged + SEND_WINDOW
+                && let Some(slot) = messages.pop()
+            {
+                let send = WorkRequest::send(slot).signaled();
+                end.queue_pair
+                    .post_one(send)
+                    .map_err(|(_, reason)| reason)?;
+                begun += 1;
+            }
+            let mut receives = Vec::new();
+            end.poll(
+                |slot| messages.push(slot),
+                |slot, _| {
+                    receives.push(slot);
+                    acknowledged += ACKNOWLEDGED_AT_ONCE;
+                },
+            )?;
+            let count = receives.len();
+            end.queue_pair.post_recv(&mut receives, count)?;
+        }
+        let elapsed = start.elapsed();
+        self.process.pause()?;
+        Ok((sends * MESSAGE_LEN) as f64 / elapsed.as_secs_f64())
+    }
+}
+
+/// Reads a remote address and key from their line.
+fn memory_of(line: &str) -> Outcome<RemoteMemory> {
+    let Some((addr, key)) = line.split_once(' ') else {
+        return Err(format!("'{line}' is not a remote address and key").into());
+    };
+    Ok(RemoteMemory {
+        addr: addr.parse()?,
+        key: RemoteKey(key.parse()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remote_memory_survives_its_line() {
+        let memory = memory_of("4096 77").expect("a line");
+        assert_eq!((memory.addr, memory.key), (4096, RemoteKey(77)));
+        assert!(memory_of("ready").is_err());
+    }
+}

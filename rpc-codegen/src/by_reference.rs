@@ -1,0 +1,65 @@
+//! Finds the fields that go by reference, to document them: `bytes` fields of type `Bytes`.
+
+use prost_types::field_descriptor_proto::Type;
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+
+use crate::{messages, paths};
+
+/// The lines of documentation of such a field, after an empty one.
+pub(crate) const DOCS: [&str; 3] = [
+    "",
+    " By reference: a long value is sent without a copy, and a received one is a slice of the memory",
+    " that the message arrived in, which it keeps.",
+];
+
+/// Returns the paths, as prost's settings for fields take them, of the fields that are `Bytes`
+/// because of the paths in `bytes`.
+pub(crate) fn fields(set: &FileDescriptorSet, bytes: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in &set.file {
+        let package = match file.package() {
+            "" => String::new(),
+            package => format!(".{package}"),
+        };
+        for message in &file.message_type {
+            add(message, &package, bytes, &mut found);
+        }
+    }
+    found
+}
+
+fn add(message: &DescriptorProto, parent: &str, bytes: &[String], found: &mut Vec<String>) {
+    let name = format!("{parent}.{}", message.name());
+    for field in &message.field {
+        let path = format!("{name}.{}", field.name());
+        let is_set = || bytes.iter().any(|setting| paths::matches(setting, &path));
+        if field.r#type() == Type::Bytes && is_set() {
+            found.push(match oneof(field, message) {
+                Some(oneof) => format!("{name}.{oneof}.{}", field.name()),
+                None => path,
+            });
+        }
+    }
+    for nested in &message.nested_type {
+        if !messages::is_entry(nested) {
+            add(nested, &name, bytes, found);
+            continue;
+        }
+        // prost takes the field `value` of an entry for one of the message.
+        let path = format!("{name}.value");
+        let is_set = bytes.iter().any(|setting| paths::matches(setting, &path));
+        let mut values = nested.field.iter();
+        if is_set && values.any(|value| value.r#type() == Type::Bytes) {
+            let entry = format!("{name}.{}", nested.name());
+            let mut fields = message.field.iter();
+            let map = fields.find(|field| field.type_name() == entry);
+            found.extend(map.map(|map| format!("{name}.{}", map.name())));
+        }
+    }
+}
+
+/// Returns the name of the oneof of which the field is a variant.
+fn oneof<'a>(field: &FieldDescriptorProto, message: &'a DescriptorProto) -> Option<&'a str> {
+    let index = field.oneof_index.filter(|_| !field.proto3_optional())?;
+    Some(message.oneof_decl.get(usize::try_from(index).ok()?)?.name())
+}

@@ -1,0 +1,243 @@
+//! [`Scan`]: counts what a message takes on the heap, before prost decodes it.
+//!
+//! A scan visits fields in the order of prost and accepts at least what prost accepts. Where it
+//! finds an encoding malformed, prost fails too, and has allocated no more than was counted.
+//!
+//! # Messages without generated code
+//!
+//! The types of their fields are not known. A value with a length may be a message, and is counted
+//! as one if its bytes are the encoding of one: for [`ELEMENT_LEN`], and for the fields in it. Other
+//! values count for the `String` or `Vec` that holds them. This is an estimate: it refuses encodings
+//! of which most are tags, and does not know how large a Rust type is.
+
+use prost::DecodeError;
+
+use super::budget::{budget, over_budget};
+use super::reader::{Reader, count_packed};
+
+/// The size that is assumed for a message without generated code, which is more than that of most.
+const ELEMENT_LEN: usize = 64;
+
+/// The length of a message without generated code that cannot be over its budget: the charge for
+/// elements of two bytes is less than any message may take.
+pub(super) const UNSCANNED_LEN: usize = 2048;
+
+/// More levels than prost decodes.
+const MAX_DEPTH: u32 = 110;
+
+/// The reason that a [`Scan`] stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The bytes are not an encoded message.
+    Malformed,
+    /// The message would take more than its budget.
+    OverBudget,
+}
+
+/// Passes one field: takes it from the scan, and what it places on the heap from the budget. The
+/// argument is the field's number.
+pub(super) type ScanField = fn(u32, &mut Scan<'_>) -> Result<(), Stop>;
+
+/// An encoded message whose fields are visited in order.
+///
+/// `rest` ends with the outermost message. Like prost, a nested message may extend past the end of
+/// the message that contains it until that message ends.
+#[derive(Debug)]
+pub struct Scan<'a> {
+    rest: &'a [u8],
+    budget: usize,
+    depth: u32,
+    /// The key of the current field.
+    number: u32,
+    wire_type: u8,
+    /// How many fields of unknown types may still be visited. A field is visited again if a value
+    /// before it could be a message that extends past its own end.
+    visits: usize,
+}
+
+/// Checks that a message whose fields `scan_field` passes is not over its budget.
+///
+/// # Errors
+///
+/// Returns an error if it is. A malformed message is not an error: decoding returns that.
+pub(super) fn check(
+    bytes: &[u8],
+    per_byte: usize,
+    scan_field: ScanField,
+) -> Result<(), DecodeError> {
+    let mut scan = Scan::new(bytes, budget(bytes.len(), per_byte));
+    match scan.fields_until(0, scan_field) {
+        Err(Stop::OverBudget) => Err(over_budget(bytes.len(), per_byte)),
+        Ok(()) | Err(Stop::Malformed) => Ok(()),
+    }
+}
+
+/// Returns what a message without generated code takes on the heap. `None` if it is malformed.
+pub(super) fn decoded_len_of_any(bytes: &[u8]) -> Option<usize> {
+    let mut scan = Scan::new(bytes, usize::MAX);
+    scan.fields_until(0, scan_any).ok()?;
+    Some(usize::MAX - scan.budget)
+}
+
+/// Passes a field of unknown type.
+pub(super) fn scan_any(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+    fields.visits = fields.visits.checked_sub(1).ok_or(Stop::OverBudget)?;
+    match fields.wire_type {
+        2 => fields.scan_any_delimited(),
+        3 => {
+            fields.charge(ELEMENT_LEN)?;
+            fields.scan_nested(scan_any)
+        }
+        _ => fields.skip(),
+    }
+}
+
+impl<'a> Scan<'a> {
+    fn new(bytes: &'a [u8], budget: usize) -> Self {
+        Self {
+            rest: bytes,
+            budget,
+            depth: MAX_DEPTH,
+            number: 0,
+            wire_type: 0,
+            visits: bytes.len().saturating_mul(4).saturating_add(1024),
+        }
+    }
+
+    pub(super) fn wire_type(&self) -> u8 {
+        self.wire_type
+    }
+
+    /// Takes what a value places on the heap from the budget.
+    pub(super) fn charge(&mut self, size: usize) -> Result<(), Stop> {
+        self.budget = self.budget.checked_sub(size).ok_or(Stop::OverBudget)?;
+        Ok(())
+    }
+
+    /// Passes a field that places nothing on the heap besides its own bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the value is malformed.
+    pub fn skip(&mut self) -> Result<(), Stop> {
+        match self.wire_type {
+            0 => self.take_varint().map(drop),
+            1 => self.advance(8),
+            2 => {
+                let len = self.take_len()?;
+                self.advance(len)
+            }
+            3 => self.scan_nested(|_, fields| fields.skip()),
+            5 => self.advance(4),
+            _ => Err(Stop::Malformed),
+        }
+    }
+
+    /// Passes a message or a group.
+    pub(super) fn scan_nested(&mut self, scan_field: ScanField) -> Result<(), Stop> {
+        let (number, depth) = (self.number, self.depth);
+        self.depth = depth.checked_sub(1).ok_or(Stop::Malformed)?;
+        match self.wire_type {
+            2 => {
+                let end = self.rest_after_len()?.len();
+                self.fields_until(end, scan_field)?;
+            }
+            3 => loop {
+                self.take_key()?;
+                if self.wire_type == 4 {
+                    break match self.number == number {
+                        true => (),
+                        false => return Err(Stop::Malformed),
+                    };
+                }
+                scan_field(self.number, self)?;
+            },
+            _ => self.skip()?,
+        }
+        self.depth = depth;
+        Ok(())
+    }
+
+    /// Passes packed values of `size` bytes each, which have the wire type `of_values` unless they
+    /// are packed.
+    pub(super) fn scan_packed(&mut self, of_values: u8, size: usize) -> Result<(), Stop> {
+        let len = self.take_len()?;
+        let count = count_packed(&self.rest[..len], of_values);
+        // The budget has one byte for each encoded byte already.
+        self.charge(count.saturating_mul(size).saturating_sub(len))?;
+        self.advance(len)
+    }
+
+    /// Passes a value with a length that is a message if it can be one.
+    fn scan_any_delimited(&mut self) -> Result<(), Stop> {
+        let after = self.rest_after_len()?;
+        let (budget, depth) = (self.budget, self.depth);
+        let result = match depth.checked_sub(1) {
+            Some(depth) => {
+                self.depth = depth;
+                self.fields_until(after.len(), scan_any)
+            }
+            None => Err(Stop::Malformed),
+        };
+        match result {
+            Ok(()) => self.charge(ELEMENT_LEN)?,
+            // If it is a message after all, prost fails here. What it has allocated until then was
+            // within the budget.
+            Err(Stop::Malformed) => {
+                self.budget = budget;
+                self.charge(size_of::<String>())?;
+            }
+            Err(Stop::OverBudget) => return Err(Stop::OverBudget),
+        }
+        (self.rest, self.depth) = (after, depth);
+        Ok(())
+    }
+
+    /// Passes all fields up to the place at which `end` bytes are left.
+    fn fields_until(&mut self, end: usize, scan_field: ScanField) -> Result<(), Stop> {
+        while self.rest.len() > end {
+            self.take_key()?;
+            scan_field(self.number, self)?;
+        }
+        match self.rest.len() == end {
+            true => Ok(()),
+            false => Err(Stop::Malformed),
+        }
+    }
+
+    fn take_key(&mut self) -> Result<(), Stop> {
+        let key = u32::try_from(self.take_varint()?).map_err(|_| Stop::Malformed)?;
+        (self.number, self.wire_type) = (key >> 3, key as u8 & 7);
+        match self.number == 0 || self.wire_type > 5 {
+            true => Err(Stop::Malformed),
+            false => Ok(()),
+        }
+    }
+
+    fn take_varint(&mut self) -> Result<u64, Stop> {
+        let mut reader = Reader::new(self.rest, 0);
+        let value = reader.take_varint().ok_or(Stop::Malformed)?;
+        self.rest = reader.bytes();
+        Ok(value)
+    }
+
+    /// Takes a length. As many bytes are left.
+    fn take_len(&mut self) -> Result<usize, Stop> {
+        let len = usize::try_from(self.take_varint()?).map_err(|_| Stop::Malformed)?;
+        match len <= self.rest.len() {
+            true => Ok(len),
+            false => Err(Stop::Malformed),
+        }
+    }
+
+    /// Takes a length, and returns what follows as many bytes.
+    fn rest_after_len(&mut self) -> Result<&'a [u8], Stop> {
+        let len = self.take_len()?;
+        Ok(&self.rest[len..])
+    }
+
+    fn advance(&mut self, len: usize) -> Result<(), Stop> {
+        self.rest = self.rest.get(len..).ok_or(Stop::Malformed)?;
+        Ok(())
+    }
+}

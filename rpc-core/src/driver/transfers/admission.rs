@@ -1,0 +1,264 @@
+//! Memory for long messages: whole or not at all, first come first served among messages of about the
+//! same length.
+//!
+//! A message in fragments that is at most [`FREE_FRAGMENTS`] long never waits, because its sender
+//! does not: if there is no registered memory, it goes to the heap. [`MAX_TRANSFERS`] bounds these
+//! bytes of a connection.
+//!
+//! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::super::link::LinkKey;
+use super::super::{Driver, State, TimerTarget};
+use super::IncomingKey;
+use super::held::Account;
+use super::incoming::{Place, Purpose};
+use crate::protocol::connection::FREE_FRAGMENTS;
+use crate::protocol::frame::FRAGMENT;
+use crate::status::Status;
+use crate::transport::{AllocateError, MessageMemory, Transport};
+
+/// The longest time for which a response waits for memory: its server does not know the call's
+/// deadline on this side, and closes a connection whose peer keeps segments for twice as long.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+
+/// The messages that wait for memory.
+#[derive(Debug, Default)]
+pub(super) struct WaitingMessages {
+    /// By the exponent of their length, in the order of their arrival.
+    classes: BTreeMap<u32, VecDeque<IncomingKey>>,
+    len: usize,
+}
+
+/// The reason that a message gets no memory now.
+enum NoMemory {
+    /// The connection has as much as it may have.
+    OfConnection,
+    /// The poller has none at the moment.
+    OfPoller,
+    Never,
+}
+
+impl<T: Transport> State<T> {
+    /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
+    /// ends if it gets none.
+    pub(super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
+        let incoming = &self.transfers.incoming[key.index()];
+        let (len, form) = (incoming.len, incoming.form);
+        let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;
+        let waits_behind = !is_short && self.transfers.waiting.has_class_of(len);
+        let memory = match waits_behind {
+            true => Err(NoMemory::OfPoller),
+            false => self.memory_for(key),
+        };
+        let reason = match memory {
+            Ok(memory) => {
+                self.place(key, memory);
+                return None;
+            }
+            Err(_) if is_short => {
+                self.charge_incoming(key);
+                let incoming = &mut self.transfers.incoming[key.index()];
+                incoming.is_accepted = true;
+                incoming.place = Place::Heap(Vec::with_capacity(len as usize));
+                return None;
+            }
+            Err(reason) => reason,
+        };
+        let waits = self.transport.limits().waits_for_memory;
+        if !waits || matches!(reason, NoMemory::Never) {
+            self.counters.transfers.refused.add(1);
+            return Some(self.no_memory(key));
+        }
+        self.counters.transfers.waited.add(1);
+        self.transfers.waiting.push(key, len);
+        if let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose {
+            let end = self.clock.now() + LONGEST_WAIT;
+            let timer = self.timers.insert(end, TimerTarget::Incoming(key));
+            self.transfers.incoming[key.index()].timer = Some(timer);
+        }
+        None
+    }
+
+    fn memory_for(&mut self, key: IncomingKey) -> Result<T::Memory, NoMemory> {
+        let incoming = &self.transfers.incoming[key.index()];
+        let len = incoming.len;
+        let link = &self.links[incoming.link.index()].transfers;
+        let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
+        let cap = self.transport.limits().connection_memory;
+        // A single message has room whatever the cap.
+        if used > 0 && used + u64::from(len) > cap {
+            return Err(NoMemory::OfConnection);
+        }
+        let id = self.links[incoming.link.index()].id;
+        match self.transport.allocate_for(id, len as usize) {
+            Ok(memory) => Ok(memory),
+            Err(AllocateError::TooLong { .. }) => Err(NoMemory::Never),
+            Err(_) => Err(NoMemory::OfPoller),
+        }
+    }
+
+    fn charge_incoming(&mut self, key: IncomingKey) {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        incoming.charged = incoming.len.into();
+        self.links[incoming.link.index()].transfers.receiving += incoming.charged;
+        self.transfers.receiving += incoming.charged;
+    }
+
+    /// Records that the memory of a message is no longer being received into.
+    pub(super) fn discharge(&mut self, key: IncomingKey) {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        let charged = std::mem::take(&mut incoming.charged);
+        self.transfers.receiving -= charged;
+        if let Some(link) = self.links.get_mut(incoming.link.index()) {
+            link.transfers.receiving -= charged;
+        }
+    }
+
+    /// Lets a message arrive in `memory`.
+    fn place(&mut self, key: IncomingKey, mut memory: T::Memory) {
+        self.charge_incoming(key);
+        let incoming = &mut self.transfers.incoming[key.index()];
+        incoming.is_accepted = true;
+        if incoming.form == FRAGMENT {
+            if let Place::Waiting(bytes) = &incoming.place
+                && !bytes.is_empty()
+            {
+                memory.write(0, bytes);
+            }
+            incoming.place = Place::Memory(memory);
+            if incoming.len > FREE_FRAGMENTS {
+                incoming.owed.is_accepted = true;
+                self.owe_entry(key);
+            }
+            return;
+        }
+        let id = self.links[incoming.link.index()].id;
+        match self.transport.begin_fetch(id, memory) {
+            Ok(fetch) => {
+                incoming.place = Place::Fetch(fetch);
+                self.transfers.fetches.insert(fetch, key);
+                self.fetch_announced(key, fetch);
+            }
+            // The connection has ended, and the next event reports it.
+            Err(_) => {
+                incoming.place = Place::Nowhere;
+                self.discharge(key);
+            }
+        }
+    }
+
+    /// Gives memory to the messages that wait, if there is some.
+    fn place_waiting(&mut self) {
+        let classes: Vec<u32> = self.transfers.waiting.classes.keys().copied().collect();
+        for class in classes {
+            // Others of the same length pass a message whose own connection has too much.
+            let mut full: Vec<LinkKey> = Vec::new();
+            for key in self.transfers.waiting.of_class(class) {
+                let link = self.transfers.incoming[key.index()].link;
+                if full.contains(&link) {
+                    continue;
+                }
+                match self.memory_for(key) {
+                    Ok(memory) => {
+                        self.transfers.waiting.remove(key, class);
+                        if let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose {
+                            self.cancel_incoming_timer(key);
+                        }
+                        self.place(key, memory);
+                    }
+                    Err(NoMemory::OfConnection) => full.push(link),
+                    Err(NoMemory::OfPoller | NoMemory::Never) => break,
+                }
+            }
+        }
+    }
+
+    pub(super) fn cancel_incoming_timer(&mut self, key: IncomingKey) {
+        if let Some(timer) = self.transfers.incoming[key.index()].timer.take() {
+            self.timers.cancel(timer);
+        }
+    }
+
+    /// Builds the status of a call whose message gets no memory.
+    #[cold]
+    pub(super) fn no_memory(&self, key: IncomingKey) -> Status {
+        let incoming = &self.transfers.incoming[key.index()];
+        let link = &self.links[incoming.link.index()].transfers;
+        let own = link.receiving;
+        let kept = link.account.as_ref().map_or(0, |account| account.held());
+        let all = self.transfers.receiving + self.transfers.memory.held();
+        let others = all.saturating_sub(own + kept);
+        let limits = self.transport.limits();
+        Status::resource_exhausted(format!(
+            "the receiver has no memory for a message of {} bytes: {own} bytes are used by messages that \
+             arrive on this connection, {kept} by fields of its messages that the application keeps, and \
+             {others} by other connections. The limits are {} bytes for a connection and {} for the \
+             process: raise `message_memory` there",
+            incoming.len, limits.connection_memory, limits.message_memory
+        ))
+    }
+
+    /// Returns the account of the bytes that the application keeps of a link's messages.
+    pub(super) fn account_of(&mut self, link: LinkKey) -> std::sync::Arc<Account> {
+        let memory = &self.transfers.memory;
+        let account = &mut self.links[link.index()].transfers.account;
+        let account = account.get_or_insert_with(|| Account::new(std::sync::Arc::clone(memory)));
+        std::sync::Arc::clone(account)
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Gives memory to the messages that wait, if there is some.
+    pub(super) fn admit_waiting(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.place_waiting();
+    }
+}
+
+impl WaitingMessages {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn push(&mut self, key: IncomingKey, len: u32) {
+        self.classes
+            .entry(class_of(len))
+            .or_default()
+            .push_back(key);
+        self.len += 1;
+    }
+
+    fn has_class_of(&self, len: u32) -> bool {
+        self.classes.contains_key(&class_of(len))
+    }
+
+    fn of_class(&self, class: u32) -> Vec<IncomingKey> {
+        let keys = self.classes.get(&class);
+        keys.map_or_else(Vec::new, |keys| keys.iter().copied().collect())
+    }
+
+    /// Removes a message of this length, which no longer waits.
+    pub(super) fn leave(&mut self, key: IncomingKey, len: u32) {
+        self.remove(key, class_of(len));
+    }
+
+    fn remove(&mut self, key: IncomingKey, class: u32) {
+        if let Some(keys) = self.classes.get_mut(&class)
+            && let Some(index) = keys.iter().position(|other| *other == key)
+        {
+            keys.remove(index);
+            self.len -= 1;
+            if keys.is_empty() {
+                self.classes.remove(&class);
+            }
+        }
+    }
+}
+
+/// Returns the class of a length: messages of one class have at most twice each other's length.
+fn class_of(len: u32) -> u32 {
+    len.ilog2()
+}

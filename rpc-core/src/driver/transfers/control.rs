@@ -1,0 +1,82 @@
+//! What the sender of a long message is told, in entries of control frames.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use super::super::State;
+use super::incoming::{Incoming, Place};
+use super::{IncomingKey, LinkTransfers, Transfers};
+use crate::protocol::frame::{ControlEntry, ControlRequest};
+use crate::transport::Transport;
+
+impl<T: Transport> State<T> {
+    /// Queues a message about which the sender is to be told.
+    pub(super) fn owe_entry(&mut self, key: IncomingKey) {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        let link = incoming.link;
+        if !mem::replace(&mut incoming.is_owing, true) {
+            self.links[link.index()].transfers.owed.push_back(key);
+        }
+        self.owe(link);
+    }
+
+    /// Forgets a message of which nothing follows in either direction.
+    pub(super) fn forget_if_done(&mut self, key: IncomingKey) {
+        let Some(incoming) = self.transfers.incoming.get(key.index()) else {
+            return;
+        };
+        if incoming.is_done() {
+            let link = &mut self.links[incoming.link.index()].transfers;
+            link.incoming.remove(&incoming.id);
+            self.transfers.incoming.remove(key.index());
+        }
+    }
+}
+
+impl<M> Incoming<M> {
+    /// Returns true if nothing follows in either direction.
+    fn is_done(&self) -> bool {
+        self.is_announced && matches!(self.place, Place::Nowhere) && !self.is_owing
+    }
+}
+
+impl LinkTransfers {
+    /// Makes entries for a control frame, which may be sent now.
+    pub(in super::super) fn collect_entries<M>(
+        &mut self,
+        transfers: &mut Transfers<M>,
+        entries: &mut VecDeque<ControlEntry>,
+    ) {
+        for key in self.owed.drain(..) {
+            let incoming = &mut transfers.incoming[key.index()];
+            incoming.is_owing = false;
+            let owed = mem::take(&mut incoming.owed);
+            let mut push = |request| {
+                entries.push_back(ControlEntry::of_transfer(incoming.id, request));
+            };
+            if owed.is_accepted {
+                push(ControlRequest::Accepted);
+            }
+            if owed.is_stopped {
+                // It releases all segments.
+                push(ControlRequest::Stopped);
+            } else if owed.fetched > 0 {
+                push(ControlRequest::Fetched(owed.fetched));
+            }
+            if incoming.is_done() {
+                self.incoming.remove(&incoming.id);
+                transfers.incoming.remove(key.index());
+            }
+        }
+    }
+
+    /// Returns true if entries wait for a control frame.
+    pub(in super::super) fn owes_entries(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Returns the number of messages about which entries wait.
+    pub(in super::super) fn entries_owed(&self) -> usize {
+        self.owed.len()
+    }
+}

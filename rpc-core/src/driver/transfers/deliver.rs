@@ -1,0 +1,224 @@
+//! Complete messages: where they go.
+
+use bytes::Bytes;
+
+use super::super::call_table::{LongResponse, Response, ResponseFrame, WakeTarget};
+use super::super::incoming::RequestParts;
+use super::super::link::LinkKey;
+use super::super::responses::Started;
+use super::super::tasks::IncomingCall;
+use super::super::{Driver, State};
+use super::IncomingKey;
+use super::incoming::{Place, Purpose};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::protocol::frame::{CallId, FrameHeader, ResponseHead};
+use crate::service::handler::{RawRequest, Served, SharedMessage};
+use crate::stats::ServedCall;
+use crate::status::Status;
+use crate::transport::{MessageMemory, Transport};
+
+/// The least length of a field that shares the memory of its message.
+const LEAST_SHARED: usize = 4096;
+
+/// A field shares the memory of its message if it is at least one part in so many of it.
+const SHARED_PART: usize = 16;
+
+/// A long message that has arrived.
+#[derive(Debug)]
+pub(in super::super) struct LongMessage {
+    /// Of its first frame.
+    pub(in super::super) header: FrameHeader,
+    pub(in super::super) metadata: Box<[u8]>,
+    pub(in super::super) message: Bytes,
+    /// Length from which fields share the message's memory.
+    pub(in super::super) share_from: usize,
+}
+
+/// What a frame or an event of a long message has ended.
+#[derive(Debug)]
+pub(in super::super) enum Completed {
+    /// A message has arrived.
+    Message {
+        link: LinkKey,
+        purpose: Purpose,
+        message: LongMessage,
+    },
+    /// The response to a call is not received.
+    Refused {
+        link: LinkKey,
+        call: CallId,
+        status: Status,
+    },
+    /// A request was not received, and its handler does not start.
+    NotStarted { call: IncomingCall, status: Status },
+}
+
+impl<T: Transport> State<T> {
+    /// Takes a message out of its memory if all of it has arrived.
+    pub(super) fn complete(&mut self, key: IncomingKey) -> Option<Completed> {
+        let incoming = self.transfers.incoming.get_mut(key.index())?;
+        let is_complete = incoming.received == incoming.len;
+        if !is_complete || matches!(incoming.place, Place::Cancelling(_) | Place::Nowhere) {
+            return None;
+        }
+        let (len, link) = (incoming.len as usize, incoming.link);
+        let message = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
+            Place::Memory(memory) => Box::new(memory).freeze(len),
+            Place::Waiting(bytes) | Place::Heap(bytes) => bytes.into(),
+            Place::Fetch(fetch) => {
+                self.transfers.fetches.remove(&fetch);
+                match self.transport.finish_fetch(fetch) {
+                    Some(memory) => Box::new(memory).freeze(len),
+                    // The connection has ended, and the next event reports it.
+                    None => {
+                        self.discharge(key);
+                        return None;
+                    }
+                }
+            }
+            Place::Cancelling(_) | Place::Nowhere => return None,
+        };
+        self.discharge(key);
+        self.cancel_incoming_timer(key);
+        let share_from = self.share_from(link, len);
+        let message = self.account_of(link).hold(message);
+        let incoming = &mut self.transfers.incoming[key.index()];
+        let purpose = std::mem::replace(&mut incoming.purpose, Purpose::Nobody);
+        let completed = Completed::Message {
+            link,
+            purpose,
+            message: LongMessage {
+                header: incoming.header,
+                metadata: std::mem::take(&mut incoming.metadata),
+                message,
+                share_from,
+            },
+        };
+        self.forget_if_done(key);
+        Some(completed)
+    }
+
+    /// Returns the length from which the fields of a message share its memory. Shorter fields are
+    /// copied, so that none keeps a much longer message; and all of them while the application keeps
+    /// much already.
+    fn share_from(&self, link: LinkKey, len: usize) -> usize {
+        let limits = self.transport.limits();
+        let account = self.links[link.index()].transfers.account.as_ref();
+        let of_link = account.map_or(0, |account| account.held());
+        let is_short = self.transfers.memory.held() > limits.message_memory / 2
+            || of_link > limits.connection_memory / 2;
+        match is_short {
+            true => usize::MAX,
+            false => LEAST_SHARED.max(len / SHARED_PART),
+        }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Passes on what a frame or event has ended. Nothing is borrowed.
+    pub(in super::super) fn conclude(&self, completed: Option<Completed>) {
+        match completed {
+            None => {}
+            Some(Completed::Message {
+                link,
+                purpose,
+                message,
+            }) => match purpose {
+                Purpose::Request(served) => self.serve_long(link, served, message),
+                Purpose::Response(call) => self.end_long_call(link, call, Ok(message)),
+                Purpose::Stream(_) | Purpose::Nobody => {}
+            },
+            Some(Completed::Refused { link, call, status }) => {
+                let error = CallError::new(Cause::NotReceived(status), Execution::Answered);
+                self.end_long_call(link, call, Err(error));
+            }
+            Some(Completed::NotStarted { call, status }) => {
+                self.respond_failure(&call, status, Started::NOT);
+            }
+        }
+    }
+
+    /// Ends a call of this side whose long response has arrived or failed, and wakes who waits for it.
+    fn end_long_call(&self, link: LinkKey, call: CallId, outcome: Result<LongMessage, CallError>) {
+        let response = outcome.map(|long| Response {
+            head: ResponseHead::of(&long.header),
+            frame: ResponseFrame::Long(Box::new(LongResponse {
+                metadata: long.metadata,
+                message: long.message,
+                share_from: long.share_from,
+            })),
+        });
+        let mut state = self.state.borrow_mut();
+        let Some(entry) = state.links.get_mut(link.index()) else {
+            return;
+        };
+        let (waiting, timer) = entry.calls.end_long(call, response);
+        if let Some(timer) = timer {
+            state.timers.cancel(timer);
+        }
+        match waiting {
+            WakeTarget::BlockOn => self.block_on_waker.wake(),
+            WakeTarget::Permit(permit) => state.settled.push(permit),
+            WakeTarget::None | WakeTarget::Stream(_) => {}
+            WakeTarget::Task(waker) => {
+                drop(state);
+                waker.wake();
+            }
+        }
+    }
+
+    /// Serves a long request that has arrived in full, or rejects it.
+    #[cold]
+    fn serve_long(&self, link: LinkKey, served: ServedCall, message: LongMessage) {
+        let header = &message.header;
+        let RequestParts {
+            deadline,
+            is_expired,
+            handler,
+            may_start,
+        } = self.request_parts(header);
+        let call = IncomingCall {
+            link,
+            call: header.call,
+            served,
+            stream: None,
+        };
+        let Some(handler) = handler.filter(|_| may_start) else {
+            let status = self.rejection(header, is_expired);
+            return self.respond_failure(&call, status, Started::NOT);
+        };
+        let shared = SharedMessage::new(&message.message, message.share_from);
+        let request = RawRequest {
+            metadata: &message.metadata,
+            message: &message.message,
+            shared: Some(&shared),
+            deadline,
+            stream: None,
+        };
+        let (key, waker) = self.lend_task();
+        let mut frame = self.inline_frame.take();
+        let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
+            handler.serve(request, cx, out)
+        });
+        let copied = shared.copied_len() as u64;
+        self.counters.transfers.bytes_copied_in.add(copied);
+        // The handler has its own slices of it.
+        drop(message.message);
+        match outcome {
+            Served::Undecodable(status) => {
+                self.lent_task.set(Some((key, waker)));
+                self.respond_failure(&call, status, Started::NOT);
+            }
+            Served::Encoded(_) => {
+                self.lent_task.set(Some((key, waker)));
+                self.counters.started(served.method);
+                self.respond(&call, &*handler, outcome, frame.bytes_mut());
+            }
+            outcome => {
+                self.counters.started(served.method);
+                self.after_first_poll(&call, &*handler, outcome, deadline, (key, waker));
+            }
+        }
+        self.inline_frame.put_back(frame);
+    }
+}

@@ -1,0 +1,54 @@
+//! The end of a connection: its long messages give back all that they have.
+
+use super::super::State;
+use super::super::link::LinkKey;
+use super::incoming::{Place, Purpose};
+use super::{IncomingKey, TransferKey};
+use crate::transport::Transport;
+
+impl<T: Transport> State<T> {
+    /// Ends the long messages of a connection that the transport has closed. Their calls end by
+    /// themselves, apart from requests that had not arrived in full.
+    #[cold]
+    pub(in super::super) fn end_transfers(&mut self, link: LinkKey) {
+        let entry = &mut self.links[link.index()].transfers;
+        let outgoing = std::mem::take(&mut entry.outgoing);
+        let queued = std::mem::take(&mut entry.to_send).len();
+        let incoming = std::mem::take(&mut entry.incoming);
+        entry.owed.clear();
+        entry.ended.clear();
+        if std::mem::take(&mut entry.is_queued) {
+            self.transfers.to_send.retain(|other| *other != link);
+        }
+        self.transfers.pieces_waiting -= queued;
+        for TransferKey(index) in outgoing {
+            let outgoing = self.transfers.outgoing.remove(index as usize);
+            if let Some(timer) = outgoing.timer {
+                self.timers.cancel(timer);
+            }
+            for (exposed, _) in outgoing.exposed {
+                self.transport.conceal(exposed);
+            }
+            self.transfers.discard(outgoing.message);
+        }
+        for (_, key) in incoming {
+            self.end_incoming(key);
+        }
+    }
+
+    fn end_incoming(&mut self, key: IncomingKey) {
+        self.cancel_incoming_timer(key);
+        self.discharge(key);
+        let incoming = self.transfers.incoming.remove(key.index());
+        match incoming.place {
+            Place::Waiting(_) => self.transfers.waiting.leave(key, incoming.len),
+            Place::Fetch(fetch) | Place::Cancelling(fetch) => {
+                self.transfers.fetches.remove(&fetch);
+            }
+            Place::Memory(_) | Place::Heap(_) | Place::Nowhere => {}
+        }
+        if let Purpose::Request(served) = incoming.purpose {
+            self.counters.dropped(served.method);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The receiver's part of a long message: its segments are read.
+
+use super::super::{Driver, State};
+use super::IncomingKey;
+use super::incoming::Place;
+use crate::transport::{ConnectionId, FetchKey, Transport};
+
+impl<T: Transport> State<T> {
+    /// Begins to fetch the segments that have been announced.
+    pub(super) fn fetch_announced(&mut self, key: IncomingKey, fetch: FetchKey) {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        for segment in incoming.segments.drain(..) {
+            // The lengths add up to no more than the message's.
+            self.transport
+                .fetch(fetch, segment, incoming.fetching as usize);
+            incoming.fetching += segment.len;
+            self.counters.transfers.reads.add(1);
+        }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Handles the arrival of a segment.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn fetched(&self, _: ConnectionId, fetch: FetchKey, len: u32) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        // A fetch that was cancelled may report segments that had arrived before.
+        let Some(&key) = state.transfers.fetches.get(&fetch) else {
+            return;
+        };
+        let incoming = &mut state.transfers.incoming[key.index()];
+        if !matches!(incoming.place, Place::Fetch(_)) {
+            return;
+        }
+        incoming.received += len;
+        incoming.unfetched = incoming.unfetched.saturating_sub(1);
+        incoming.owed.fetched += 1;
+        let counters = &state.counters.transfers;
+        counters.bytes_received.add(len.into());
+        counters.bytes_fetched.add(len.into());
+        state.owe_entry(key);
+        let completed = state.complete(key);
+        drop(borrowed);
+        self.conclude(completed);
+    }
+
+    /// Handles the end of a fetch that was cancelled.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn fetch_cancelled(&self, _: ConnectionId, fetch: FetchKey) {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(key) = state.transfers.fetches.remove(&fetch) {
+            state.nothing_is_read(key);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The receiver's part of a long message: its frames arrive.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::super::call_table::LongOutcome;
+use super::super::link::LinkKey;
+use super::super::link_streams::StreamKey;
+use super::super::responses::Started;
+use super::super::tasks::IncomingCall;
+use super::super::timers::TimerKey;
+use super::super::{Driver, State, TimerTarget};
+use super::IncomingKey;
+use super::deliver::Completed;
+use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
+use crate::protocol::frame::{
+    ABANDONED, CallId, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS,
+    Segments, TransferId,
+};
+use crate::stats::ServedCall;
+use crate::status::Status;
+use crate::transport::{FetchKey, LongMessages, MessageMemory, RemoteSegment, Transport};
+
+/// What a long message is for.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Purpose {
+    /// The request of a unary call, to this server.
+    Request(ServedCall),
+    /// The response to a unary call of this side.
+    Response(CallId),
+    /// A message of a stream.
+    Stream(StreamKey),
+    /// Nobody wants it any more.
+    Nobody,
+}
+
+/// A long message that this side receives.
+#[derive(Debug)]
+pub(super) struct Incoming<M> {
+    pub(super) link: LinkKey,
+    pub(super) id: TransferId,
+    pub(super) purpose: Purpose,
+    /// Of the first frame.
+    pub(super) header: FrameHeader,
+    pub(super) metadata: Box<[u8]>,
+    pub(super) len: u32,
+    /// [`FRAGMENT`] or [`SEGMENTS`].
+    pub(super) form: u16,
+    /// Bytes of which the sender has sent or described.
+    pub(super) announced: u32,
+    /// The sender sends no more: everything was announced, or it has given up.
+    pub(super) is_announced: bool,
+    pub(super) place: Place<M>,
+    /// Segments that arrived before there was memory.
+    pub(super) segments: VecDeque<RemoteSegment>,
+    /// Segments that were announced and are not fetched.
+    pub(super) unfetched: usize,
+    /// Bytes of segments whose fetch has begun.
+    pub(super) fetching: u32,
+    /// Bytes that have arrived.
+    pub(super) received: u32,
+    /// Bytes counted in the link's and the poller's `receiving`.
+    pub(super) charged: u64,
+    /// It has had memory for all of it.
+    pub(super) is_accepted: bool,
+    pub(super) owed: Owed,
+    /// In its link's `owed`.
+    pub(super) is_owing: bool,
+    pub(super) timer: Option<TimerKey>,
+}
+
+/// Where the bytes of a long message are.
+#[derive(Debug)]
+pub(super) enum Place<M> {
+    /// It waits for memory. The fragments that have arrived are here.
+    Waiting(Vec<u8>),
+    /// Fragments are copied here.
+    Memory(M),
+    /// Fragments of a message that is not much longer than a slot, for which no registered memory was
+    /// free.
+    Heap(Vec<u8>),
+    /// Segments are fetched.
+    Fetch(FetchKey),
+    /// The device may still write the memory of a message that nobody wants.
+    Cancelling(FetchKey),
+    /// The message was delivered, or dropped.
+    Nowhere,
+}
+
+/// What the sender is to be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owed {
+    pub(super) fetched: u32,
+    pub(super) is_accepted: bool,
+    pub(super) is_stopped: bool,
+}
+
+impl<T: Transport> Driver<T> {
+    /// Handles a frame of a long message, whose header has been checked and accounted.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn receive_long(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        buf: T::RecvBuf,
+    ) {
+        let frame = buf.as_ref();
+        let (metadata, body) = frame[HEADER_LEN..].split_at(header.metadata_len.into());
+        let handled = match header.kind {
+            FrameKind::Continuation => {
+                let mut state = self.state.borrow_mut();
+                state.receive_continuation(link, header, body)
+            }
+            FrameKind::LongRequest if !header.flags.contains(Flags::STREAM) => {
+                self.receive_long_request(link, header, metadata, body)
+            }
+            FrameKind::LongResponse if !header.flags.contains(Flags::STREAM) => {
+                self.receive_long_response(link, header, metadata, body)
+            }
+            _ => Err(ProtocolError::UnknownCall { call: header.call }),
+        };
+        let is_response = header.kind == FrameKind::LongResponse;
+        let mut state = self.state.borrow_mut();
+        let completed = match handled {
+            Ok(completed) => completed,
+            Err(error) => return state.close_for_violation(link, buf, error),
+        };
+        if is_response {
+            // The receive that the request has promised.
+            state.release_response(buf);
+        } else {
+            state.release_received(link, buf);
+        }
+        // The rest of a message of the server needs receives.
+        if state.links[link.index()].connection.wants_window() {
+            state.has_window_for_streams(link);
+            state.owe(link);
+        }
+        drop(state);
+        self.conclude(completed);
+    }
+
+    fn receive_long_request(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        metadata: &[u8],
+        body: &[u8],
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let body = LongBody::parse(header.kind, body)?;
+        let served = self.counters.received(header.selector, || self.clock.now());
+        let parts = self.request_parts(header);
+        let mut state = self.state.borrow_mut();
+        let limit = state.transport.limits().max_message_len;
+        let refusal = if parts.is_expired || parts.handler.is_none() {
+            drop(state);
+            let status = self.rejection(header, parts.is_expired);
+            state = self.state.borrow_mut();
+            Some(status)
+        } else if body.len as usize > limit {
+            Some(too_long(body.len, limit))
+        } else {
+            None
+        };
+        let purpose = match refusal {
+            None => Purpose::Request(served),
+            Some(_) => Purpose::Nobody,
+        };
+        let begun = state.begin_incoming(link, header, metadata, &body, purpose, parts.deadline);
+        let key = match begun {
+            Ok(key) => key,
+            Err(error) => {
+                // Once it has begun, the end of the connection counts it.
+                self.counters.dropped(served.method);
+                return Err(error);
+            }
+        };
+        let refusal = refusal.or_else(|| state.admit_incoming(key));
+        if refusal.is_some() {
+            state.stop_incoming(key);
+        }
+        state.take_piece(key, body.form, body.piece)?;
+        let Some(status) = refusal else {
+            return Ok(state.complete(key));
+        };
+        drop(state);
+        let call = IncomingCall {
+            link,
+            call: header.call,
+            served,
+            stream: None,
+        };
+        self.respond_failure(&call, status, Started::NOT);
+        Ok(None)
+    }
+
+    fn receive_long_response(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        metadata: &[u8],
+        body: &[u8],
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let body = LongBody::parse(header.kind, body)?;
+        let state = &mut *self.state.borrow_mut();
+        let call = header.call;
+        let outcome = state.links[link.index()].calls.begin_long(call);
+        let purpose = match outcome {
+            LongOutcome::Wanted => Purpose::Response(call),
+            LongOutcome::Abandoned => Purpose::Nobody,
+            LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
+        };
+        let key = state.begin_incoming(link, header, metadata, &body, purpose, None)?;
+        let limit = state.transport.limits().max_message_len;
+        let refusal = if outcome == LongOutcome::Abandoned {
+            state.stop_incoming(key);
+            None
+        } else if body.len as usize > limit {
+            Some(too_long(body.len, limit))
+        } else {
+            state.admit_incoming(key)
+        };
+        if refusal.is_some() {
+            state.stop_incoming(key);
+        }
+        state.take_piece(key, body.form, body.piece)?;
+        match refusal {
+            Some(status) => Ok(Some(Completed::Refused { link, call, status })),
+            None => Ok(state.complete(key)),
+        }
+    }
+}
+
+/// Builds the status of a message that is longer than this side receives.
+pub(super) fn too_long(len: u32, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
+         `max_message_len` there"
+    ))
+}
+
+impl<T: Transport> State<T> {
+    /// Adds a long message whose first frame has arrived.
+    pub(in super::super) fn begin_incoming(
+        &mut self,
+        link_key: LinkKey,
+        header: &FrameHeader,
+        metadata: &[u8],
+        body: &LongBody<'_>,
+        purpose: Purpose,
+        deadline: Option<Instant>,
+    ) -> Result<IncomingKey, ProtocolError> {
+        let link = &mut self.links[link_key.index()];
+        let transfer = body.transfer;
+        if link.transfers.incoming.contains_key(&transfer) {
+            return Err(ProtocolError::DuplicateTransfer { transfer });
+        }
+        if link.transfers.incoming.len() >= MAX_TRANSFERS {
+            let limit = MAX_TRANSFERS as u32;
+            return Err(ProtocolError::TooManyTransfers { limit });
+        }
+        let reads = self.transport.long_messages(link.id) == LongMessages::Read;
+        if body.form == SEGMENTS && !reads {
+            let len = body.len;
+            return Err(ProtocolError::WrongPiece { transfer, len });
+        }
+        let index = self.transfers.incoming.insert(Incoming {
+            link: link_key,
+            id: transfer,
+            purpose,
+            header: *header,
+            metadata: metadata.into(),
+            len: body.len,
+            form: body.form,
+            announced: 0,
+            is_announced: false,
+            place: Place::Waiting(Vec::new()),
+            segments: VecDeque::new(),
+            unfetched: 0,
+            fetching: 0,
+            received: 0,
+            charged: 0,
+            is_accepted: false,
+            owed: Owed::default(),
+            is_owing: false,
+            timer: None,
+        });
+        let key = IncomingKey(index as u32);
+        link.transfers.incoming.insert(transfer, key);
+        link.connection.begin_receiving();
+        if let Some(deadline) = deadline {
+            let timer = self.timers.insert(deadline, TimerTarget::Incoming(key));
+            self.transfers.incoming[index].timer = Some(timer);
+        }
+        self.counters.transfers.received.add(1);
+        Ok(key)
+    }
+
+    fn receive_continuation(
+        &mut self,
+        link: LinkKey,
+        header: &FrameHeader,
+        body: &[u8],
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let transfer = TransferId(header.call.0);
+        let known = &self.links[link.index()].transfers.incoming;
+        let Some(&key) = known.get(&transfer) else {
+            return Err(ProtocolError::UnknownTransfer { transfer });
+        };
+        if self.transfers.incoming[key.index()].is_announced {
+            return Err(ProtocolError::UnknownTransfer { transfer });
+        }
+        if header.selector == ABANDONED {
+            return self.receive_abandoned(key, body);
+        }
+        if body.is_empty() {
+            let len = self.transfers.incoming[key.index()].len;
+            return Err(ProtocolError::WrongPiece { transfer, len });
+        }
+        self.take_piece(key, header.selector, body)?;
+        Ok(self.complete(key))
+    }
+
+    /// Checks the next piece of a message, and takes its bytes or segments.
+    fn take_piece(
+        &mut self,
+        key: IncomingKey,
+        form: u16,
+        piece: &[u8],
+    ) -> Result<(), ProtocolError> {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        let (transfer, len) = (incoming.id, incoming.len);
+        let wrong = ProtocolError::WrongPiece { transfer, len };
+        let is_whole = form == FRAGMENT || piece.len().is_multiple_of(RemoteSegment::ENCODED_LEN);
+        if form != incoming.form || !is_whole {
+            return Err(wrong);
+        }
+        let announced = match form {
+            FRAGMENT => piece.len() as u64,
+            _ => Segments::of(piece)
+                .map(|segment| u64::from(segment.len))
+                .sum(),
+        };
+        let total = u64::from(incoming.announced) + announced;
+        if total > len.into()
+            || (form == SEGMENTS && Segments::of(piece).any(|segment| segment.len == 0))
+        {
+            return Err(wrong);
+        }
+        incoming.announced = total as u32;
+        let is_announced = total == len.into();
+        if is_announced {
+            incoming.is_announced = true;
+            if form == FRAGMENT {
+                // The sender has nothing left that it could stop.
+                incoming.owed.is_stopped = false;
+            }
+            self.links[incoming.link.index()].connection.end_receiving();
+        }
+        match form {
+            FRAGMENT => self.take_fragment(key, piece)?,
+            _ => self.take_segments(key, piece)?,
+        }
+        self.forget_if_done(key);
+        Ok(())
+    }
+
+    fn take_fragment(&mut self, key: IncomingKey, piece: &[u8]) -> Result<(), ProtocolError> {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        let at = incoming.received as usize;
+        match &mut incoming.place {
+            Place::Memory(memory) => memory.write(at, piece),
+            Place::Waiting(bytes) | Place::Heap(bytes) => bytes.extend_from_slice(piece),
+            Place::Fetch(_) | Place::Cancelling(_) | Place::Nowhere => {}
+        }
+        incoming.received += piece.len() as u32;
+        if !incoming.is_accepted && incoming.announced > FREE_FRAGMENTS {
+            let (transfer, sent) = (incoming.id, incoming.announced);
+            return Err(ProtocolError::NotAccepted { transfer, sent });
+        }
+        if !matches!(incoming.place, Place::Nowhere) {
+            let counters = &self.counters.transfers;
+            counters.bytes_received.add(piece.len() as u64);
+            counters.bytes_in_fragments.add(piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn take_segments(&mut self, key: IncomingKey, piece: &[u8]) -> Result<(), ProtocolError> {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        for segment in Segments::of(piece) {
+            incoming.unfetched += 1;
+            if incoming.unfetched > MAX_SEGMENTS {
+                let (transfer, len) = (incoming.id, incoming.len);
+                return Err(ProtocolError::WrongPiece { transfer, len });
+            }
+            incoming.segments.push_back(segment);
+        }
+        match incoming.place {
+            Place::Fetch(fetch) => self.fetch_announced(key, fetch),
+            Place::Waiting(_) => {}
+            _ => self.transfers.incoming[key.index()].segments.clear(),
+        }
+        Ok(())
+    }
+}

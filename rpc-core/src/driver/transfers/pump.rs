@@ -1,0 +1,271 @@
+//! The sender's part of a long message: the pieces after the first.
+//!
+//! In each turn, every message sends at most one piece, and the links take turns. A piece takes a
+//! credit of the connection; half of the credits are left for calls and streams.
+
+use std::mem;
+
+use super::super::link::LinkKey;
+use super::super::{Driver, State};
+use super::TransferKey;
+use super::outgoing::{FIRST_SEGMENTS, Outgoing};
+use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
+use crate::protocol::frame::{ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS};
+use crate::transport::{ExposeError, RemoteSegment, Transport};
+
+/// Pieces of all messages that a turn sends.
+const PIECES_PER_TURN: usize = 16;
+
+/// Fragments that make up a piece at most.
+const FRAGMENTS_PER_PIECE: usize = 16;
+
+/// The result of an attempt to send a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    /// There are others.
+    More,
+    /// The receiver has to fetch or accept something first, or nothing is left.
+    NoMore,
+    /// There is no credit, no slot or no memory at the moment.
+    NotNow,
+}
+
+impl<T: Transport> Driver<T> {
+    /// Sends a piece of each long message that has one to send, and gives memory to those that wait
+    /// for it.
+    #[cold]
+    #[inline(never)]
+    pub(in super::super) fn advance_transfers(&self) {
+        let mut state = self.state.borrow_mut();
+        state.send_pieces();
+        let waits = state.transfers.waiting.len() != 0;
+        drop(state);
+        if waits {
+            self.admit_waiting();
+        }
+        self.drop_spent();
+    }
+
+    /// Drops the parts of messages that have been sent, while nothing is borrowed.
+    pub(in super::super) fn drop_spent(&self) {
+        let mut spent = mem::take(&mut self.state.borrow_mut().transfers.spent);
+        spent.clear();
+        let mut state = self.state.borrow_mut();
+        if state.transfers.spent.is_empty() {
+            state.transfers.spent = spent;
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Queues a message of which a piece may be sent.
+    pub(super) fn queue_piece(&mut self, key: TransferKey) {
+        let outgoing = &mut self.transfers.outgoing[key.index()];
+        if mem::replace(&mut outgoing.is_queued, true) {
+            return;
+        }
+        let link_key = outgoing.link;
+        let link = &mut self.links[link_key.index()].transfers;
+        link.to_send.push_back(key);
+        self.transfers.pieces_waiting += 1;
+        if !mem::replace(&mut link.is_queued, true) {
+            self.transfers.to_send.push_back(link_key);
+        }
+    }
+
+    fn send_pieces(&mut self) {
+        // Each link is passed once in a round, and each message sends once.
+        let mut left = self.transfers.pieces_waiting.min(PIECES_PER_TURN);
+        let mut resting = Vec::new();
+        while left > 0 {
+            let Some(key) = self.transfers.to_send.pop_front() else {
+                break;
+            };
+            left -= 1;
+            let link = &mut self.links[key.index()].transfers;
+            let Some(transfer) = link.to_send.pop_front() else {
+                link.is_queued = false;
+                continue;
+            };
+            match self.send_piece(key, transfer) {
+                Sent::More => {
+                    self.links[key.index()]
+                        .transfers
+                        .to_send
+                        .push_back(transfer);
+                    self.transfers.to_send.push_back(key);
+                }
+                Sent::NotNow => {
+                    self.links[key.index()]
+                        .transfers
+                        .to_send
+                        .push_front(transfer);
+                    resting.push(key);
+                }
+                Sent::NoMore => {
+                    if let Some(outgoing) = self.transfers.outgoing.get_mut(transfer.index()) {
+                        outgoing.is_queued = false;
+                    }
+                    self.transfers.pieces_waiting -= 1;
+                    let link = &mut self.links[key.index()].transfers;
+                    if link.to_send.is_empty() {
+                        link.is_queued = false;
+                    } else {
+                        self.transfers.to_send.push_back(key);
+                    }
+                    self.end_if_done(transfer);
+                }
+            }
+        }
+        self.transfers.to_send.extend(resting);
+    }
+
+    fn send_piece(&mut self, link: LinkKey, transfer: TransferKey) -> Sent {
+        let outgoing = &self.transfers.outgoing[transfer.index()];
+        if self.links[link.index()].ended.is_some() || outgoing.has_ended {
+            return Sent::NoMore;
+        }
+        if outgoing.is_abandoned {
+            return self.send_abandoned(link, transfer);
+        }
+        match outgoing.form {
+            FRAGMENT => self.send_fragments(link, transfer),
+            _ => self.send_segments(link, transfer),
+        }
+    }
+
+    /// Returns the number of credits that long messages of a link may take in this turn.
+    fn credits_for_pieces(&mut self, key: LinkKey) -> usize {
+        let link = &mut self.links[key.index()];
+        let available = link.connection.messages_allowed() as usize;
+        if available != 1 {
+            return available.div_ceil(2);
+        }
+        let others_wait = !link.waiters.has_no_waiters() || !link.streams.stalled.is_empty();
+        // The last credit goes to them and to long messages in turn.
+        let takes = !others_wait || !link.transfers.took_last_credit;
+        link.transfers.took_last_credit = takes;
+        usize::from(takes)
+    }
+
+    fn send_segments(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
+        let outgoing = &self.transfers.outgoing[transfer.index()];
+        let most = match outgoing.is_accepted {
+            true => MAX_SEGMENTS,
+            false => FIRST_SEGMENTS,
+        };
+        if outgoing.exposed.len() >= most {
+            return Sent::NoMore;
+        }
+        if self.credits_for_pieces(key) == 0 {
+            return Sent::NotNow;
+        }
+        let id = self.links[key.index()].id;
+        let len = HEADER_LEN + RemoteSegment::ENCODED_LEN;
+        let Ok(mut buf) = self.transport.reserve(id, len) else {
+            return Sent::NotNow;
+        };
+        let mut message = mem::take(&mut self.transfers.outgoing[transfer.index()].message);
+        let exposed = self.expose(id, &mut message);
+        let outgoing = &mut self.transfers.outgoing[transfer.index()];
+        outgoing.message = message;
+        let exposed = match exposed {
+            Ok(exposed) => exposed,
+            Err(error) => {
+                self.transport.cancel(buf);
+                return match error {
+                    ExposeError::NotNow => Sent::NotNow,
+                    ExposeError::Closed => Sent::NoMore,
+                };
+            }
+        };
+        let len = exposed.segment.len;
+        outgoing.exposed.push_back((exposed.key, len));
+        buf.as_mut()[HEADER_LEN..].copy_from_slice(&exposed.segment.encode());
+        let copied = u64::from(len) * u64::from(exposed.was_copied);
+        self.send_continuation(key, transfer, SEGMENTS, buf, len, copied)
+    }
+
+    fn send_fragments(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
+        let id = self.links[key.index()].id;
+        let frame_len = self.transport.longest_frame(id);
+        let piece_len = self.transport.limits().piece_len;
+        let fragment_len = frame_len - HEADER_LEN;
+        let most = (piece_len / fragment_len).clamp(1, FRAGMENTS_PER_PIECE);
+        let most = most.min(self.credits_for_pieces(key));
+        let mut sent = Sent::NotNow;
+        for _ in 0..most {
+            let outgoing = &self.transfers.outgoing[transfer.index()];
+            let mut len = outgoing.message.len().min(fragment_len);
+            if !outgoing.is_accepted {
+                len = len.min((FREE_FRAGMENTS - outgoing.announced) as usize);
+            }
+            if len == 0 {
+                return Sent::NoMore;
+            }
+            let Ok(mut buf) = self.transport.reserve(id, HEADER_LEN + len) else {
+                return sent;
+            };
+            let mut message = mem::take(&mut self.transfers.outgoing[transfer.index()].message);
+            let out = &mut buf.as_mut()[HEADER_LEN..];
+            self.transfers.copy_out(&mut message, out);
+            self.transfers.outgoing[transfer.index()].message = message;
+            sent = self.send_continuation(key, transfer, FRAGMENT, buf, len as u32, len as u64);
+            if sent == Sent::NoMore {
+                break;
+            }
+        }
+        sent
+    }
+
+    /// Sends a continuation with the next `len` bytes of a message, for which there is a credit.
+    fn send_continuation(
+        &mut self,
+        key: LinkKey,
+        transfer: TransferKey,
+        selector: u16,
+        mut buf: T::SendBuf,
+        len: u32,
+        copied: u64,
+    ) -> Sent {
+        let link = &mut self.links[key.index()];
+        let outgoing: &mut Outgoing = &mut self.transfers.outgoing[transfer.index()];
+        let taken = link.connection.take_message();
+        debug_assert!(taken, "a piece was made without a credit");
+        let call = CallId(outgoing.id.0);
+        let header = link
+            .connection
+            .next_header(FrameKind::Continuation, call, selector);
+        header.encode(buf.as_mut());
+        // If the connection has ended, the next event reports it.
+        let _ = self.transport.send(link.id, buf);
+        self.unflushed = true;
+        outgoing.announced += len;
+        let counters = &self.counters.transfers;
+        counters.bytes_sent.add(len.into());
+        counters.bytes_copied.add(copied);
+        counters.bytes_by_reference.add(u64::from(len) - copied);
+        let has_ended = selector == ABANDONED || outgoing.message.is_empty();
+        if has_ended {
+            outgoing.has_ended = true;
+            link.connection.end_sending();
+        }
+        self.after_progress(transfer);
+        match has_ended {
+            true => Sent::NoMore,
+            false => Sent::More,
+        }
+    }
+
+    /// Tells the receiver that no more of a message follows.
+    fn send_abandoned(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
+        if self.credits_for_pieces(key) == 0 {
+            return Sent::NotNow;
+        }
+        let id = self.links[key.index()].id;
+        match self.transport.reserve(id, HEADER_LEN) {
+            Ok(buf) => self.send_continuation(key, transfer, ABANDONED, buf, 0, 0),
+            Err(_) => Sent::NotNow,
+        }
+    }
+}

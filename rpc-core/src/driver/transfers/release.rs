@@ -1,0 +1,230 @@
+//! The sender's part of a long message: what the receiver says of it, and the end.
+
+use std::time::Duration;
+
+use super::super::link::LinkKey;
+use super::super::{Driver, State, TimerTarget};
+use super::outgoing::TransferOwner;
+use super::{TransferKey, Transfers};
+use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
+use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
+use crate::transport::{CloseReason, Transport};
+
+/// Time within which a receiver has to release a segment that it has no reason to keep. Then the
+/// connection is closed, so that its memory is free.
+pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Messages of a link that were sent in full, whose numbers are remembered: more than can end while
+/// an entry of a control frame is on its way.
+const ENDED: usize = 1024;
+
+/// The peer did not release segments of a long message.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "the peer has not released {bytes} bytes of a long message for {} s (transfer {:#010x})",
+    RELEASE_TIMEOUT.as_secs(),
+    transfer.0
+)]
+pub(crate) struct NotReleased {
+    transfer: TransferId,
+    bytes: u64,
+}
+
+impl<T: Transport> State<T> {
+    /// Handles an entry of a control frame about a message that this side sends.
+    pub(in super::super) fn receive_transfer_entry(
+        &mut self,
+        link: LinkKey,
+        id: TransferId,
+        request: ControlRequest,
+    ) -> Result<(), ProtocolError> {
+        let Some(key) = self.transfers.outgoing_of(link, id) else {
+            // It had ended before the receiver knew.
+            let ended = &self.links[link.index()].transfers.ended;
+            return match request {
+                ControlRequest::Accepted | ControlRequest::Stopped if ended.contains(&id) => Ok(()),
+                _ => Err(ProtocolError::UnknownTransfer { transfer: id }),
+            };
+        };
+        let outgoing = &mut self.transfers.outgoing[key.index()];
+        let twice = ProtocolError::ReleasedTwice { transfer: id };
+        match request {
+            ControlRequest::Fetched(segments) => {
+                let segments = segments as usize;
+                if outgoing.form != SEGMENTS || segments > outgoing.exposed.len() {
+                    return Err(twice);
+                }
+                outgoing.is_accepted = true;
+                for (exposed, _) in outgoing.exposed.drain(..segments) {
+                    self.transport.conceal(exposed);
+                }
+                self.after_progress(key);
+            }
+            ControlRequest::Accepted => {
+                let len = outgoing.announced as usize + outgoing.message.len();
+                let needs = len > FREE_FRAGMENTS as usize || outgoing.is_abandoned;
+                if outgoing.form != FRAGMENT || outgoing.is_accepted || !needs {
+                    return Err(twice);
+                }
+                outgoing.is_accepted = true;
+            }
+            _ => {
+                for (exposed, _) in outgoing.exposed.drain(..) {
+                    self.transport.conceal(exposed);
+                }
+                self.counters.transfers.stopped.add(1);
+                self.abandon_transfer(key);
+            }
+        }
+        let outgoing = &self.transfers.outgoing[key.index()];
+        if !outgoing.has_ended {
+            self.queue_piece(key);
+        }
+        self.end_if_done(key);
+        Ok(())
+    }
+
+    /// Gives up a message that nobody wants any more. The receiver is told, unless it has been
+    /// announced in full.
+    pub(in super::super) fn abandon_transfer(&mut self, key: TransferKey) {
+        let outgoing = &mut self.transfers.outgoing[key.index()];
+        outgoing.is_abandoned = true;
+        let message = std::mem::take(&mut outgoing.message);
+        self.transfers.discard(message);
+        if !self.transfers.outgoing[key.index()].has_ended {
+            self.queue_piece(key);
+        }
+        self.after_progress(key);
+    }
+
+    /// Gives up the request of a call that has ended here, if it is long.
+    #[cold]
+    pub(in super::super) fn abandon_request(&mut self, link: LinkKey, call: CallId) {
+        let Some(entry) = self.links.get(link.index()) else {
+            return;
+        };
+        let outgoing = &self.transfers.outgoing;
+        let mut keys = entry.transfers.outgoing.iter();
+        let is_of_call = |key: &&TransferKey| {
+            outgoing
+                .get(key.index())
+                .is_some_and(|outgoing| outgoing.owner == TransferOwner::Request(call))
+        };
+        if let Some(&key) = keys.find(is_of_call) {
+            self.abandon_transfer(key);
+        }
+    }
+
+    /// Starts the time within which the receiver has to release the next segment, if it has to.
+    pub(super) fn after_progress(&mut self, key: TransferKey) {
+        let outgoing = &mut self.transfers.outgoing[key.index()];
+        outgoing.was_late = false;
+        if let Some(timer) = outgoing.timer.take() {
+            self.timers.cancel(timer);
+        }
+        if !outgoing.exposed.is_empty() {
+            self.start_release_timer(key);
+        }
+    }
+
+    fn start_release_timer(&mut self, key: TransferKey) {
+        let end = self.clock.now() + RELEASE_TIMEOUT;
+        let timer = self.timers.insert(end, TimerTarget::Release(key));
+        self.transfers.outgoing[key.index()].timer = Some(timer);
+    }
+
+    /// Returns true if the receiver has no reason to keep segments of a message for long. A server
+    /// that has no memory for a request may keep it waiting until its deadline.
+    fn must_be_released(&self, key: TransferKey) -> bool {
+        let outgoing = &self.transfers.outgoing[key.index()];
+        let is_over = match outgoing.owner {
+            TransferOwner::Request(call) => {
+                let calls = &self.links[outgoing.link.index()].calls;
+                !calls.is_in_flight(call)
+            }
+            TransferOwner::Response => true,
+            TransferOwner::Stream(_) => false,
+        };
+        is_over || outgoing.is_accepted || outgoing.is_abandoned
+    }
+
+    /// Handles the end of the time that a receiver has to release a segment.
+    pub(in super::super) fn check_release(&mut self, key: TransferKey) {
+        let outgoing = &mut self.transfers.outgoing[key.index()];
+        outgoing.timer = None;
+        // A call may have ended just now.
+        let call_may_be_new = !(outgoing.is_accepted || outgoing.is_abandoned || outgoing.was_late)
+            && matches!(outgoing.owner, TransferOwner::Request(_));
+        if !self.must_be_released(key) || call_may_be_new {
+            let is_over = self.must_be_released(key);
+            self.transfers.outgoing[key.index()].was_late = is_over;
+            return self.start_release_timer(key);
+        }
+        let outgoing = &self.transfers.outgoing[key.index()];
+        let bytes = outgoing
+            .exposed
+            .iter()
+            .map(|(_, len)| u64::from(*len))
+            .sum();
+        let error = NotReleased {
+            transfer: outgoing.id,
+            bytes,
+        };
+        let link = &mut self.links[outgoing.link.index()];
+        if link.ended.is_none() {
+            tracing::warn!(connection = %link.id, %error, "closing a connection");
+            link.ended = Some(CloseReason::Failed(std::sync::Arc::new(error)));
+            self.transport.close(link.id);
+        }
+    }
+
+    /// Forgets a message of which nothing follows and nothing is exposed.
+    pub(super) fn end_if_done(&mut self, key: TransferKey) {
+        let Some(outgoing) = self.transfers.outgoing.get(key.index()) else {
+            return;
+        };
+        if !outgoing.has_ended || !outgoing.exposed.is_empty() || outgoing.is_queued {
+            return;
+        }
+        let outgoing = self.transfers.outgoing.remove(key.index());
+        if let Some(timer) = outgoing.timer {
+            self.timers.cancel(timer);
+        }
+        let link = &mut self.links[outgoing.link.index()].transfers;
+        link.outgoing.retain(|other| *other != key);
+        if outgoing.form == FRAGMENT || outgoing.is_abandoned {
+            if link.ended.len() == ENDED {
+                link.ended.pop_front();
+            }
+            link.ended.push_back(outgoing.id);
+        }
+        self.transfers.discard(outgoing.message);
+    }
+}
+
+impl<M> Transfers<M> {
+    /// Returns the bytes that peers may read, and of these, those that they have no reason to keep.
+    pub(in super::super) fn exposed(&self) -> (u64, u64) {
+        let mut sums = (0, 0);
+        for (_, outgoing) in &self.outgoing {
+            let exposed: u64 = outgoing
+                .exposed
+                .iter()
+                .map(|(_, len)| u64::from(*len))
+                .sum();
+            sums.0 += exposed;
+            if outgoing.is_abandoned || outgoing.was_late {
+                sums.1 += exposed;
+            }
+        }
+        sums
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Handles the end of the time that a receiver has to release a segment.
+    #[cold]
+    pub(in super::super) fn expire_release(&self, key: TransferKey) {
+        self.state.borrow_mut().check_release(key);
+    }
+}

@@ -1,0 +1,169 @@
+//! The receiver's part of a long message that is not wanted any more.
+
+use super::super::link::LinkKey;
+use super::super::responses::Started;
+use super::super::tasks::IncomingCall;
+use super::super::{Driver, State};
+use super::IncomingKey;
+use super::deliver::Completed;
+use super::incoming::{Place, Purpose};
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::frame::{CallId, SEGMENTS};
+use crate::stats::ServedCall;
+use crate::status::Status;
+use crate::transport::Transport;
+
+impl<T: Transport> State<T> {
+    /// Stops a message. Its sender is told when no READ of it is outstanding any more.
+    pub(in super::super) fn stop_incoming(&mut self, key: IncomingKey) {
+        self.cancel_incoming_timer(key);
+        self.counters.transfers.stopped.add(1);
+        let incoming = &mut self.transfers.incoming[key.index()];
+        incoming.purpose = Purpose::Nobody;
+        incoming.segments.clear();
+        match std::mem::replace(&mut incoming.place, Place::Nowhere) {
+            Place::Waiting(_) => {
+                let len = incoming.len;
+                self.transfers.waiting.leave(key, len);
+                self.nothing_is_read(key);
+            }
+            Place::Memory(_) | Place::Heap(_) | Place::Nowhere => self.nothing_is_read(key),
+            Place::Fetch(fetch) | Place::Cancelling(fetch) => {
+                incoming.place = Place::Cancelling(fetch);
+                self.transport.cancel_fetch(fetch);
+            }
+        }
+    }
+
+    /// Handles that this side does not read a stopped message any more.
+    pub(super) fn nothing_is_read(&mut self, key: IncomingKey) {
+        self.discharge(key);
+        let incoming = &mut self.transfers.incoming[key.index()];
+        incoming.place = Place::Nowhere;
+        // Otherwise the sender keeps nothing of it, and sends no more.
+        let is_kept = incoming.form == SEGMENTS && incoming.announced > 0;
+        if is_kept || !incoming.is_announced {
+            incoming.owed.is_stopped = true;
+            self.owe_entry(key);
+        }
+        self.forget_if_done(key);
+    }
+
+    /// Handles that the sender of a message has given it up.
+    pub(super) fn receive_abandoned(
+        &mut self,
+        key: IncomingKey,
+        body: &[u8],
+    ) -> Result<Option<Completed>, ProtocolError> {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        let (transfer, len) = (incoming.id, incoming.len);
+        let purpose = incoming.purpose;
+        // A server sends all of a response.
+        if !body.is_empty() || matches!(purpose, Purpose::Response(_)) {
+            return Err(ProtocolError::WrongPiece { transfer, len });
+        }
+        let (link, call) = (incoming.link, incoming.header.call);
+        incoming.is_announced = true;
+        self.links[link.index()].connection.end_receiving();
+        match purpose {
+            Purpose::Nobody => self.forget_if_done(key),
+            _ => self.stop_incoming(key),
+        }
+        let Purpose::Request(served) = purpose else {
+            return Ok(None);
+        };
+        self.counters.cancels.before_start.add(1);
+        Ok(Some(Completed::NotStarted {
+            call: unary(link, call, served),
+            status: cancelled(),
+        }))
+    }
+
+    /// Takes a request that its client has cancelled, if it is long and not complete.
+    fn take_long_request(&mut self, link: LinkKey, call: CallId) -> Option<ServedCall> {
+        let mut incoming = self.transfers.incoming.iter();
+        let (index, served) = incoming.find_map(|(index, incoming)| match incoming.purpose {
+            Purpose::Request(served) if incoming.link == link && incoming.header.call == call => {
+                Some((index, served))
+            }
+            _ => None,
+        })?;
+        self.stop_incoming(IncomingKey(index as u32));
+        Some(served)
+    }
+
+    /// Stops the long response to a call that has ended here.
+    #[cold]
+    pub(in super::super) fn stop_response(&mut self, link: LinkKey, call: CallId) {
+        let mut incoming = self.transfers.incoming.iter();
+        let found = incoming.find(|(_, incoming)| {
+            incoming.link == link
+                && matches!(incoming.purpose, Purpose::Response(other) if other == call)
+        });
+        if let Some((index, _)) = found {
+            self.stop_incoming(IncomingKey(index as u32));
+        }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Ends a call whose long request has not arrived in full, because its client has cancelled it.
+    /// Returns false if there is no such call.
+    #[cold]
+    pub(in super::super) fn cancel_long_request(&self, link: LinkKey, call: CallId) -> bool {
+        if self.state.borrow().transfers.is_empty() {
+            return false;
+        }
+        let served = self.state.borrow_mut().take_long_request(link, call);
+        let Some(served) = served else {
+            return false;
+        };
+        self.counters.cancels.before_start.add(1);
+        self.respond_failure(&unary(link, call, served), cancelled(), Started::NOT);
+        true
+    }
+
+    /// Ends a call whose deadline has passed before its request was complete, or whose response has
+    /// waited for memory for too long.
+    #[cold]
+    pub(in super::super) fn expire_incoming(&self, key: IncomingKey) {
+        let mut state = self.state.borrow_mut();
+        let Some(incoming) = state.transfers.incoming.get_mut(key.index()) else {
+            return;
+        };
+        incoming.timer = None;
+        let (link, call) = (incoming.link, incoming.header.call);
+        match incoming.purpose {
+            Purpose::Request(served) => {
+                state.stop_incoming(key);
+                drop(state);
+                self.counters.handlers.expired.add(1);
+                let status = Status::deadline_exceeded(
+                    "the deadline passed before the request had arrived in full; the call did not run",
+                );
+                self.respond_failure(&unary(link, call, served), status, Started::NOT);
+            }
+            Purpose::Response(call) => {
+                let status = state.no_memory(key);
+                state.counters.transfers.refused.add(1);
+                state.stop_incoming(key);
+                drop(state);
+                self.conclude(Some(Completed::Refused { link, call, status }));
+            }
+            Purpose::Stream(_) | Purpose::Nobody => {}
+        }
+    }
+}
+
+fn unary(link: LinkKey, call: CallId, served: ServedCall) -> IncomingCall {
+    IncomingCall {
+        link,
+        call,
+        served,
+        stream: None,
+    }
+}
+
+fn cancelled() -> Status {
+    Status::cancelled("the client cancelled the call; it did not run")
+}

@@ -1,0 +1,83 @@
+//! Whether and how the messages of a device are read that are longer than a slot.
+
+use rpc_core::Limits;
+
+use super::Sizing;
+use crate::transport::plan::ReadPlan;
+use crate::verbs::{DeviceAttributes, LinkLayer};
+
+/// READs that a queue pair has outstanding, if the device supports as many. Enough to cover the round
+/// trip of a network with READs of the usual length.
+const READ_DEPTH: u8 = 16;
+
+/// READs that all connections of a lane have outstanding.
+const MAX_READING: usize = 64;
+
+/// Bytes that are copied into registered memory at a time, and of a READ, on a device that moves
+/// them by itself. Long enough for its full bandwidth.
+const PIECE_LEN: usize = 256 * 1024;
+
+/// The same on the software device, where this thread copies them: the calls of other connections
+/// wait meanwhile, some 5 microseconds.
+const SOFT_PIECE_LEN: usize = 64 * 1024;
+
+/// Part of the memory for messages that a piece may have.
+const SHARE_OF_MEMORY: u64 = 16;
+
+/// The properties of a device that decide how long messages travel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadSupport {
+    /// The link layer of its port.
+    pub(crate) link_layer: LinkLayer,
+    /// Why its memory windows do not protect memory, if they do not.
+    pub(crate) why_unprotected: Option<&'static str>,
+}
+
+/// Decides whether and how messages are read. Sets the numbers of the limits that depend on it.
+pub(super) fn choose(
+    limits: &mut Limits,
+    sizing: &Sizing,
+    attributes: &DeviceAttributes,
+    support: ReadSupport,
+) -> ReadPlan {
+    let most = attributes
+        .max_qp_rd_atomic
+        .min(attributes.max_qp_init_rd_atomic);
+    let depth = sizing.read_depth.unwrap_or(READ_DEPTH).min(most);
+    let why_not = match (depth, support.why_unprotected) {
+        (0, _) if most > 0 => Some("`read_depth` is 0"),
+        (0, _) => Some("the device has no RDMA READ"),
+        (_, Some(_)) if sizing.trusted_peers => None,
+        (_, why) => why,
+    };
+    let is_soft = support.link_layer == LinkLayer::Memory;
+    let wanted = match is_soft {
+        true => SOFT_PIECE_LEN,
+        false => PIECE_LEN,
+    };
+    if let Some(why) = why_not {
+        limits.read_depth = 0;
+        limits.piece_len = limits.slot_len;
+        limits.long_messages = format!("in fragments through the slots, because {why}");
+        return ReadPlan::default();
+    }
+    let share = usize::try_from(limits.message_memory / SHARE_OF_MEMORY).unwrap_or(usize::MAX);
+    limits.piece_len = sizing.piece_len.unwrap_or(wanted).min(share).max(1);
+    limits.read_depth = depth;
+    limits.long_messages = match sizing.trusted_peers {
+        true => "by RDMA READ, with the keys of whole regions, because peers are trusted",
+        false if is_soft => {
+            "by RDMA READ through memory windows; this thread copies each piece, while other calls wait"
+        }
+        false => "by RDMA READ through memory windows of type 2",
+    }
+    .to_owned();
+    ReadPlan {
+        depth,
+        uses_windows: !sizing.trusted_peers,
+        max_read_len: wanted,
+        // On the software device, a READ is executed where it is posted.
+        reads_per_poll: if is_soft { 1 } else { usize::from(depth) },
+        max_reading: MAX_READING,
+    }
+}

@@ -1,0 +1,261 @@
+//! Memory that peers may read: pieces of messages, each under a window of its own.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use rpc_core::transport::{
+    Chunks, ConnectionId, ExposeError, Exposed, ExposureKey, MessageMemory, RemoteSegment,
+};
+
+use super::message_buf::MessageBuf;
+use super::one_sided::Request;
+use crate::transport::lane::Lane;
+use crate::transport::pending::Pending;
+use crate::verbs::{BlockRegion, MemoryWindow, RemoteKey, WorkRequest};
+
+/// The shortest chunk of a message that is exposed where it lies, unless it is the rest of the
+/// message. Copying a shorter one costs less than its window.
+const MIN_REFERENCE_LEN: usize = 4096;
+
+/// The longest piece that is exposed where it lies.
+const MAX_REFERENCE_LEN: usize = 1 << 20;
+
+/// A piece of a message that the connection's peer may read.
+#[derive(Debug)]
+pub(super) struct Exposure {
+    connection: ConnectionId,
+    memory: Memory,
+    /// The window and its key. `None` if peers are trusted with the key of the whole region.
+    window: Option<(MemoryWindow, RemoteKey)>,
+    is_concealed: bool,
+}
+
+/// The memory of a piece, which is kept while the piece is exposed.
+#[derive(Debug)]
+enum Memory {
+    Copied(MessageBuf),
+    Shared(Bytes),
+}
+
+impl Memory {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Copied(buf) => buf.block_len() as u64,
+            Self::Shared(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+impl Lane {
+    /// Lets the connection's peer read the next piece of `message`.
+    pub(crate) fn expose(
+        &mut self,
+        id: ConnectionId,
+        message: &mut Chunks,
+    ) -> Result<Exposed, ExposeError> {
+        let connection = self.connections.get(id).ok_or(ExposeError::Closed)?;
+        if !connection.is_open() || !connection.one_sided.has_reads() {
+            return Err(ExposeError::Closed);
+        }
+        let free = connection.queue_pair.send_slots_free();
+        if !connection.one_sided.has_room(1) || !connection.sends.has_entry(free) {
+            return Err(ExposeError::NotNow);
+        }
+        let window = match self.long_messages.uses_windows {
+            true => Some(
+                self.long_messages
+                    .pool
+                    .take_window()
+                    .ok_or(ExposeError::NotNow)?,
+            ),
+            false => None,
+        };
+        let Some(piece) = self.take_piece(message) else {
+            if let Some(window) = window {
+                self.long_messages.pool.give_back_window(window);
+            }
+            return Err(ExposeError::NotNow);
+        };
+        self.expose_piece(id, piece, window)
+    }
+
+    /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
+    /// there is no memory.
+    fn take_piece(&self, message: &mut Chunks) -> Option<Piece> {
+        let long_messages = &self.long_messages;
+        if let Some(region) = long_messages.region_of_front(message) {
+            let bytes = message.take_front(MAX_REFERENCE_LEN)?;
+            return Some(Piece {
+                region,
+                address: bytes.as_ptr().addr(),
+                len: bytes.len(),
+                memory: Memory::Shared(bytes),
+            });
+        }
+        let len = message.len().min(long_messages.piece_len);
+        let mut buf = long_messages.pool.allocate(len).ok()?;
+        let mut at = 0;
+        while at < len {
+            let front = message.chunk();
+            let count = front.len().min(len - at);
+            buf.write(at, &front[..count]);
+            message.advance(count);
+            at += count;
+            if long_messages.region_of_front(message).is_some() {
+                break;
+            }
+        }
+        let (region, address) = buf.region()?;
+        Some(Piece {
+            region,
+            address,
+            len: at,
+            memory: Memory::Copied(buf),
+        })
+    }
+
+    fn expose_piece(
+        &mut self,
+        id: ConnectionId,
+        piece: Piece,
+        window: Option<MemoryWindow>,
+    ) -> Result<Exposed, ExposeError> {
+        let Piece {
+            region,
+            address,
+            len,
+            memory,
+        } = piece;
+        let key = match &window {
+            None => region.remote_key(),
+            Some(window) => {
+                let key = window.next_key();
+                let request = WorkRequest::bind_window(window, region.binding(address, len), key);
+                self.post_one_sided(id.index, [(Request::Bind, request)], false)
+                    .map_err(|_| ExposeError::Closed)?;
+                key
+            }
+        };
+        let was_copied = matches!(memory, Memory::Copied(_));
+        self.long_messages.exposed += memory.bytes();
+        let exposure = Exposure {
+            connection: id,
+            memory,
+            window: window.map(|window| (window, key)),
+            is_concealed: false,
+        };
+        // There are fewer windows than the table has room for.
+        let name = self.long_messages.exposures.insert(exposure);
+        let name = name.map_err(|_| ExposeError::Closed)?;
+        Ok(Exposed {
+            segment: RemoteSegment {
+                address: address as u64,
+                key: key.0,
+                // Fits: a piece is far shorter than 4 GiB.
+                len: len as u32,
+            },
+            key: ExposureKey(name),
+            was_copied,
+        })
+    }
+
+    /// Revokes the key of a piece.
+    pub(crate) fn conceal(&mut self, key: ExposureKey) {
+        let Some(exposure) = self.long_messages.exposures.get_mut(key.0) else {
+            return;
+        };
+        if std::mem::replace(&mut exposure.is_concealed, true) {
+            return;
+        }
+        let (id, has_window) = (exposure.connection, exposure.window.is_some());
+        if !has_window {
+            self.end_exposure(key.0);
+            return;
+        }
+        // If the connection is being closed, the memory is kept until its queue pair is gone.
+        if let Some(connection) = self.connections.get(id)
+            && connection.is_open()
+        {
+            connection.one_sided.to_invalidate.push_back(key.0);
+            self.long_messages.revoking.push(id.index);
+            self.pending.set(Pending::LONG_MESSAGES);
+        }
+    }
+
+    /// Posts the invalidations that wait, with one signal for each connection.
+    pub(super) fn post_invalidations(&mut self) {
+        let mut revoking = std::mem::take(&mut self.long_messages.revoking);
+        for index in revoking.drain(..) {
+            self.post_invalidations_of(index);
+        }
+        // Posting has added none, but may have ended a connection.
+        if self.long_messages.revoking.is_empty() {
+            self.long_messages.revoking = revoking;
+        }
+    }
+
+    pub(super) fn post_invalidations_of(&mut self, index: u32) {
+        let Some((_, connection)) = self.connections.at(index) else {
+            return;
+        };
+        if !connection.is_open() {
+            return;
+        }
+        let mut requests = Vec::new();
+        let free = connection.queue_pair.send_slots_free();
+        while connection.sends.has_entry(free - requests.len())
+            && connection.one_sided.has_room(requests.len() + 1)
+            && let Some(key) = connection.one_sided.to_invalidate.pop_front()
+        {
+            let exposure = self.long_messages.exposures.get(key);
+            if let Some((_, bound)) = exposure.and_then(|exposure| exposure.window.as_ref()) {
+                let request = WorkRequest::local_invalidate(*bound);
+                requests.push((Request::Invalidate(key), request));
+            }
+        }
+        // What found no entry waits for a completion. A failed post has ended the connection.
+        let _ = self.post_one_sided(index, requests, true);
+    }
+
+    /// Frees the memory and the window of a piece whose key is revoked.
+    pub(super) fn end_exposure(&mut self, key: u32) {
+        let Some(exposure) = self.long_messages.exposures.remove(key) else {
+            return;
+        };
+        self.long_messages.exposed -= exposure.memory.bytes();
+        if let Some((window, _)) = exposure.window {
+            self.long_messages.pool.give_back_window(window);
+        }
+    }
+
+    /// Frees the pieces of a connection whose queue pair is gone. Their windows are gone with it:
+    /// whether they were invalidated is not known, so they are not used again.
+    pub(super) fn end_exposures_of(&mut self, id: ConnectionId) {
+        let of_it = |exposure: &Exposure| exposure.connection == id;
+        for key in self.long_messages.exposures.keys_of(of_it) {
+            if let Some(exposure) = self.long_messages.exposures.get_mut(key) {
+                exposure.window = None;
+            }
+            self.end_exposure(key);
+        }
+    }
+}
+
+/// A piece of a message, before it is exposed.
+struct Piece {
+    region: Arc<BlockRegion>,
+    address: usize,
+    len: usize,
+    memory: Memory,
+}
+
+impl super::LongMessages {
+    /// Returns the region in which the message's first chunk lies, if it is to be exposed there.
+    fn region_of_front(&self, message: &Chunks) -> Option<Arc<BlockRegion>> {
+        let front = message.front()?;
+        if front.len() < MIN_REFERENCE_LEN && front.len() < message.len() {
+            return None;
+        }
+        self.pool.region_of(front)
+    }
+}

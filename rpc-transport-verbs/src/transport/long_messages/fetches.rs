@@ -1,0 +1,303 @@
+//! Messages that are fetched: READs of the peers' memory.
+//!
+//! Connections take turns: each poll posts a few READs, one of each connection that has segments to
+//! fetch. The number of outstanding READs is limited for each connection and for the lane.
+
+use std::collections::VecDeque;
+
+use rpc_core::transport::{ConnectionId, Event, FetchKey, RemoteSegment};
+
+use super::message_buf::{MessageBuf, WithoutBlock};
+use super::one_sided::Request;
+use crate::transport::lane::Lane;
+use crate::transport::pending::Pending;
+use crate::verbs::{Destination, RemoteKey, RemoteMemory, WorkRequest};
+
+/// A message that is being fetched.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    connection: ConnectionId,
+    /// The memory, which nobody can access before the READs have ended.
+    destination: Destination,
+    memory: WithoutBlock,
+    /// The segments that are not entirely posted.
+    segments: VecDeque<Segment>,
+    /// READs that are outstanding.
+    reading: usize,
+    is_cancelled: bool,
+}
+
+/// The part of a segment for which no READ was posted yet.
+#[derive(Debug)]
+struct Segment {
+    address: u64,
+    key: RemoteKey,
+    /// Bytes left.
+    left: usize,
+    /// Offset of the first of them in the message.
+    at: usize,
+    /// Bytes of the whole segment.
+    len: u32,
+}
+
+impl Fetch {
+    /// Returns the memory, if no READ names it.
+    fn into_memory(self) -> Option<MessageBuf> {
+        let block = self.destination.into_block().ok()?;
+        Some(self.memory.with_block(block))
+    }
+}
+
+impl Lane {
+    /// Begins to fetch a message into `memory`.
+    pub(crate) fn begin_fetch(
+        &mut self,
+        id: ConnectionId,
+        memory: MessageBuf,
+    ) -> Result<FetchKey, MessageBuf> {
+        let connection = self.connections.get(id);
+        let has_reads = connection.is_some_and(|it| it.is_open() && it.one_sided.has_reads());
+        // The device writes only memory that is registered with it.
+        if !has_reads || !memory.is_of(self.long_messages.pool.weak()) {
+            return Err(memory);
+        }
+        let (block, memory) = memory.take_block()?;
+        let bytes = block.len() as u64;
+        let fetch = Fetch {
+            connection: id,
+            destination: Destination::new(block),
+            memory,
+            segments: VecDeque::new(),
+            reading: 0,
+            is_cancelled: false,
+        };
+        match self.long_messages.fetches.insert(fetch) {
+            Ok(key) => {
+                self.long_messages.fetching += bytes;
+                Ok(FetchKey(key))
+            }
+            Err(fetch) => match fetch.into_memory() {
+                Some(memory) => Err(memory),
+                None => unreachable!("no READ names the memory"),
+            },
+        }
+    }
+
+    /// Fetches a segment to `at` in the memory of a fetch.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it does not fit there.
+    pub(crate) fn fetch(&mut self, key: FetchKey, segment: RemoteSegment, at: usize) {
+        let Some(fetch) = self.long_messages.fetches.get_mut(key.0) else {
+            return;
+        };
+        let len = segment.len as usize;
+        assert!(
+            at <= fetch.memory.len() && len <= fetch.memory.len() - at,
+            "a segment of {len} bytes at {at} is outside of a message of {} bytes",
+            fetch.memory.len()
+        );
+        if fetch.is_cancelled {
+            return;
+        }
+        fetch.segments.push_back(Segment {
+            address: segment.address,
+            key: RemoteKey(segment.key),
+            left: len,
+            at,
+            len: segment.len,
+        });
+        if fetch.segments.len() > 1 {
+            // It is listed already.
+            return;
+        }
+        let id = fetch.connection;
+        if let Some(connection) = self.connections.get(id)
+            && connection.is_open()
+        {
+            connection.one_sided.to_fetch.push_back(key.0);
+            self.take_turns_with(id.index);
+            self.post_reads();
+        }
+    }
+
+    /// Ends a fetch of which everything has arrived.
+    pub(crate) fn finish_fetch(&mut self, key: FetchKey) -> Option<MessageBuf> {
+        let fetch = self.long_messages.fetches.get(key.0)?;
+        if fetch.reading > 0 || !fetch.segments.is_empty() || fetch.is_cancelled {
+            return None;
+        }
+        self.end_fetch(key.0)
+    }
+
+    /// Ends a fetch whose message nobody wants.
+    pub(crate) fn cancel_fetch(&mut self, key: FetchKey) {
+        let Some(fetch) = self.long_messages.fetches.get_mut(key.0) else {
+            return;
+        };
+        if std::mem::replace(&mut fetch.is_cancelled, true) {
+            return;
+        }
+        let (id, is_listed) = (fetch.connection, !fetch.segments.is_empty());
+        fetch.segments.clear();
+        if is_listed && let Some(connection) = self.connections.get(id) {
+            connection
+                .one_sided
+                .to_fetch
+                .retain(|other| *other != key.0);
+        }
+        self.end_if_cancelled(key.0);
+    }
+
+    /// Ends a cancelled fetch, if none of its READs is outstanding.
+    fn end_if_cancelled(&mut self, key: u32) {
+        let Some(fetch) = self.long_messages.fetches.get(key) else {
+            return;
+        };
+        if !fetch.is_cancelled || fetch.reading > 0 {
+            return;
+        }
+        let connection = fetch.connection;
+        drop(self.end_fetch(key));
+        if self
+            .connections
+            .get(connection)
+            .is_some_and(|it| it.is_open())
+        {
+            let fetch = FetchKey(key);
+            self.queue_event(Event::FetchCancelled { connection, fetch });
+        }
+    }
+
+    /// Removes a fetch. Returns its memory, if no READ names it.
+    fn end_fetch(&mut self, key: u32) -> Option<MessageBuf> {
+        let fetch = self.long_messages.fetches.remove(key)?;
+        let memory = fetch.into_memory();
+        let bytes = memory.as_ref().map_or(0, MessageBuf::block_len);
+        self.long_messages.fetching -= bytes as u64;
+        memory
+    }
+
+    /// Ends the fetches of a connection whose queue pair is gone.
+    pub(super) fn end_fetches_of(&mut self, id: ConnectionId) {
+        for key in self
+            .long_messages
+            .fetches
+            .keys_of(|fetch| fetch.connection == id)
+        {
+            if let Some(fetch) = self.long_messages.fetches.get(key) {
+                self.long_messages.reading -= fetch.reading;
+            }
+            drop(self.end_fetch(key));
+        }
+    }
+
+    /// Puts a connection with segments to fetch into the ring of those that take turns.
+    pub(super) fn take_turns_with(&mut self, index: u32) {
+        let Some((_, connection)) = self.connections.at(index) else {
+            return;
+        };
+        let requests = &mut connection.one_sided;
+        if !requests.to_fetch.is_empty() && !std::mem::replace(&mut requests.is_in_ring, true) {
+            self.long_messages.ring.push_back(index);
+            self.pending.set(Pending::LONG_MESSAGES);
+        }
+    }
+
+    /// Posts READs of the connections in turn, as many as may be posted before the next poll.
+    pub(super) fn post_reads(&mut self) {
+        while self.long_messages.reads_left > 0
+            && self.long_messages.reading < self.long_messages.max_reading
+            && let Some(index) = self.long_messages.ring.pop_front()
+        {
+            let Some((_, connection)) = self.connections.at(index) else {
+                continue;
+            };
+            connection.one_sided.is_in_ring = false;
+            let free = connection.queue_pair.send_slots_free();
+            // One that may not post now comes back with its next completion.
+            if connection.is_open()
+                && connection.one_sided.may_read()
+                && connection.sends.has_entry(free)
+                && let Some(&key) = connection.one_sided.to_fetch.front()
+            {
+                self.long_messages.reads_left -= 1;
+                self.post_read(index, key);
+                self.take_turns_with(index);
+            }
+        }
+    }
+
+    /// Posts the next READ of a fetch.
+    fn post_read(&mut self, index: u32, key: u32) {
+        let Some((_, connection)) = self.connections.at(index) else {
+            return;
+        };
+        let max_len = self.long_messages.max_read_len;
+        let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
+            connection.one_sided.to_fetch.pop_front();
+            return;
+        };
+        let Some(segment) = fetch.segments.front_mut() else {
+            connection.one_sided.to_fetch.pop_front();
+            return;
+        };
+        let len = segment.left.min(max_len);
+        let Some(element) = fetch.destination.element(segment.at..segment.at + len) else {
+            unreachable!("`fetch` has checked that the segment fits");
+        };
+        let from = RemoteMemory {
+            addr: segment.address,
+            key: segment.key,
+        };
+        segment.address = segment.address.wrapping_add(len as u64);
+        segment.at += len;
+        segment.left -= len;
+        let ends_segment = (segment.left == 0).then_some(segment.len);
+        if ends_segment.is_some() {
+            fetch.segments.pop_front();
+            if fetch.segments.is_empty() {
+                connection.one_sided.to_fetch.pop_front();
+            }
+        }
+        fetch.reading += 1;
+        connection.one_sided.reading += 1;
+        self.long_messages.reading += 1;
+        let request = (
+            Request::Read(key, ends_segment),
+            WorkRequest::read(element, from),
+        );
+        // If it is rejected, the connection ends, and its fetches with it.
+        let _ = self.post_one_sided(index, [request], ends_segment.is_some());
+    }
+
+    /// Handles the completion of a READ.
+    pub(super) fn complete_read(&mut self, index: u32, key: u32, ends_segment: Option<u32>) {
+        if let Some((_, connection)) = self.connections.at(index) {
+            connection.one_sided.reading -= 1;
+        }
+        self.long_messages.reading -= 1;
+        let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
+            return;
+        };
+        fetch.reading -= 1;
+        let connection = fetch.connection;
+        if fetch.is_cancelled {
+            return self.end_if_cancelled(key);
+        }
+        if let Some(len) = ends_segment
+            && self
+                .connections
+                .get(connection)
+                .is_some_and(|it| it.is_open())
+        {
+            let fetch = FetchKey(key);
+            self.queue_event(Event::Fetched {
+                connection,
+                fetch,
+                len,
+            });
+        }
+    }
+}

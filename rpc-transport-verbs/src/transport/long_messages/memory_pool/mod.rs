@@ -1,0 +1,286 @@
+//! [`MemoryPool`]: registered memory for messages, of one poller on one device.
+//!
+//! The pool has *chunks*, each of which is a region, divided into *blocks* of one length. A message
+//! takes a block. Chunks are registered and deregistered by the [`registrar`](super::registrar),
+//! never on the path of a call: a pool that has no block of the wanted length asks for one, and
+//! whoever waits is woken.
+//!
+//! All methods may be called from any thread. The lock is never held across a system call.
+
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use rpc_core::transport::AllocateError;
+
+use self::state::{Chunk, State};
+use super::message_buf::{MessageBuf, Place};
+use super::process_memory::ProcessMemory;
+use super::registrar;
+use super::size_class::{block_len, blocks_per_chunk};
+use crate::transport::wakeup::Wakeup;
+use crate::verbs::{Block, BlockRegion, MemoryWindow, ProtectionDomain, VerbsError, WindowType};
+
+/// Windows that are allocated at a time.
+const WINDOW_BATCH: usize = 32;
+
+/// The settings of a pool.
+#[derive(Debug)]
+pub(crate) struct PoolConfig {
+    pub(crate) domain: ProtectionDomain,
+    /// What is woken when somebody waits and there may be memory.
+    pub(crate) wakeup: Arc<Wakeup>,
+    pub(crate) process_memory: Arc<ProcessMemory>,
+    /// Bytes that the process may register.
+    pub(crate) limit: u64,
+    /// Bytes that the device can register as one region.
+    pub(crate) max_region_len: usize,
+    /// True if peers are trusted to read only what they are told of.
+    pub(crate) is_readable: bool,
+}
+
+/// Registered memory for messages.
+#[derive(Debug)]
+pub(crate) struct MemoryPool {
+    config: PoolConfig,
+    state: Mutex<State>,
+    this: Weak<Self>,
+}
+
+/// What an attempt to register more memory has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// Nothing was wanted.
+    Unneeded,
+    /// Something was registered, or cannot be.
+    Settled,
+    /// The limit is reached: this many bytes have to be deregistered first.
+    Short(u64),
+}
+
+impl MemoryPool {
+    pub(crate) fn new(config: PoolConfig) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            config,
+            state: Mutex::default(),
+            this: this.clone(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock is usable: no method panics while it holds the lock, except where memory
+        // is exhausted.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn weak(&self) -> &Weak<Self> {
+        &self.this
+    }
+
+    /// Returns the most bytes that a block may have.
+    fn longest_block(&self) -> usize {
+        let limit = usize::try_from(self.config.limit).unwrap_or(usize::MAX);
+        limit.min(self.config.max_region_len)
+    }
+
+    /// Takes a block for a message of `len` bytes.
+    pub(crate) fn allocate(&self, len: usize) -> Result<MessageBuf, AllocateError> {
+        let longest = self.longest_block();
+        let block_len = block_len(len).min(longest);
+        let mut state = self.lock();
+        let limit = state.longest_message(longest);
+        if len > limit {
+            return Err(AllocateError::TooLong { len, limit });
+        }
+        if let Some((chunk, block, _counted)) = state.take(block_len) {
+            drop(state);
+            let pool = self.this.clone();
+            let place = Place {
+                pool,
+                chunk,
+                _counted,
+            };
+            return Ok(MessageBuf::new(block, len, place));
+        }
+        state.is_awaited = true;
+        let is_new = !state.was_refused() && state.wanted.insert(block_len);
+        drop(state);
+        if is_new {
+            registrar::request(self);
+        }
+        Err(AllocateError::NotNow)
+    }
+
+    /// Takes back a block.
+    pub(super) fn give_back(&self, chunk: usize, block: Block) {
+        let mut state = self.lock();
+        let is_chunk_free = state.give_back(chunk, block);
+        let is_awaited = std::mem::take(&mut state.is_awaited);
+        drop(state);
+        if is_awaited {
+            self.config.wakeup.notify();
+        }
+        if is_chunk_free && self.config.process_memory.is_short() {
+            registrar::wake();
+        }
+    }
+
+    /// Takes a window that is not bound. If there is none, more are allocated, and the poller is
+    /// woken.
+    pub(super) fn take_window(&self) -> Option<MemoryWindow> {
+        let mut state = self.lock();
+        let window = state.windows.pop();
+        if window.is_none() {
+            state.is_awaited = true;
+            let is_new = !std::mem::replace(&mut state.wants_windows, true);
+            drop(state);
+            if is_new {
+                registrar::request(self);
+            }
+        }
+        window
+    }
+
+    /// Takes back a window whose invalidation has completed.
+    pub(super) fn give_back_window(&self, window: MemoryWindow) {
+        window.note_invalidated();
+        let mut state = self.lock();
+        state.windows.push(window);
+        let is_awaited = std::mem::take(&mut state.is_awaited);
+        drop(state);
+        if is_awaited {
+            self.config.wakeup.notify();
+        }
+    }
+
+    /// Returns the region in which `bytes` lie, if it is one of this pool.
+    pub(super) fn region_of(&self, bytes: &Bytes) -> Option<Arc<BlockRegion>> {
+        self.lock().region_of(bytes.as_ptr().addr(), bytes.len())
+    }
+
+    /// Returns the registered bytes, and those of them that are taken.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.registered, state.taken)
+    }
+
+    /// Registers one chunk that is wanted, or allocates windows. Called by the registrar.
+    pub(super) fn grow(&self) -> Growth {
+        if self.lock().wants_windows {
+            self.allocate_windows();
+            return Growth::Settled;
+        }
+        let limit = self.config.limit;
+        let mut state = self.lock();
+        let Some(&block_len) = state.wanted.first() else {
+            return Growth::Unneeded;
+        };
+        if state.has_free(block_len) {
+            // Given back in the meantime.
+            state.wanted.remove(&block_len);
+            drop(state);
+            self.config.wakeup.notify();
+            return Growth::Settled;
+        }
+        drop(state);
+        let most = self.config.max_region_len / block_len;
+        let count = blocks_per_chunk(block_len, limit).min(most).max(1);
+        // If a whole chunk does not fit, one block may.
+        let reserved = [count, 1].into_iter().find_map(|count| {
+            let len = (block_len * count) as u64;
+            Some((count, self.config.process_memory.reserve(len, limit)?))
+        });
+        let Some((count, counted)) = reserved else {
+            self.lock().is_short = true;
+            return Growth::Short(block_len as u64);
+        };
+        let is_readable = self.config.is_readable;
+        let registered = self
+            .config
+            .domain
+            .register_blocks(block_len, count, is_readable);
+        match registered {
+            Ok((region, blocks)) => {
+                let mut state = self.lock();
+                state.add(Chunk::new(region, blocks, block_len, counted));
+                state.is_awaited = false;
+                state.is_short = false;
+                state.wanted.remove(&block_len);
+            }
+            Err(error) => self.refused(block_len, &error),
+        }
+        self.config.wakeup.notify();
+        Growth::Settled
+    }
+
+    /// Records that the device or the system refused memory: until the registrar tries again,
+    /// messages get no more than what there is.
+    fn refused(&self, block_len: usize, error: &VerbsError) {
+        let mut state = self.lock();
+        state.refuse();
+        let registered = state.registered;
+        drop(state);
+        tracing::warn!(%error, block_len, registered, "no more memory for long messages can be registered at the moment");
+    }
+
+    fn allocate_windows(&self) {
+        let mut windows = Vec::with_capacity(WINDOW_BATCH);
+        while windows.len() < WINDOW_BATCH {
+            match self.config.domain.alloc_mw(WindowType::Type2) {
+                Ok(window) => windows.push(window),
+                Err(error) => {
+                    tracing::debug!(%error, "no more memory windows: long messages wait for those in use");
+                    break;
+                }
+            }
+        }
+        let mut state = self.lock();
+        state.windows.append(&mut windows);
+        state.wants_windows = false;
+        drop(state);
+        self.config.wakeup.notify();
+    }
+
+    /// Deregisters chunks without a message in them until `needed` bytes are free, and returns
+    /// their number.
+    pub(super) fn shed(&self, needed: u64) -> u64 {
+        let mut freed = 0;
+        while freed < needed {
+            let Some(chunk) = self.lock().remove_free_chunk() else {
+                break;
+            };
+            // Dropped here, outside of the lock: that deregisters it.
+            freed += chunk.len();
+        }
+        freed
+    }
+
+    /// Deregisters chunks that were free during the last ticks. Returns true if any chunk is left.
+    pub(super) fn tick(&self) -> bool {
+        // Each chunk is dropped outside of the lock, which deregisters it.
+        while let Some(_chunk) = self.remove_idle_chunk() {}
+        let mut state = self.lock();
+        let is_awaited = state.tick();
+        // Windows go with the last chunk.
+        let windows = match state.is_empty() {
+            true => std::mem::take(&mut state.windows),
+            false => Vec::new(),
+        };
+        let is_used = !state.is_empty() || state.is_wanting() || state.was_refused();
+        drop(state);
+        drop(windows);
+        if is_awaited {
+            self.config.wakeup.notify();
+        }
+        is_used
+    }
+
+    fn remove_idle_chunk(&self) -> Option<Chunk> {
+        self.lock().remove_idle_chunk()
+    }
+
+    pub(super) fn process_memory(&self) -> &Arc<ProcessMemory> {
+        &self.config.process_memory
+    }
+}

@@ -1,0 +1,228 @@
+//! What the lock of a [`MemoryPool`](super::MemoryPool) guards: its chunks and its windows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::super::process_memory::CountedBytes;
+use super::super::size_class::shares_chunk;
+use crate::verbs::{Block, BlockRegion, MemoryWindow};
+
+/// Ticks of the registrar for which a chunk has to be free before it is deregistered.
+const IDLE_TICKS: u32 = 3;
+
+/// Ticks after which memory is asked for again that was refused.
+const REFUSAL_TICKS: u32 = 10;
+
+/// The chunks, the windows, and what is wanted.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    chunks: Slab<Chunk>,
+    /// The chunks with free blocks, by the length of their blocks.
+    with_free: BTreeMap<usize, Vec<usize>>,
+    /// The chunks by the address of their first byte.
+    by_address: BTreeMap<usize, usize>,
+    /// The lengths of blocks that are to be registered.
+    pub(super) wanted: BTreeSet<usize>,
+    pub(super) windows: Vec<MemoryWindow>,
+    pub(super) wants_windows: bool,
+    /// True if the poller is to be woken when something is given back.
+    pub(super) is_awaited: bool,
+    /// True if the limit was reached when more was wanted last.
+    pub(super) is_short: bool,
+    pub(super) registered: u64,
+    /// The bytes of blocks that are not free.
+    pub(super) taken: u64,
+    /// The ticks since the system has refused memory, until it is asked again.
+    ticks_since_refusal: Option<u32>,
+}
+
+/// A region and its free blocks.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    free: Vec<Block>,
+    region: Arc<BlockRegion>,
+    block_len: usize,
+    /// The number of blocks.
+    count: usize,
+    /// The bytes of all blocks.
+    counted: Arc<CountedBytes>,
+    /// Ticks since a block was taken, as far as all blocks are free.
+    idle_ticks: u32,
+}
+
+impl Chunk {
+    pub(super) fn new(
+        region: Arc<BlockRegion>,
+        mut blocks: Vec<Block>,
+        block_len: usize,
+        counted: CountedBytes,
+    ) -> Self {
+        let count = blocks.len();
+        // The first block is taken first.
+        blocks.reverse();
+        Self {
+            free: blocks,
+            region,
+            block_len,
+            count,
+            counted: Arc::new(counted),
+            idle_ticks: 0,
+        }
+    }
+
+    /// Returns the bytes of all blocks.
+    pub(super) fn len(&self) -> u64 {
+        self.counted.len()
+    }
+
+    fn is_free(&self) -> bool {
+        self.free.len() == self.count
+    }
+}
+
+impl State {
+    /// Takes a block of this length. If memory is short, a longer one will do, and if blocks of this
+    /// length have a chunk of their own, one that is up to a quarter longer.
+    pub(super) fn take(&mut self, block_len: usize) -> Option<(usize, Block, Arc<CountedBytes>)> {
+        let longest = match (self.is_short || self.was_refused(), shares_chunk(block_len)) {
+            (true, _) => usize::MAX,
+            (false, true) => block_len,
+            (false, false) => block_len + block_len / 4,
+        };
+        for list in self
+            .with_free
+            .range_mut(block_len..=longest)
+            .map(|(_, list)| list)
+        {
+            let Some(&index) = list.last() else {
+                continue;
+            };
+            let chunk = &mut self.chunks[index];
+            let Some(block) = chunk.free.pop() else {
+                continue;
+            };
+            chunk.idle_ticks = 0;
+            if chunk.free.is_empty() {
+                list.pop();
+            }
+            self.taken += chunk.block_len as u64;
+            return Some((index, block, Arc::clone(&chunk.counted)));
+        }
+        None
+    }
+
+    /// Takes back a block. Returns true if all blocks of its chunk are free now.
+    pub(super) fn give_back(&mut self, index: usize, block: Block) -> bool {
+        let chunk = &mut self.chunks[index];
+        debug_assert!(Arc::ptr_eq(block.region(), &chunk.region));
+        if chunk.free.is_empty() {
+            self.with_free
+                .entry(chunk.block_len)
+                .or_default()
+                .push(index);
+        }
+        chunk.free.push(block);
+        self.taken -= chunk.block_len as u64;
+        chunk.is_free()
+    }
+
+    pub(super) fn add(&mut self, chunk: Chunk) {
+        self.registered += chunk.len();
+        let (block_len, address) = (chunk.block_len, chunk.region.address());
+        let index = self.chunks.insert(chunk);
+        self.with_free.entry(block_len).or_default().push(index);
+        self.by_address.insert(address, index);
+    }
+
+    fn remove(&mut self, index: usize) -> Chunk {
+        let chunk = self.chunks.remove(index);
+        self.registered -= chunk.len();
+        self.by_address.remove(&chunk.region.address());
+        if let Some(list) = self.with_free.get_mut(&chunk.block_len) {
+            list.retain(|other| *other != index);
+        }
+        chunk
+    }
+
+    fn remove_if(&mut self, is_it: impl Fn(&Chunk) -> bool) -> Option<Chunk> {
+        let found = self.chunks.iter().find(|(_, chunk)| is_it(chunk));
+        let index = found.map(|(index, _)| index)?;
+        Some(self.remove(index))
+    }
+
+    /// Removes a chunk whose blocks are all free, and of a length that nobody wants.
+    pub(super) fn remove_free_chunk(&mut self) -> Option<Chunk> {
+        let wanted = std::mem::take(&mut self.wanted);
+        let removed = self.remove_if(|chunk| chunk.is_free() && !wanted.contains(&chunk.block_len));
+        self.wanted = wanted;
+        removed
+    }
+
+    /// Removes a chunk whose blocks have all been free for some ticks.
+    pub(super) fn remove_idle_chunk(&mut self) -> Option<Chunk> {
+        self.remove_if(|chunk| chunk.is_free() && chunk.idle_ticks >= IDLE_TICKS)
+    }
+
+    /// Counts a tick. Returns true if the poller is to be woken.
+    pub(super) fn tick(&mut self) -> bool {
+        for (_, chunk) in &mut self.chunks {
+            chunk.idle_ticks = match chunk.is_free() {
+                true => chunk.idle_ticks + 1,
+                false => 0,
+            };
+        }
+        let Some(ticks) = &mut self.ticks_since_refusal else {
+            return false;
+        };
+        *ticks += 1;
+        if *ticks < REFUSAL_TICKS {
+            return false;
+        }
+        self.ticks_since_refusal = None;
+        std::mem::take(&mut self.is_awaited)
+    }
+
+    /// Records that the device or the system refused memory.
+    pub(super) fn refuse(&mut self) {
+        self.wanted.clear();
+        self.ticks_since_refusal = Some(0);
+    }
+
+    pub(super) fn was_refused(&self) -> bool {
+        self.ticks_since_refusal.is_some()
+    }
+
+    pub(super) fn is_wanting(&self) -> bool {
+        !self.wanted.is_empty() || self.wants_windows
+    }
+
+    pub(super) fn has_free(&self, block_len: usize) -> bool {
+        self.with_free
+            .get(&block_len)
+            .is_some_and(|list| !list.is_empty())
+    }
+
+    /// Returns the length of the longest message that can get memory, if a block may have `longest`
+    /// bytes: as far as memory was refused, what there is.
+    pub(super) fn longest_message(&self, longest: usize) -> usize {
+        if !self.was_refused() {
+            return longest;
+        }
+        let lengths = self.chunks.iter().map(|(_, chunk)| chunk.block_len);
+        lengths.max().unwrap_or(0)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Returns the region that contains these bytes.
+    pub(super) fn region_of(&self, address: usize, len: usize) -> Option<Arc<BlockRegion>> {
+        let (_, &index) = self.by_address.range(..=address).next_back()?;
+        let region = &self.chunks[index].region;
+        let offset = address - region.address();
+        (offset < region.len() && len <= region.len() - offset).then(|| Arc::clone(region))
+    }
+}

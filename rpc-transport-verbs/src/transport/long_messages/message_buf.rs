@@ -1,0 +1,147 @@
+//! [`MessageBuf`]: registered memory of one message.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use rpc_core::transport::MessageMemory;
+
+use super::memory_pool::MemoryPool;
+use super::process_memory::CountedBytes;
+use crate::verbs::{Block, BlockRegion};
+
+/// Registered memory of one message. It goes back to its pool when it is dropped, on whatever
+/// thread, or to the system if the poller is gone.
+///
+/// Its bytes are those of an earlier message until they are written.
+pub struct MessageBuf {
+    /// `None` only while it is taken apart.
+    block: Option<Block>,
+    len: usize,
+    place: Place,
+}
+
+/// Where a block belongs.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) pool: Weak<MemoryPool>,
+    /// The index of the chunk in the pool.
+    pub(super) chunk: usize,
+    /// Counts the chunk's bytes as registered for as long as any of them is in use.
+    pub(super) _counted: Arc<CountedBytes>,
+}
+
+impl MessageBuf {
+    pub(super) fn new(block: Block, len: usize, place: Place) -> Self {
+        debug_assert!(len <= block.len());
+        Self {
+            block: Some(block),
+            len,
+            place,
+        }
+    }
+
+    /// Returns the number of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the bytes that its block takes.
+    pub(super) fn block_len(&self) -> usize {
+        self.block.as_ref().map_or(0, Block::len)
+    }
+
+    pub(super) fn is_of(&self, pool: &Weak<MemoryPool>) -> bool {
+        Weak::ptr_eq(&self.place.pool, pool)
+    }
+
+    /// Takes the block out: what is left describes it, until [`with_block`](WithoutBlock::with_block).
+    pub(super) fn take_block(mut self) -> Result<(Block, WithoutBlock), Self> {
+        match self.block.take() {
+            Some(block) => Ok((block, WithoutBlock(self))),
+            None => Err(self),
+        }
+    }
+
+    /// Returns the region, and the address of the first byte.
+    pub(super) fn region(&self) -> Option<(Arc<BlockRegion>, usize)> {
+        let block = self.block.as_ref()?;
+        Some((Arc::clone(block.region()), block.address()))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        let block = self.block.as_ref().map_or(&[][..], Block::as_ref);
+        &block[..self.len.min(block.len())]
+    }
+}
+
+/// A [`MessageBuf`] whose block is elsewhere.
+#[derive(Debug)]
+pub(super) struct WithoutBlock(MessageBuf);
+
+impl WithoutBlock {
+    pub(super) fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Puts the block back.
+    pub(super) fn with_block(self, block: Block) -> MessageBuf {
+        let mut buf = self.0;
+        buf.block = Some(block);
+        buf
+    }
+}
+
+impl Drop for MessageBuf {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take()
+            && let Some(pool) = self.place.pool.upgrade()
+        {
+            pool.give_back(self.place.chunk, block);
+        }
+    }
+}
+
+impl AsMut<[u8]> for MessageBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        match &mut self.block {
+            Some(block) => &mut block.as_mut()[..len],
+            None => &mut [],
+        }
+    }
+}
+
+impl MessageMemory for MessageBuf {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.as_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn freeze(mut self: Box<Self>, len: usize) -> Bytes {
+        assert!(
+            len <= self.len,
+            "there are {} bytes, fewer than {len}",
+            self.len
+        );
+        self.len = len;
+        Bytes::from_owner(Shared(*self))
+    }
+}
+
+/// Memory that is only read any more.
+struct Shared(MessageBuf);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl fmt::Debug for MessageBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageBuf")
+            .field("len", &self.len)
+            .field("block_len", &self.block_len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,136 @@
+//! The registrar: the thread that registers and deregisters memory for messages, for all pools of
+//! the process.
+//!
+//! It is started when a pool first needs memory, and ends when no pool has any. In a simulation, no
+//! thread runs: memory is registered by the thread that asks for it, and stays registered.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use super::memory_pool::{Growth, MemoryPool};
+
+/// How often free chunks are looked for.
+const TICK: Duration = Duration::from_secs(1);
+
+static WORK: Mutex<Work> = Mutex::new(Work {
+    pools: Vec::new(),
+    is_running: false,
+    is_asked: false,
+});
+static ASKED: Condvar = Condvar::new();
+
+/// What the thread shares with those who ask.
+#[derive(Debug)]
+struct Work {
+    /// The pools that have asked for memory since the thread was started.
+    pools: Vec<Weak<MemoryPool>>,
+    is_running: bool,
+    /// True if somebody has asked since the thread has last looked.
+    is_asked: bool,
+}
+
+fn lock() -> MutexGuard<'static, Work> {
+    // A poisoned lock is usable: the fields are each changed in one step.
+    WORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks for what a pool wants.
+pub(super) fn request(pool: &MemoryPool) {
+    #[cfg(feature = "test-util")]
+    if crate::hooks::is_simulated() {
+        while pool.grow() == Growth::Settled {}
+        return;
+    }
+    let mut work = lock();
+    if !work.pools.iter().any(|known| known.ptr_eq(pool.weak())) {
+        work.pools.push(pool.weak().clone());
+    }
+    work.is_asked = true;
+    let starts = !std::mem::replace(&mut work.is_running, true);
+    drop(work);
+    ASKED.notify_one();
+    if starts {
+        let started = thread::Builder::new()
+            .name("verbline-memory".to_owned())
+            .spawn(run);
+        if let Err(error) = started {
+            // The next request tries again.
+            lock().is_running = false;
+            tracing::warn!(%error, "no thread can be started that registers memory for long messages");
+        }
+    }
+}
+
+/// Lets the thread look again, because memory may be free that another pool wants.
+pub(super) fn wake() {
+    lock().is_asked = true;
+    ASKED.notify_one();
+}
+
+fn run() {
+    loop {
+        let mut work = lock();
+        work.pools.retain(|pool| pool.strong_count() > 0);
+        work.is_asked = false;
+        let pools = work.pools.clone();
+        drop(work);
+        serve(&upgrade(&pools));
+
+        let work = lock();
+        let (work, waited) = ASKED
+            .wait_timeout_while(work, TICK, |work| !work.is_asked)
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(work);
+        if !waited.timed_out() {
+            continue;
+        }
+        let mut is_used = false;
+        for pool in upgrade(&pools) {
+            is_used |= pool.tick();
+        }
+        let mut work = lock();
+        if !is_used && !work.is_asked {
+            work.pools.clear();
+            work.is_running = false;
+            return;
+        }
+    }
+}
+
+/// Returns the pools whose pollers still run.
+fn upgrade(pools: &[Weak<MemoryPool>]) -> Vec<Arc<MemoryPool>> {
+    pools.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Registers what the pools want, in turn, and makes room where a limit is reached.
+fn serve(pools: &[Arc<MemoryPool>]) {
+    for pool in pools {
+        pool.process_memory().set_short(false);
+    }
+    let mut is_busy = true;
+    while is_busy {
+        is_busy = false;
+        for pool in pools {
+            is_busy |= match pool.grow() {
+                Growth::Unneeded => false,
+                Growth::Settled => true,
+                Growth::Short(needed) => make_room(pool, pools, needed),
+            };
+        }
+    }
+}
+
+/// Deregisters free memory until `pool` can have `needed` bytes. Returns true if some was found.
+fn make_room(pool: &Arc<MemoryPool>, pools: &[Arc<MemoryPool>], needed: u64) -> bool {
+    // Before the pools are searched: see `ProcessMemory::set_short`.
+    pool.process_memory().set_short(true);
+    let others = pools.iter().filter(|other| {
+        !Arc::ptr_eq(other, pool) && Arc::ptr_eq(other.process_memory(), pool.process_memory())
+    });
+    let mut freed = 0;
+    for pool in std::iter::once(pool).chain(others) {
+        freed += pool.shed(needed.saturating_sub(freed));
+    }
+    freed > 0
+}
