@@ -216,6 +216,12 @@ impl Inbound {
         }
     }
 
+    /// Returns true if a long message is under way and is to be read.
+    pub(crate) fn awaits(&self, transfer: u32) -> bool {
+        let is_awaited = |long: &LongArrival| long.transfer == transfer && long.message.is_none();
+        self.long.iter().any(is_awaited)
+    }
+
     /// Drops a long message that its sender has given up, and all that is behind it: only the end
     /// follows.
     pub(crate) fn cut(&mut self, transfer: u32) {

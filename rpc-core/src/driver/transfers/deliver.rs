@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::super::call_table::{LongResponse, Response, ResponseFrame, WakeTarget};
 use super::super::incoming::RequestParts;
 use super::super::link::LinkKey;
+use super::super::link_streams::StreamKey;
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
@@ -40,9 +41,12 @@ pub(in super::super) enum Completed {
     /// A message has arrived.
     Message {
         link: LinkKey,
+        key: IncomingKey,
         purpose: Purpose,
         message: LongMessage,
     },
+    /// The sender has given up a message of a stream.
+    Abandoned { key: IncomingKey, stream: StreamKey },
     /// The response to a call is not received.
     Refused {
         link: LinkKey,
@@ -55,7 +59,7 @@ pub(in super::super) enum Completed {
 
 impl<T: Transport> State<T> {
     /// Takes a message out of its memory if all of it has arrived.
-    pub(super) fn complete(&mut self, key: IncomingKey) -> Option<Completed> {
+    pub(in super::super) fn complete(&mut self, key: IncomingKey) -> Option<Completed> {
         let incoming = self.transfers.incoming.get_mut(key.index())?;
         let is_complete = incoming.received == incoming.len;
         if !is_complete || matches!(incoming.place, Place::Cancelling(_) | Place::Nowhere) {
@@ -86,6 +90,7 @@ impl<T: Transport> State<T> {
         let purpose = std::mem::replace(&mut incoming.purpose, Purpose::Nobody);
         let completed = Completed::Message {
             link,
+            key,
             purpose,
             message: LongMessage {
                 header: incoming.header,
@@ -121,13 +126,20 @@ impl<T: Transport> Driver<T> {
             None => {}
             Some(Completed::Message {
                 link,
+                key,
                 purpose,
                 message,
             }) => match purpose {
                 Purpose::Request(served) => self.serve_long(link, served, message),
                 Purpose::Response(call) => self.end_long_call(link, call, Ok(message)),
-                Purpose::Stream(_) | Purpose::Nobody => {}
+                Purpose::Stream(stream) => {
+                    self.deliver_long_of_stream(stream, key, link, message);
+                }
+                Purpose::Nobody => {}
             },
+            Some(Completed::Abandoned { key, stream }) => {
+                self.abandoned_long_of_stream(stream, key);
+            }
             Some(Completed::Refused { link, call, status }) => {
                 let error = CallError::new(Cause::NotReceived(status), Execution::Answered);
                 self.end_long_call(link, call, Err(error));

@@ -43,10 +43,12 @@ use bytes::Bytes;
 use slab::Slab;
 
 use self::admission::WaitingMessages;
+pub(super) use self::deliver::{Completed, LongMessage};
 use self::held::{Account, PollerMemory};
 use self::incoming::Incoming;
+pub(super) use self::incoming::{Purpose, too_long};
 use self::outgoing::Outgoing;
-pub(super) use self::outgoing::TransferOwner;
+pub(super) use self::outgoing::{PreparedTransfer, TransferOwner};
 use super::link::LinkKey;
 use crate::protocol::frame::TransferId;
 use crate::transport::FetchKey;
@@ -154,6 +156,11 @@ impl TransferKey {
 }
 
 impl IncomingKey {
+    /// Returns a number that no other message has while this one is under way.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
     fn index(self) -> usize {
         self.0 as usize
     }

@@ -220,7 +220,7 @@ impl<T: Transport> State<T> {
         mut header: FrameHeader,
         metadata: &[u8],
         owner: TransferOwner,
-    ) {
+    ) -> TransferKey {
         let PreparedTransfer {
             mut buf,
             before,
@@ -281,6 +281,7 @@ impl<T: Transport> State<T> {
         }
         self.after_progress(transfer);
         self.end_if_done(transfer);
+        transfer
     }
 
     /// Exposes the next piece of a message. Keeps the application's bytes until nothing is borrowed.
@@ -315,6 +316,11 @@ impl<M> Transfers<M> {
         TransferKey(index)
     }
 
+    /// Returns true if a message that has just begun is still under way.
+    pub(in super::super) fn is_sending(&self, key: TransferKey) -> bool {
+        self.outgoing.contains(key.index())
+    }
+
     /// Returns a message of this side that a peer names.
     pub(super) fn outgoing_of(&self, link: LinkKey, id: TransferId) -> Option<TransferKey> {
         let index = CallId(id.0).index();
@@ -336,7 +342,7 @@ impl<M> Transfers<M> {
     }
 
     /// Drops a message when nothing is borrowed.
-    pub(super) fn discard(&mut self, mut message: Chunks) {
+    pub(in super::super) fn discard(&mut self, mut message: Chunks) {
         while let Some(part) = message.take_front(usize::MAX) {
             self.spent.push(part);
         }
