@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 
 use super::channel::ChannelCore;
-use super::encode::{RequestLengths, write_request};
+use super::encode::{EncodedRequest, RequestLengths, write_request};
 use super::local_turn;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::codec::Codec;
+use crate::codec::{Chunks, Codec};
 use crate::driver::handle::StreamRequest;
+use crate::limits::SLOT_MESSAGE_LEN;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
@@ -44,6 +45,8 @@ pub(crate) struct NewStream {
     pub(crate) metadata_len: usize,
     /// Room for the header, metadata, message.
     pub(crate) frame: Vec<u8>,
+    /// The message, if it was encoded in parts. The frame has none then.
+    pub(crate) message: Chunks,
 }
 
 /// A channel, for one streaming call.
@@ -84,6 +87,7 @@ impl OpenStream for ChannelCore {
                 sends_messages: stream.sends_messages,
                 metadata_len: stream.metadata_len,
                 frame: stream.frame,
+                message: stream.message,
             };
             self.poller
                 .open_stream(self.link, Arc::clone(core), request);
@@ -153,7 +157,29 @@ fn new_stream<C: OpenStream, R>(
         sends_messages: false,
         metadata_len: lengths.metadata,
         frame,
+        message: Chunks::new(),
     }
+}
+
+/// Encodes the request of a stream whose message fits in no slot of the usual length. The driver copies
+/// it into its frame if the slots are longer.
+#[cold]
+fn new_long_stream<C: OpenStream, Q: Codec<Req>, Req>(
+    channel: &C,
+    method: &'static MethodSpec,
+    request: &Request<Req>,
+    lengths: RequestLengths,
+) -> NewStream {
+    // This may be any thread, and only the poller's has registered memory.
+    let encoded = EncodedRequest::new::<Q, Req>(request, lengths, method, &mut |_| None);
+    let metadata_only = RequestLengths {
+        message: 0,
+        ..lengths
+    };
+    let write = |out: &mut [u8]| out.copy_from_slice(&encoded.metadata);
+    let mut stream = new_stream(channel, method, request, metadata_only, write);
+    stream.message = encoded.message;
+    stream
 }
 
 impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
@@ -168,6 +194,10 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         S: Codec<Res>,
     {
         let lengths = RequestLengths::new::<Q, Req>(request);
+        if lengths.message > SLOT_MESSAGE_LEN {
+            let stream = new_long_stream::<C, Q, Req>(channel, method, request, lengths);
+            return Self::new::<S>(channel, stream).0;
+        }
         let write = |out: &mut [u8]| write_request::<Q, Req>(request, lengths, method, out);
         let stream = new_stream(channel, method, request, lengths, write);
         Self::new::<S>(channel, stream).0

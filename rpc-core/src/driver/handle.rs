@@ -11,14 +11,14 @@ use super::call_table::ResponseBody;
 use super::link::LinkKey;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
-use crate::codec::MessageBuf;
+use crate::codec::{Chunks, MessageBuf};
 use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::{MethodCounters, PollerCounters};
 use crate::stream::core::StreamCore;
-use crate::transport::{Chunks, ConnectError, Counters, MessageMemory};
+use crate::transport::{ConnectError, Counters, MessageMemory};
 
 /// A request to send, apart from its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,8 @@ pub(crate) struct StreamRequest {
     pub(crate) metadata_len: usize,
     /// The frame: room for the header, metadata, message.
     pub(crate) frame: Vec<u8>,
+    /// The message, if it was encoded in parts. The frame has none then.
+    pub(crate) message: Chunks,
 }
 
 /// The outcome of an attempt to send a call.

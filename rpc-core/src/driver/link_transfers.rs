@@ -45,6 +45,11 @@ impl TransferKey {
 }
 
 impl IncomingKey {
+    /// Returns a number that no other message has while this one is under way.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::allocate::Allocation;
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::Chunks;
 use crate::method::MethodSpec;
 use crate::stream::core::{StreamCore, wake_all};
 use crate::stream::inbound::StreamEnd;
@@ -30,6 +31,8 @@ pub(super) struct StreamSubmission {
     pub(super) metadata_len: usize,
     /// The frame, complete but for its header.
     pub(super) frame: Vec<u8>,
+    /// The message, if it was encoded in parts. The frame has none then.
+    pub(super) message: Chunks,
 }
 
 /// The notices of one poller.

@@ -46,6 +46,7 @@ impl OpenStream for PollerStreams<'_> {
             sends_messages: stream.sends_messages,
             metadata_len: stream.metadata_len,
             frame: stream.frame,
+            message: stream.message,
         };
         match self.handle.notices.submit(submission) {
             Ok(number) => {

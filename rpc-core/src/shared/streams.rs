@@ -150,6 +150,7 @@ impl<T: Transport> Streams<T> {
                 sends_messages: submission.sends_messages,
                 metadata_len: submission.metadata_len,
                 frame: submission.frame,
+                message: submission.message,
             };
             self.driver.open_stream(link, submission.core, request);
         }

@@ -1,12 +1,13 @@
 //! [`PollerCounters`]: the counters of one poller, written by its own thread.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::counter::Counter;
 use super::groups::{
     CancelCounters, ConnectionCounters, CreditCounters, HandlerCounters, MemoryCounters,
-    StallCounters, StreamCounters, TransferCounters, TurnCounters,
+    StallCounters, StreamCounters, TransferCounters, Transfers, TurnCounters,
 };
 use super::histogram::Histogram;
 use super::snapshot::{MethodStats, PollerStats};
@@ -32,6 +33,8 @@ pub(crate) struct PollerCounters {
     pub(crate) streams: StreamCounters,
     pub(crate) cancels: CancelCounters,
     pub(crate) transfers: TransferCounters,
+    /// The part of `transfers.bytes_copied_in` that readers of streams add, on any thread.
+    pub(crate) copied_in_by_streams: Arc<AtomicU64>,
     pub(crate) memory: MemoryCounters,
     /// Indexed by method number. The last entry counts numbers without a method.
     served: Box<[MethodCounters]>,
@@ -92,6 +95,7 @@ impl PollerCounters {
             streams: StreamCounters::default(),
             cancels: CancelCounters::default(),
             transfers: TransferCounters::default(),
+            copied_in_by_streams: Arc::default(),
             memory: MemoryCounters::default(),
             served: served
                 .chain([UNKNOWN_METHOD])
@@ -103,6 +107,12 @@ impl PollerCounters {
             transport,
             slots: SlotGauges::default(),
         }
+    }
+
+    fn read_transfers(&self) -> Transfers {
+        let mut transfers = self.transfers.read();
+        transfers.bytes_copied_in += self.copied_in_by_streams.load(Ordering::Relaxed);
+        transfers
     }
 
     // ---- server side ----
@@ -201,7 +211,7 @@ impl PollerCounters {
             connections: self.connections.read(),
             streams: self.streams.read(),
             cancels: self.cancels.read(),
-            transfers: self.transfers.read(),
+            transfers: self.read_transfers(),
             memory: self.memory.read(),
             transport: self.transport.counters(),
             slots: self.slots.read(),

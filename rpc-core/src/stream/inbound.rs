@@ -121,7 +121,7 @@ pub(crate) struct Inbound {
 /// A long message.
 #[derive(Debug)]
 pub(crate) struct LongArrival {
-    /// The driver's name for it.
+    /// The driver's name for it while it is under way.
     transfer: u32,
     /// `None` while it is under way.
     message: Option<ReceivedLong>,
@@ -144,6 +144,12 @@ struct Window {
     was_used_up: bool,
     /// The reader has waited for messages since it last took some: it keeps up.
     reader_waits: bool,
+}
+
+impl LongArrival {
+    fn is_under_way_as(&self, transfer: u32) -> bool {
+        self.transfer == transfer && self.message.is_none()
+    }
 }
 
 impl Inbound {
@@ -210,16 +216,25 @@ impl Inbound {
         message: ReceivedLong,
     ) -> Option<ReceivedLong> {
         let mut arrivals = self.long.iter_mut();
-        match arrivals.find(|long| long.transfer == transfer) {
-            Some(long) => long.message.replace(message),
+        match arrivals.find(|long| long.is_under_way_as(transfer)) {
+            Some(long) => {
+                long.is_fetched = true;
+                long.message.replace(message)
+            }
             None => Some(message),
         }
+    }
+
+    /// Returns true if a long message is under way and is to be read.
+    pub(crate) fn awaits(&self, transfer: u32) -> bool {
+        self.long.iter().any(|long| long.is_under_way_as(transfer))
     }
 
     /// Drops a long message that its sender has given up, and all that is behind it: only the end
     /// follows.
     pub(crate) fn cut(&mut self, transfer: u32) {
-        let position = self.long.iter().position(|long| long.transfer == transfer);
+        let mut arrivals = self.long.iter();
+        let position = arrivals.position(|long| long.is_under_way_as(transfer));
         if let Some(position) = position {
             self.long.truncate(position);
             self.is_cut = true;

@@ -1,17 +1,20 @@
 //! A stream opens, on the server.
 
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::super::incoming::RequestParts;
+use super::super::incoming::{LentTask, RequestParts};
 use super::super::link::LinkKey;
-use super::super::responses::{BlockedResponse, Started};
-use super::super::tasks::{IncomingCall, Task};
+use super::super::responses::Started;
+use super::super::tasks::Task;
+use super::super::transfers::LongMessage;
 use super::super::{Driver, State, TimerTarget};
-use super::{Phase, Serving, Stream};
+use super::{Phase, Serving, Stream, StreamKey};
 use crate::method::MethodKind;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
-use crate::service::handler::{Handler, RawRequest, Served};
+use crate::service::handler::{Handler, RawRequest, Served, SharedMessage};
 use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::stream::core::StreamCore;
@@ -69,72 +72,137 @@ impl<T: Transport> Driver<T> {
         served: ServedCall,
         buf: T::RecvBuf,
     ) {
-        let RequestParts {
-            deadline,
-            is_expired,
-            handler,
-            may_start,
-        } = self.request_parts(header);
-        let mut state = self.state.borrow_mut();
-        let key = state.stream_of(link, header.call);
-        let stream = key.and_then(|key| Some((key, state.streams.get_mut(key)?)));
-        let Some((key, stream)) = stream else {
-            drop(state);
+        let parts = self.request_parts(header);
+        let Some((key, core)) = self.stream_to_serve(link, header, served) else {
             return self.release_request(link, buf);
         };
-        let core = Arc::clone(&stream.core);
-        if let Phase::Serving(serving) = &mut stream.phase {
-            serving.served = Some(served);
-        }
-        drop(state);
-        let is_unary = |handler: &dyn Handler| handler.kind() == MethodKind::Unary;
-        let handler = handler.filter(|handler| may_start && !is_unary(&**handler));
-        let Some(handler) = handler else {
-            let status = if is_expired || !may_start {
-                self.rejection(header, is_expired)
-            } else {
-                Status::unimplemented(
-                    "the server's method is unary, or has another number: client and server use different versions of the service",
-                )
-            };
+        let Some(handler) = handler_of(&parts) else {
             self.release_request(link, buf);
-            return self.answer_unsent(key, BlockedResponse::Failed(status, Started::NOT));
+            return self.reject_stream(key, header, &parts);
         };
         let (metadata, message) = buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
         let request = RawRequest {
             metadata,
             message,
             shared: None,
-            deadline,
+            deadline: parts.deadline,
             stream: Some(&core),
         };
-        let (task, waker) = self.lend_task();
-        let mut frame = self.inline_frame.take();
-        let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
+        let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
+        let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
             handler.serve(request, cx, out)
         });
         self.release_request(link, buf);
-        if !matches!(outcome, Served::Undecodable(_)) {
-            self.counters.started(header.selector);
-        }
-        let call = IncomingCall {
-            link,
-            call: header.call,
+        self.after_begin(
+            key,
             served,
-            stream: Some(key),
+            parts.deadline,
+            task,
+            outcome,
+            frame.bytes_mut(),
+        );
+        self.inline_frame.put_back(frame);
+    }
+
+    /// Serves a long request that has arrived in full and that opens a stream, or rejects it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_long_stream(&self, link: LinkKey, served: ServedCall, long: LongMessage) {
+        let header = &long.header;
+        let parts = self.request_parts(header);
+        let Some((key, core)) = self.stream_to_serve(link, header, served) else {
+            return;
         };
+        let Some(handler) = handler_of(&parts) else {
+            return self.reject_stream(key, header, &parts);
+        };
+        let shared = SharedMessage::new(&long.message, long.share_from);
+        let request = RawRequest {
+            metadata: &long.metadata,
+            message: &long.message,
+            shared: Some(&shared),
+            deadline: parts.deadline,
+            stream: Some(&core),
+        };
+        let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
+        let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
+            handler.serve(request, cx, out)
+        });
+        let copied = shared.copied_len() as u64;
+        self.counters.transfers.bytes_copied_in.add(copied);
+        // The handler has its own slices of it.
+        drop(long.message);
+        self.after_begin(
+            key,
+            served,
+            parts.deadline,
+            task,
+            outcome,
+            frame.bytes_mut(),
+        );
+        self.inline_frame.put_back(frame);
+    }
+
+    /// Returns the stream that a request has opened, which is counted from now on.
+    fn stream_to_serve(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        served: ServedCall,
+    ) -> Option<(StreamKey, Arc<StreamCore>)> {
+        let mut state = self.state.borrow_mut();
+        let key = state.stream_of(link, header.call)?;
+        state.set_served(key, served);
+        let stream = state.streams.get_mut(key)?;
+        Some((key, Arc::clone(&stream.core)))
+    }
+
+    /// Answers a stream whose handler does not begin.
+    #[cold]
+    fn reject_stream(&self, key: StreamKey, header: &FrameHeader, parts: &RequestParts) {
+        let status = if parts.is_expired || !parts.may_start || parts.handler.is_none() {
+            self.rejection(header, parts.is_expired)
+        } else {
+            Status::unimplemented(
+                "the server's method is unary, or has another number: client and server use different versions of the service",
+            )
+        };
+        self.fail_stream(key, status, Started::NOT);
+    }
+
+    /// Ends the first poll of a stream's handler.
+    #[inline]
+    fn after_begin(
+        &self,
+        key: StreamKey,
+        served: ServedCall,
+        deadline: Option<Instant>,
+        (task, waker): LentTask,
+        outcome: Served,
+        frame: &mut [u8],
+    ) {
+        if !matches!(outcome, Served::Undecodable(_)) {
+            self.counters.started(served.method);
+        }
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        // The credit of the request goes with the first frame, or alone.
-        state.owe(link);
+        let call = state.served_of(key);
         state.streams.queue(key);
+        if let Some(call) = &call {
+            // The credit of the request goes with the first frame, or alone.
+            state.owe(call.link);
+        }
+        // That of a long request began with its first frame.
         if let Some(deadline) = deadline
             && let Some(stream) = state.streams.entries.get_mut(key.index())
+            && stream.timer.is_none()
         {
             let timer = state.timers.insert(deadline, TimerTarget::Stream(key));
             stream.timer = Some(timer);
         }
-        if let Served::Pending(handler_key) = outcome {
+        if let Served::Pending(handler_key) = outcome
+            && let Some(call) = call
+        {
             self.counters.handlers.awaited.add(1);
             if let Some(stream) = state.streams.get_mut(key)
                 && let Phase::Serving(serving) = &mut stream.phase
@@ -151,8 +219,14 @@ impl<T: Transport> Driver<T> {
         } else {
             drop(borrowed);
             self.lent_task.set(Some((task, waker)));
-            self.answer_stream(key, outcome, frame.bytes_mut());
+            self.answer_stream(key, outcome, frame);
         }
-        self.inline_frame.put_back(frame);
     }
+}
+
+/// Returns the handler of a request that opens a stream, if it may begin.
+fn handler_of(parts: &RequestParts) -> Option<Rc<dyn Handler>> {
+    let handler = parts.handler.as_ref()?;
+    let is_streaming = handler.kind() != MethodKind::Unary;
+    (parts.may_start && is_streaming).then(|| Rc::clone(handler))
 }

@@ -50,16 +50,22 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         let mut replaced = None;
         let mut sender = None;
+        let mut left = Vec::new();
         if let Some(stream) = state.streams.get_mut(key)
             && let Phase::Serving(serving) = &mut stream.phase
         {
             serving.task = None;
             replaced = serving.answer.replace(answer);
-            sender = stream.core.lock().stop_sending();
+            let mut core = stream.core.lock();
+            sender = core.stop_sending();
+            left = core.outbound.take_left();
         }
+        state.abandon_sending(key);
+        state.stop_receiving(key);
         state.streams.queue(key);
         let served = state.served_of(key);
         drop(borrowed);
+        drop(left);
         if let (Some(BlockedResponse::Kept { handler_key, .. }), Some(call)) = (replaced, served) {
             self.discard_handler(call.served.method, handler_key);
         }
@@ -101,7 +107,7 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    fn set_served(&mut self, key: StreamKey, served: ServedCall) {
+    pub(super) fn set_served(&mut self, key: StreamKey, served: ServedCall) {
         if let Some(stream) = self.streams.get_mut(key)
             && let Phase::Serving(serving) = &mut stream.phase
         {

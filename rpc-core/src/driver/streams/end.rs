@@ -24,7 +24,9 @@ impl<T: Transport> Driver<T> {
         stream.timer = None;
         let execution = match &stream.phase {
             Phase::Opening(_) => Execution::NeverSent,
-            Phase::Sent { .. } | Phase::Abandoned { .. } => Execution::MayHaveRun,
+            Phase::Sent { .. } | Phase::Answered { .. } | Phase::Abandoned { .. } => {
+                Execution::MayHaveRun
+            }
             Phase::Serving(_) => {
                 drop(state);
                 let status = Status::deadline_exceeded("the deadline passed before the call ended");
@@ -76,18 +78,28 @@ impl<T: Transport> State<T> {
         buf: T::RecvBuf,
     ) {
         let call = header.call;
-        let Some(key) = self.stream_of(link, call) else {
+        let key = self.stream_of(link, call);
+        let stream = key.and_then(|key| Some((key, self.streams.get_mut(key)?)));
+        let Some((key, stream)) =
+            stream.filter(|(_, stream)| !matches!(stream.phase, Phase::Answered { .. }))
+        else {
             return self.close_for_violation(link, buf, ProtocolError::UnknownCall { call });
         };
+        let awaits_messages = !stream.receiving.is_empty();
         let body = ResponseBody::Short(buf.as_ref()[HEADER_LEN..].to_vec());
         let head = ResponseHead::of(header);
         self.end_core(key, StreamEnd::Response { head, body });
-        if let Some(stream) = self.streams.get_mut(key)
-            && let Phase::Sent { counters, .. } = &stream.phase
-        {
-            counters.end(header.selector);
+        if awaits_messages {
+            self.note_answer(key, header);
+            self.abandon_sending(key);
+        } else {
+            if let Some(stream) = self.streams.get_mut(key)
+                && let Phase::Sent { counters, .. } = &stream.phase
+            {
+                counters.end(header.selector);
+            }
+            self.remove_stream(key);
         }
-        self.remove_stream(key);
         self.release_received(link, buf);
     }
 
@@ -102,9 +114,14 @@ impl<T: Transport> State<T> {
             Some(error) => counters.end(error.code().number()),
             None => counters.drop_one(),
         };
+        let is_opening = matches!(stream.phase, Phase::Opening(_));
         let sent = match &stream.phase {
             Phase::Opening(request) => {
                 count(&request.counters);
+                None
+            }
+            Phase::Answered { counters, .. } => {
+                count(counters);
                 None
             }
             Phase::Sent { call, counters } => {
@@ -120,8 +137,11 @@ impl<T: Transport> State<T> {
         let dropped = || CallError::new(Cause::Cancelled, Execution::MayHaveRun);
         let end = StreamEnd::Failed(error.unwrap_or_else(dropped));
         self.end_core(key, end);
+        self.stop_receiving(key);
+        self.abandon_sending(key);
         let Some(call) = sent else {
-            self.counters.cancels.never_sent.add(is_dropped.into());
+            let never_sent = is_dropped && is_opening;
+            self.counters.cancels.never_sent.add(never_sent.into());
             return self.remove_stream(key);
         };
         if let Some(stream) = self.streams.get_mut(key) {
@@ -139,10 +159,26 @@ impl<T: Transport> State<T> {
     }
 
     /// Ends both directions for the application. Collects the wakers.
-    fn end_core(&mut self, key: StreamKey, end: StreamEnd) {
+    pub(super) fn end_core(&mut self, key: StreamKey, end: StreamEnd) {
         if let Some(stream) = self.streams.get_mut(key) {
-            let wakers = stream.core.lock().end(end);
+            let mut core = stream.core.lock();
+            let wakers = core.end(end);
+            let left = core.outbound.take_left();
+            drop(core);
             self.wakers.extend(wakers.into_iter().flatten());
+            for message in left {
+                self.transfers.discard(message);
+            }
+        }
+    }
+
+    /// Gives up the long messages of this side that are under way.
+    pub(super) fn abandon_sending(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        for transfer in mem::take(&mut stream.sending) {
+            self.abandon_transfer(transfer);
         }
     }
 
@@ -161,10 +197,15 @@ impl<T: Transport> State<T> {
         let mut answer = None;
         match &mut stream.phase {
             Phase::Opening(request) => request.counters.end(error.code().number()),
-            Phase::Sent { counters, .. } => counters.end(error.code().number()),
+            Phase::Sent { counters, .. } | Phase::Answered { counters, .. } => {
+                counters.end(error.code().number());
+            }
             Phase::Abandoned { .. } => {}
             Phase::Serving(serving) => answer = serving.answer.take(),
         }
+        // Their transfers have ended with the connection.
+        stream.sending.clear();
+        stream.receiving.clear();
         self.end_core(key, StreamEnd::Failed(error));
         self.remove_stream(key);
         answer
@@ -172,9 +213,18 @@ impl<T: Transport> State<T> {
 
     /// Removes a stream that has ended on both sides.
     pub(super) fn remove_stream(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.entries.try_remove(key.index()) else {
+        self.stop_receiving(key);
+        let Some(mut stream) = self.streams.entries.try_remove(key.index()) else {
             return;
         };
+        if stream.phase.is_client() {
+            for transfer in mem::take(&mut stream.sending) {
+                self.abandon_transfer(transfer);
+            }
+        }
+        if let Phase::Opening(request) = &mut stream.phase {
+            self.transfers.discard(mem::take(&mut request.message));
+        }
         if let Some(timer) = stream.timer {
             self.timers.cancel(timer);
         }
@@ -194,13 +244,21 @@ impl<T: Transport> State<T> {
         }
         match &stream.phase {
             Phase::Opening(_) => {}
-            Phase::Sent { call, .. } | Phase::Abandoned { call } => link.calls.end_stream(*call),
+            Phase::Sent { call, .. } | Phase::Answered { call, .. } | Phase::Abandoned { call } => {
+                link.calls.end_stream(*call);
+            }
             Phase::Serving(serving) => {
                 link.streams.end_served(serving.call);
                 // A part of the handler may live on in a task of its own.
                 let error = CallError::new(Cause::Cancelled, Execution::Answered);
-                let wakers = stream.core.lock().end(StreamEnd::Failed(error));
+                let mut core = stream.core.lock();
+                let wakers = core.end(StreamEnd::Failed(error));
+                let left = core.outbound.take_left();
+                drop(core);
                 self.wakers.extend(wakers.into_iter().flatten());
+                for message in left {
+                    self.transfers.discard(message);
+                }
             }
         }
         if link.connection.streams() < link.connection.max_streams()

@@ -30,7 +30,7 @@ struct Looked {
 }
 
 /// The reason that no further message of a stream is sent.
-enum Stop {
+pub(super) enum Stop {
     /// All are sent.
     Drained,
     /// The peer's window does not allow the next one.
@@ -47,6 +47,10 @@ enum Stop {
     TooLong {
         limit: usize,
     },
+    /// The next message is long.
+    Long,
+    /// As many long messages of the stream are under way as may be.
+    AwaitsTransfer,
 }
 
 impl<T: Transport> Driver<T> {
@@ -77,6 +81,7 @@ impl<T: Transport> Driver<T> {
             if next == Next::Answer {
                 self.send_answer(key);
             }
+            self.fail_refused();
         }
         self.inline_frame.put_back(memory);
         if !self.state.borrow().wakers.is_empty() {
@@ -97,22 +102,33 @@ impl<T: Transport> State<T> {
             // The event of its end ends the stream.
             return Next::Nothing;
         }
-        let is_open = match &stream.phase {
-            Phase::Sent { .. } | Phase::Serving(_) => true,
-            Phase::Opening(_) => self.open(key),
-            Phase::Abandoned { .. } => false,
+        if !stream.receiving.is_empty() {
+            self.look_at_receiving(key);
+        }
+        let is_open = match self.streams.get_mut(key).map(|stream| &stream.phase) {
+            Some(Phase::Sent { .. } | Phase::Serving(_)) => true,
+            Some(Phase::Opening(_)) => self.open(key),
+            Some(Phase::Answered { .. } | Phase::Abandoned { .. }) | None => false,
         };
         if !is_open {
             return Next::Nothing;
         }
-        let looked = self.send_messages(key, memory);
+        let mut looked = self.send_messages(key, memory);
+        while let Stop::Long = looked.stop {
+            let owes_grant = looked.owes_grant;
+            looked = match self.send_long_message(key) {
+                Ok(()) => self.send_messages(key, memory),
+                Err(stop) => Looked { stop, ..looked },
+            };
+            looked.owes_grant |= owes_grant;
+        }
         if looked.owes_grant {
             self.links[link.index()].streams.grants.push(key);
             self.owe(link);
         }
         match looked.stop {
             Stop::Drained => return self.next_for_answer(key),
-            Stop::AwaitsWindow | Stop::Closed => {}
+            Stop::AwaitsWindow | Stop::AwaitsTransfer | Stop::Closed | Stop::Long => {}
             Stop::Turn => {
                 self.streams.has_more = true;
                 self.streams.queue(key);
@@ -185,6 +201,9 @@ impl<T: Transport> State<T> {
             };
             if frames == FRAMES_PER_LOOK || sent >= slot_len {
                 break Stop::Turn;
+            }
+            if next.is_long {
+                break Stop::Long;
             }
             let len = HEADER_LEN + next.metadata_len + next.message_len;
             if !link.connection.take_message() {

@@ -8,6 +8,7 @@
 //! | `open.rs` | client: the request that opens a stream is sent, as soon as there is a credit and room |
 //! | `accept.rs` | server: a request opens a stream, and its handler begins |
 //! | `receive.rs` | messages arrive, and grants of the peer |
+//! | `long.rs`, `long_receive.rs` | messages that do not fit in a frame, in their order |
 //! | `look.rs` | what a stream needs is done: messages are sent, its window is granted, its answer goes out |
 //! | `answer.rs` | server: the outcome of a handler waits until all of its messages have been sent |
 //! | `control.rs` | grants and cancels of many streams and calls share a control frame |
@@ -22,6 +23,8 @@ mod answer;
 mod cancel;
 mod control;
 mod end;
+mod long;
+mod long_receive;
 mod look;
 mod open;
 mod receive;
@@ -36,11 +39,13 @@ pub(crate) use self::open::StreamCapacity;
 pub(crate) use super::handle::StreamRequest;
 use super::link::LinkKey;
 use super::link_streams::{LinkStreams, StreamKey};
+use super::link_transfers::{IncomingKey, TransferKey};
 use super::responses::BlockedResponse;
 use super::tasks::TaskKey;
 use super::timers::TimerKey;
 use crate::protocol::frame::CallId;
 use crate::stats::{MethodCounters, ServedCall};
+use crate::status::Status;
 use crate::stream::core::StreamCore;
 
 /// Streams whose memory a check frees if they were idle.
@@ -60,6 +65,8 @@ pub(crate) struct Streams {
     next_trimmed: usize,
     /// Empty, kept for its memory.
     signalled: Vec<u32>,
+    /// Streams with long messages that get no memory.
+    refused: VecDeque<(StreamKey, Status)>,
 }
 
 /// The driver's end of a stream.
@@ -78,6 +85,10 @@ struct Stream {
     owes_grant: bool,
     /// Since the latest check of its memory.
     was_used: bool,
+    /// Long messages that are under way to the peer.
+    sending: Vec<TransferKey>,
+    /// Long messages that are under way from the peer, by the numbers that its `core` has for them.
+    receiving: Vec<IncomingKey>,
 }
 
 /// How far a stream has got.
@@ -88,6 +99,13 @@ enum Phase {
     Sent {
         call: CallId,
         counters: Arc<MethodCounters>,
+    },
+    /// Client: the server has responded, and long messages are under way that precede the end.
+    Answered {
+        call: CallId,
+        counters: Arc<MethodCounters>,
+        /// The status code.
+        code: u16,
     },
     /// Client: the call has ended here. Its response is still to come.
     Abandoned { call: CallId },
@@ -119,16 +137,24 @@ impl Stream {
             awaits_room: false,
             owes_grant: false,
             was_used: true,
+            sending: Vec::new(),
+            receiving: Vec::new(),
         }
     }
 }
 
 impl Phase {
+    fn is_client(&self) -> bool {
+        !matches!(self, Self::Serving(_))
+    }
+
     /// Returns the id of a call that the peer knows.
     fn call(&self) -> Option<CallId> {
         match self {
             Self::Opening(_) => None,
-            Self::Sent { call, .. } | Self::Abandoned { call } => Some(*call),
+            Self::Sent { call, .. } | Self::Answered { call, .. } | Self::Abandoned { call } => {
+                Some(*call)
+            }
             Self::Serving(serving) => Some(serving.call),
         }
     }

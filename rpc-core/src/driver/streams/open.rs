@@ -1,19 +1,24 @@
 //! Opening a stream, on the client.
 
+use std::mem;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::super::call_table::WakeTarget;
 use super::super::handle::StreamRequest;
 use super::super::link::LinkKey;
 use super::super::request_permit::on_peers_clock;
+use super::super::transfers::{PreparedTransfer, TransferOwner};
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN};
+use crate::codec::Chunks;
+use crate::protocol::frame::{CallId, Flags, FrameKind, HEADER_LEN, LONG_BODY_LEN};
 use crate::stream::core::{StreamCore, wake_all};
 use crate::stream::inbound::StreamEnd;
 use crate::stream::outbound::StreamSizes;
-use crate::transport::{CloseReason, ReserveError, Transport};
+use crate::transport::{CloseReason, RemoteSegment, ReserveError, Transport};
 
 /// Receives that a client promises to a server with its first stream. The window grows as it is
 /// used up.
@@ -30,14 +35,24 @@ pub(crate) enum StreamCapacity {
     None,
 }
 
+/// What a request that opens a stream has reserved.
+enum Reserved<T: Transport> {
+    /// Nothing: it is sent inline.
+    Inline,
+    Slot(T::SendBuf),
+    /// Its message is long, and was taken.
+    Long(Box<PreparedTransfer<T::SendBuf>>),
+}
+
 impl<T: Transport> Driver<T> {
     /// Opens a stream as soon as its connection has a credit and room for it. If it cannot be
     /// opened, `core` ends.
     pub(crate) fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest) {
         request.counters.begin();
+        let mut request = request;
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let cause = state.cause_not_to_open(link, &request);
+        let cause = state.cause_not_to_open(link, &mut request);
         if let Some(cause) = cause {
             drop(borrowed);
             let error = CallError::new(cause, Execution::NeverSent);
@@ -90,7 +105,9 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    fn cause_not_to_open(&self, link: LinkKey, request: &StreamRequest) -> Option<Cause> {
+    /// Returns the reason that a stream cannot be opened. Otherwise, its message is in its frame if it
+    /// fits, and else in parts.
+    fn cause_not_to_open(&self, link: LinkKey, request: &mut StreamRequest) -> Option<Cause> {
         let Some(entry) = self.links.get(link.index()) else {
             return Some(Cause::Disconnected(CloseReason::Local));
         };
@@ -114,12 +131,39 @@ impl<T: Transport> State<T> {
         if limit == 0 {
             return None;
         }
-        if request.frame.len() > limit {
-            let overhead = HEADER_LEN + request.metadata_len;
-            let message_len = request.frame.len().saturating_sub(overhead);
+        let overhead = HEADER_LEN + request.metadata_len;
+        let message_len = (request.frame.len() - overhead) + request.message.len();
+        if overhead + message_len <= limit {
+            while let Some(part) = request.message.take_front(usize::MAX) {
+                request.frame.extend_from_slice(&part);
+            }
+        } else if request.message.is_empty() {
+            let mut frame = Bytes::from(mem::take(&mut request.frame));
+            request.message = Chunks::from(frame.split_off(overhead));
+            request.frame = frame.into();
+        }
+        let longest = self.longest_message(link);
+        if message_len > longest {
+            return too_long(message_len, longest);
+        }
+        // The frame of a long message describes it.
+        let least = overhead + LONG_BODY_LEN + RemoteSegment::ENCODED_LEN;
+        if !request.message.is_empty() && least > limit {
             return too_long(message_len, limit.saturating_sub(overhead));
         }
         None
+    }
+
+    /// Returns the length of the longest message that may be sent on a link, as its frames allow it.
+    fn longest_message(&self, link: LinkKey) -> usize {
+        let entry = &self.links[link.index()];
+        match self.sends_long(link) {
+            true => entry.longest_message,
+            false => {
+                let limit = self.transport.longest_frame(entry.id);
+                entry.longest_message.min(limit.saturating_sub(HEADER_LEN))
+            }
+        }
     }
 
     /// Returns the sizes of the streams of a link.
@@ -133,11 +177,7 @@ impl<T: Transport> State<T> {
             inbound_window: entry.streams.inbound_window,
             outbound_window: entry.streams.outbound_window,
             coalesces: crate::stream::core::coalesces(),
-            // No transfers yet.
-            longest_message: self
-                .transport
-                .longest_frame(entry.id)
-                .saturating_sub(HEADER_LEN),
+            longest_message: self.longest_message(link),
         }
     }
 
@@ -155,9 +195,6 @@ impl<T: Transport> State<T> {
         }
         let link = &mut self.links[link_key.index()];
         let stream = &mut self.streams.entries[key.index()];
-        let Phase::Opening(request) = &mut stream.phase else {
-            return true;
-        };
         if link.connection.streams() >= link.connection.max_streams() {
             link.streams.awaiting_room.push_back(key);
             stream.awaits_room = true;
@@ -167,40 +204,94 @@ impl<T: Transport> State<T> {
             self.stall(key);
             return false;
         }
-        let frame = &mut *request.frame;
-        let is_inline = frame.len() <= self.longest_inline;
-        let mut reserved = None;
-        let room = if is_inline {
-            self.transport.check_inline(link.id, frame.len())
-        } else {
-            self.transport
-                .reserve(link.id, frame.len())
-                .map(|buf| reserved = Some(buf))
-        };
+        let room = self.reserve_opening(key);
         let mut waiting = WakeTarget::Stream(key);
-        let call = match room {
-            Ok(()) => link.calls.begin(&mut waiting),
-            Err(_) => None,
+        let link = &mut self.links[link_key.index()];
+        let call = room
+            .as_ref()
+            .ok()
+            .and_then(|_| link.calls.begin(&mut waiting));
+        let (reserved, call) = match (room, call) {
+            (Ok(reserved), Some(call)) => (reserved, call),
+            (room, _) => {
+                link.connection.return_stream();
+                // The length was checked, so only slots or ids are missing. If the link has ended, the
+                // next event ends the stream.
+                if !matches!(room, Err(ReserveError::Closed)) {
+                    self.streams.queue(key);
+                }
+                if let Ok(reserved) = room {
+                    self.cancel_opening(key, reserved);
+                }
+                return false;
+            }
         };
-        let Some(call) = call else {
-            link.connection.return_stream();
-            if let Some(buf) = reserved {
-                self.transport.cancel(buf);
+        self.send_request(key, reserved, call);
+        true
+    }
+
+    /// Reserves what the request of a stream needs to be sent. Takes its message if it is long.
+    fn reserve_opening(&mut self, key: StreamKey) -> Result<Reserved<T>, ReserveError> {
+        let stream = &mut self.streams.entries[key.index()];
+        let link = stream.link;
+        let Phase::Opening(request) = &mut stream.phase else {
+            return Err(ReserveError::Closed);
+        };
+        let id = self.links[link.index()].id;
+        let len = request.frame.len();
+        if !request.message.is_empty() {
+            let (metadata_len, mut message) =
+                (request.metadata_len, mem::take(&mut request.message));
+            let prepared = self.prepare_transfer(link, metadata_len, &mut message);
+            self.return_message(key, message);
+            return prepared.map(|prepared| Reserved::Long(Box::new(prepared)));
+        }
+        if len <= self.longest_inline {
+            return self
+                .transport
+                .check_inline(id, len)
+                .map(|()| Reserved::Inline);
+        }
+        self.transport.reserve(id, len).map(Reserved::Slot)
+    }
+
+    fn cancel_opening(&mut self, key: StreamKey, reserved: Reserved<T>) {
+        match reserved {
+            Reserved::Inline => {}
+            Reserved::Slot(buf) => self.transport.cancel(buf),
+            Reserved::Long(prepared) => {
+                let message = self.cancel_transfer(*prepared);
+                self.return_message(key, message);
             }
-            // The length was checked, so only slots or ids are missing. If the link has ended, the
-            // next event ends the stream.
-            if !matches!(room, Err(ReserveError::Closed)) {
-                self.streams.queue(key);
-            }
-            return false;
+        }
+    }
+
+    fn return_message(&mut self, key: StreamKey, message: Chunks) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && let Phase::Opening(request) = &mut stream.phase
+        {
+            request.message = message;
+        }
+    }
+
+    /// Sends the request of a stream, for which everything is reserved.
+    fn send_request(&mut self, key: StreamKey, reserved: Reserved<T>, call: CallId) {
+        let stream = &mut self.streams.entries[key.index()];
+        let link_key = stream.link;
+        let link = &mut self.links[link_key.index()];
+        let Phase::Opening(request) = &mut stream.phase else {
+            return;
         };
         let flags = match request.sends_messages {
             true => Flags::STREAM.with(Flags::OPEN),
             false => Flags::STREAM,
         };
+        let kind = match reserved {
+            Reserved::Long(_) => FrameKind::LongRequest,
+            Reserved::Inline | Reserved::Slot(_) => FrameKind::Request,
+        };
         let connection = &mut link.connection;
-        let mut header =
-            connection.next_header_with(FrameKind::Request, flags, call, request.method);
+        let mut header = connection.next_header_with(kind, flags, call, request.method);
         // Longer metadata was refused.
         header.metadata_len = request.metadata_len as u16;
         if let Some(deadline) = request.deadline {
@@ -208,21 +299,28 @@ impl<T: Transport> State<T> {
             let peer = self.transport.peer_clock(link.id);
             header.time_us = on_peers_clock(&self.clock, peer, deadline, now);
         }
-        header.encode(frame);
+        let mut frame = mem::take(&mut request.frame);
+        let counters = Arc::clone(&request.counters);
+        counters.start();
+        self.counters.streams.opened.add(1);
+        stream.phase = Phase::Sent { call, counters };
+        header.encode(&mut frame);
         // If the connection has ended, the next event reports it and ends this stream.
         let _ = match reserved {
-            None => self.transport.send_inline(link.id, frame),
-            Some(mut buf) => {
-                buf.as_mut().copy_from_slice(frame);
+            Reserved::Inline => self.transport.send_inline(link.id, &frame),
+            Reserved::Slot(mut buf) => {
+                buf.as_mut().copy_from_slice(&frame);
                 self.transport.send(link.id, buf)
+            }
+            Reserved::Long(prepared) => {
+                let owner = TransferOwner::Stream(key);
+                let metadata = &frame[HEADER_LEN..];
+                let transfer = self.send_transfer(link_key, *prepared, header, metadata, owner);
+                self.sends_for(key, transfer);
+                Ok(())
             }
         };
         self.unflushed = true;
-        request.counters.start();
-        self.counters.streams.opened.add(1);
-        let counters = Arc::clone(&request.counters);
-        stream.phase = Phase::Sent { call, counters };
-        true
     }
 
     /// Makes sure that the server holds receives for messages and responses of streams.

@@ -64,6 +64,9 @@ impl<T: Transport> State<T> {
         let Some(stream) = self.streams.get_mut(key) else {
             return Ok(None);
         };
+        if let Phase::Answered { .. } = stream.phase {
+            return Err(ProtocolError::UnknownCall { call });
+        }
         stream.was_used = true;
         self.counters.streams.frames_received.add(1);
         // The header was parsed: the metadata is within the frame.

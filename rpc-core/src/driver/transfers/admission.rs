@@ -45,7 +45,7 @@ enum NoMemory {
 impl<T: Transport> State<T> {
     /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
     /// ends if it gets none.
-    pub(super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
+    pub(in super::super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
         let incoming = &self.transfers.incoming[key.index()];
         let (len, form) = (incoming.len, incoming.form);
         let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;
@@ -63,7 +63,12 @@ impl<T: Transport> State<T> {
                 self.charge_incoming(key);
                 let incoming = &mut self.transfers.incoming[key.index()];
                 incoming.is_accepted = true;
-                incoming.place = Place::Heap(Vec::with_capacity(len as usize));
+                let mut bytes = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
+                    Place::Waiting(bytes) => bytes,
+                    _ => Vec::new(),
+                };
+                bytes.reserve(len as usize - bytes.len());
+                incoming.place = Place::Heap(bytes);
                 return None;
             }
             Err(reason) => reason,

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::super::link::LinkKey;
 use super::super::link_streams::StreamKey;
+use super::super::link_transfers::IncomingKey;
 use super::super::tasks::IncomingCall;
 use crate::protocol::frame::{CallId, FrameHeader};
 use crate::stats::ServedCall;
@@ -39,9 +40,12 @@ pub(in super::super) enum Completed {
     /// A message has arrived.
     Message {
         link: LinkKey,
+        key: IncomingKey,
         purpose: Purpose,
         message: LongMessage,
     },
+    /// The sender has given up a message of a stream.
+    Abandoned { key: IncomingKey, stream: StreamKey },
     /// The response to a call is not received.
     Refused {
         link: LinkKey,

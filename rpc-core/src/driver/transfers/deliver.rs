@@ -23,7 +23,7 @@ const SHARED_PART: usize = 16;
 
 impl<T: Transport> State<T> {
     /// Takes a message out of its memory if all of it has arrived.
-    pub(super) fn complete(&mut self, key: IncomingKey) -> Option<Completed> {
+    pub(in super::super) fn complete(&mut self, key: IncomingKey) -> Option<Completed> {
         let incoming = self.transfers.incoming.get_mut(key.index())?;
         let is_complete = incoming.received == incoming.len;
         if !is_complete || matches!(incoming.place, Place::Cancelling(_) | Place::Nowhere) {
@@ -54,6 +54,7 @@ impl<T: Transport> State<T> {
         let purpose = std::mem::replace(&mut incoming.purpose, Purpose::Nobody);
         let completed = Completed::Message {
             link,
+            key,
             purpose,
             message: LongMessage {
                 header: incoming.header,
@@ -89,13 +90,20 @@ impl<T: Transport> Driver<T> {
             None => {}
             Some(Completed::Message {
                 link,
+                key,
                 purpose,
                 message,
             }) => match purpose {
                 Purpose::Request(served) => self.serve_long(link, served, message),
                 Purpose::Response(call) => self.end_long_call(link, call, Ok(message)),
-                Purpose::Stream(_) | Purpose::Nobody => {}
+                Purpose::Stream(stream) => {
+                    self.deliver_long_of_stream(stream, key, link, message);
+                }
+                Purpose::Nobody => {}
             },
+            Some(Completed::Abandoned { key, stream }) => {
+                self.abandoned_long_of_stream(stream, key);
+            }
             Some(Completed::Refused { link, call, status }) => {
                 let error = CallError::new(Cause::NotReceived(status), Execution::Answered);
                 self.end_long_call(link, call, Err(error));

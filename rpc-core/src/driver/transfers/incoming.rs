@@ -103,9 +103,10 @@ impl<T: Transport> Driver<T> {
             FrameKind::LongResponse if !header.flags.contains(Flags::STREAM) => {
                 self.receive_long_response(link, header, metadata, body)
             }
-            _ => Err(ProtocolError::UnknownCall { call: header.call }),
+            _ => self.receive_long_of_stream(link, header, metadata, body),
         };
-        let is_response = header.kind == FrameKind::LongResponse;
+        let is_stream = header.flags.contains(Flags::STREAM);
+        let is_response = header.kind == FrameKind::LongResponse && !is_stream;
         let mut state = self.state.borrow_mut();
         let completed = match handled {
             Ok(completed) => completed,
@@ -221,7 +222,7 @@ impl<T: Transport> Driver<T> {
 }
 
 /// Builds the status of a message that is longer than this side receives.
-pub(super) fn too_long(len: u32, limit: usize) -> Status {
+pub(in super::super) fn too_long(len: u32, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
          `max_message_len` there"
@@ -311,7 +312,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Checks the next piece of a message, and takes its bytes or segments.
-    fn take_piece(
+    pub(in super::super) fn take_piece(
         &mut self,
         key: IncomingKey,
         form: u16,

@@ -44,8 +44,11 @@ use slab::Slab;
 
 use self::admission::WaitingMessages;
 use self::incoming::Incoming;
+
+pub(super) use self::arrival::{Completed, LongMessage, Purpose};
+pub(super) use self::incoming::too_long;
 use self::outgoing::Outgoing;
-pub(super) use self::outgoing::TransferOwner;
+pub(super) use self::outgoing::{PreparedTransfer, TransferOwner};
 use super::held_memory::PollerMemory;
 use super::link::LinkKey;
 use super::link_transfers::IncomingKey;

@@ -81,6 +81,12 @@ pub(in super::super) struct PreparedTransfer<B> {
 }
 
 impl<T: Transport> State<T> {
+    /// Returns true if the peer of a link receives messages that are too long for a frame.
+    pub(in super::super) fn sends_long(&self, link: LinkKey) -> bool {
+        let link = self.links.get(link.index());
+        link.is_some_and(|link| link.connection.speaks_long_messages())
+    }
+
     /// Makes everything ready for the first frame of a long message, with metadata of this length.
     /// Takes the message. [`send_transfer`](Self::send_transfer) or
     /// [`cancel_transfer`](Self::cancel_transfer) must follow.
@@ -218,7 +224,7 @@ impl<T: Transport> State<T> {
         mut header: FrameHeader,
         metadata: &[u8],
         owner: TransferOwner,
-    ) {
+    ) -> TransferKey {
         let PreparedTransfer {
             mut buf,
             before,
@@ -279,6 +285,7 @@ impl<T: Transport> State<T> {
         }
         self.after_progress(transfer);
         self.end_if_done(transfer);
+        transfer
     }
 
     /// Returns registered memory for encoding a message that a peer will read.
@@ -340,6 +347,11 @@ impl<M> Transfers<M> {
         TransferKey(index)
     }
 
+    /// Returns true if a message that has just begun is still under way.
+    pub(in super::super) fn is_sending(&self, key: TransferKey) -> bool {
+        self.outgoing.contains(key.index())
+    }
+
     /// Returns a message of this side that a peer names.
     pub(super) fn outgoing_of(&self, link: LinkKey, id: TransferId) -> Option<TransferKey> {
         let index = CallId(id.0).index();
@@ -361,7 +373,7 @@ impl<M> Transfers<M> {
     }
 
     /// Drops a message when nothing is borrowed.
-    pub(super) fn discard(&mut self, mut message: Chunks) {
+    pub(in super::super) fn discard(&mut self, mut message: Chunks) {
         while let Some(part) = message.take_front(usize::MAX) {
             self.spent.push(part);
         }

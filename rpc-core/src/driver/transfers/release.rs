@@ -198,6 +198,9 @@ impl<T: Transport> State<T> {
             link.ended.push_back(outgoing.id);
         }
         self.transfers.discard(outgoing.message);
+        if let TransferOwner::Stream(stream) = outgoing.owner {
+            self.long_message_sent(stream, key);
+        }
     }
 }
 

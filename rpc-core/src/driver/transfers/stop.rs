@@ -69,6 +69,9 @@ impl<T: Transport> State<T> {
             Purpose::Nobody => self.forget_if_done(key),
             _ => self.stop_incoming(key),
         }
+        if let Purpose::Stream(stream) = purpose {
+            return Ok(Some(Completed::Abandoned { key, stream }));
+        }
         let Purpose::Request(served) = purpose else {
             return Ok(None);
         };
