@@ -126,10 +126,10 @@ impl<M> Default for Transfers<M> {
 }
 
 impl<M> Transfers<M> {
-    /// Returns the number of pieces and messages that wait for a turn.
+    /// Returns the number of pieces and messages that wait for a turn, and of parts to drop.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.pieces_waiting | self.waiting.len()
+        self.pieces_waiting | self.waiting.len() | self.spent.len()
     }
 
     /// Returns true if no long message is under way.
