@@ -11,6 +11,7 @@
 //! | `peers` (feature `peers`) | UCX, iceoryx2 and tonic in alternating turns with Verbline and raw verbs, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in alternating turns with raw verbs and `ib_send_lat`; system calls |
 //! | `attack` | what clients notice while another user, or a hostile process of the same user, attacks their server |
+//! | `copies` | copies into registered memory that another core reads, with plain stores and with stores past the caches |
 //! | `unfair` | calls per second of a client with many in flight, and of clients with one, on one poller |
 //! | `count` | instructions, code lines and simulated cache misses of `instructions` (feature `count`) and `raw_instructions`, next to the accepted figures |
 //!

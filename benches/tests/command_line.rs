@@ -286,6 +286,22 @@ fn neighbours_of_a_stream_are_compared_with_those_of_none() {
     }
 }
 
+#[test]
+fn copies_end_with_the_rule_of_the_machine() {
+    let output = Command::new(env!("CARGO_BIN_EXE_copies"))
+        .args(["--sizes", "1024,16384", "--pieces", "8192"])
+        .args(["--rounds", "1", "--bytes", "65536"])
+        .output()
+        .expect("the program can be started");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for expected in ["\n1024    1024 ", "\n16384  16384 ", "\n16384   8192 "] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let last = text.lines().last().expect("it prints lines");
+    assert!(last.starts_with("the rule of this machine: "), "{text}");
+}
+
 /// Runs attacks for a short time, and checks what does not depend on time: on a machine that runs
 /// other tests, latencies mean nothing.
 fn attacks_do_no_harm(names: &[&str]) {

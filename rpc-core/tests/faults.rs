@@ -20,6 +20,9 @@ use rpc_core::{CallError, Code, Intents, Request};
 
 use support::{ECHO, Gate, HELD, PANIC, register, send};
 
+/// The longest message.
+const LONGEST: usize = 100_000;
+
 type Call<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, CallError>> + 'a>>;
 
 /// Several clients of one server make random calls with drops, deadlines and waits. Every call ends
@@ -29,10 +32,16 @@ fn run(seed: u64, faults: Faults) {
     let intents = Intents {
         max_in_flight: 1 + random.below(12) as u32,
         connections: 1 + random.below(6) as u32,
+        max_message_len: LONGEST,
+        // Enough for a few messages: others wait.
+        message_memory: LONGEST as u64 * (2 + random.below(8)),
         ..Intents::default()
     };
     let gate = Gate::default();
     let mut network = Network::new(faults, random.next_u64());
+    if random.happens(500) {
+        network.use_reads();
+    }
     network.add("server", &intents, |methods| register(methods, &gate));
     let clients: Vec<_> = (0..intents.connections)
         .map(|n| network.add(&format!("client {n}"), &intents, |_| ()))
@@ -47,9 +56,8 @@ fn run(seed: u64, faults: Faults) {
     let mut check = |id: u64, outcome: Result<Vec<u8>, CallError>| {
         ended += 1;
         match outcome {
-            Ok(answer) => assert_eq!(
-                answer,
-                id.to_le_bytes(),
+            Ok(answer) => assert!(
+                answer == content(seed, id),
                 "seed {seed}: another call's answer"
             ),
             Err(error) => {
@@ -66,7 +74,7 @@ fn run(seed: u64, faults: Faults) {
     let started = 200u64;
     for id in 0..started {
         let method = [&ECHO, &ECHO, &HELD, &PANIC][random.below(4) as usize];
-        let mut request = Request::new(id.to_le_bytes().to_vec());
+        let mut request = Request::new(content(seed, id));
         if random.happens(300) {
             request = request.with_timeout(Duration::from_micros(random.below(50)));
         }
@@ -86,7 +94,7 @@ fn run(seed: u64, faults: Faults) {
         for id in ids {
             if random.happens(20) {
                 calls.remove(&id);
-                check(id, Ok(id.to_le_bytes().to_vec()));
+                check(id, Ok(content(seed, id)));
             } else if random.happens(400)
                 && let Some(call) = calls.get_mut(&id)
                 && let Poll::Ready(outcome) =
@@ -126,6 +134,17 @@ fn run(seed: u64, faults: Faults) {
     drop(rest);
     drop(channels);
     network.assert_nothing_left();
+}
+
+/// Returns the message of a call. One in eight does not fit a slot.
+fn content(seed: u64, id: u64) -> Vec<u8> {
+    let mut message = id.to_le_bytes().to_vec();
+    let random = Random::new(seed ^ id << 32);
+    if random.below(8) == 0 {
+        let len = 4096 + random.below((LONGEST - 4096 - 3) as u64) as usize;
+        message.extend((8..len).map(|at| (at / 64) as u8 ^ id as u8));
+    }
+    message
 }
 
 fn run_seeds(faults: Faults) {

@@ -41,18 +41,27 @@ struct World {
 
 const CALLS: u64 = 60;
 
+/// The longest message.
+const LONGEST: u32 = 100_000;
+
 impl World {
     fn new(seed: u64, faults: Faults) -> Self {
         let random = Random::new(seed ^ 0x57e4);
         let intents = Intents {
             max_in_flight: 1 + random.below(12) as u32,
             max_streams: 1 + random.below(12) as u32,
-            max_message_len: [200, 700, 4096][random.below(3) as usize],
+            max_message_len: LONGEST as usize,
+            // Enough for a few long messages: others wait.
+            message_memory: u64::from(LONGEST) * (2 + random.below(8)),
             connections: 8,
             ..Intents::default()
         };
         let mix = Mix::default();
         let mut network = Network::new(faults, random.next_u64());
+        network.use_slots([200, 700, 4096][random.below(3) as usize]);
+        if random.happens(500) {
+            network.use_reads();
+        }
         let server = network.add("server", &intents, |methods| mix.register(methods));
         let locals = 1 + random.below(2);
         let channels = (0..locals).map(|n| {
@@ -79,7 +88,8 @@ impl World {
     fn begin(&mut self, id: u64) {
         let random = &self.random;
         // A response has some bytes of metadata beside its message.
-        let order = Order::random(random, id, 190);
+        let mut order = Order::random(random, id, 190);
+        order.lengthen(random, LONGEST);
         let timeout = Duration::from_micros(random.below(3000));
         let deadline = random
             .happens(200)

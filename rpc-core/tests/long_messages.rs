@@ -36,3 +36,16 @@ fn messages_of_any_length_come_back_as_they_were() {
         pair.assert_nothing_left();
     }
 }
+
+#[test]
+fn messages_of_any_length_are_read() {
+    let pair = pair();
+    pair.network().use_reads();
+    let channel = pair.connect();
+    for len in LENGTHS {
+        let sent = message(len);
+        let received = pair.run(echo(&channel, sent.clone())).unwrap();
+        assert!(received == sent, "{len} bytes");
+        pair.assert_nothing_left();
+    }
+}

@@ -49,6 +49,8 @@ fn small() -> Limits {
     Limits {
         device: "small".to_owned(),
         slot_len: 4096,
+        max_message_len: 4096,
+        max_send_message_len: 4096,
         receives_posted: 64,
         send_slots: 64,
         send_queue_depth: 64,

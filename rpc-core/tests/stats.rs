@@ -334,6 +334,8 @@ fn the_table_is_as_expected() {
     let limits = Limits {
         device: "loopback".to_owned(),
         slot_len: 4096,
+        max_message_len: 4096,
+        max_send_message_len: 4096,
         receives_posted: 256,
         send_slots: 64,
         send_queue_depth: 64,

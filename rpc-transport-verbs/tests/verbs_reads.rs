@@ -549,8 +549,10 @@ fn target() {
     memory.write(0, &[7; LEN]).unwrap();
     bring_up(&mut side, endpoint_in(&mut remote.split(' ')));
     let RemoteMemory { addr, key } = memory.remote(0);
-    println!("@{} {addr} {}", line_of(side.endpoint()), key.0);
-    std::io::stdout().flush().unwrap();
+    let line = line_of(side.endpoint());
+    let mut to = std::io::stdout();
+    writeln!(to, "@{line} {addr} {}", key.0).unwrap();
+    to.flush().unwrap();
     loop {
         thread::sleep(HANG);
     }

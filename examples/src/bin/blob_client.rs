@@ -26,10 +26,10 @@ use rpc_transport_verbs::Device;
 use sha2::{Digest, Sha256};
 
 /// The longest blob that travels in one message, in bytes: the server's limit.
-const WHOLE_LEN: u64 = 56 << 10;
+const WHOLE_LEN: u64 = (4 << 20) - HEADER_LEN;
 
 /// Bytes of a part.
-const PART_LEN: usize = 32 << 10;
+const PART_LEN: usize = 1 << 20;
 
 /// Room in a message for the header and the lengths of the fields, in bytes.
 const HEADER_LEN: u64 = 1 << 10;
@@ -56,8 +56,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 async fn put(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
     let mut file = File::open(path).map_err(in_file(path))?;
-    let mut digest = Sha256::new();
-    let len = io::copy(&mut file, &mut digest).map_err(in_file(path))?;
+    let (len, digest) = digest_of(&mut file).map_err(in_file(path))?;
     file.rewind().map_err(in_file(path))?;
     let sha256 = digest.finalize().to_vec().into();
     let header = Header { name, len, sha256 };
@@ -86,6 +85,20 @@ async fn put(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
     };
     println!("{verb} {text}, {how}");
     Ok(())
+}
+
+/// Reads a file to its end, and returns the number of its bytes and their digest.
+fn digest_of(file: &mut File) -> io::Result<(u64, Sha256)> {
+    let (mut len, mut digest) = (0, Sha256::new());
+    let mut piece = vec![0; PART_LEN];
+    loop {
+        let read = file.read(&mut piece)?;
+        if read == 0 {
+            return Ok((len, digest));
+        }
+        digest.update(&piece[..read]);
+        len += read as u64;
+    }
 }
 
 async fn send_parts(header: Header, mut file: File, mut parts: Sender<Part>) -> Outcome<()> {
@@ -175,10 +188,7 @@ fn in_file(path: &Path) -> impl Fn(io::Error) -> String {
 }
 
 async fn run(arguments: Arguments) -> Outcome<()> {
-    let channel = Channel::builder(&Device::best()?, &arguments.address)
-        .max_message_len((WHOLE_LEN + HEADER_LEN) as usize)
-        .connect()
-        .await?;
+    let channel = Channel::connect(&Device::best()?, &arguments.address).await?;
     let blobs = BlobsClient::new(channel);
     match arguments.command {
         Command::Put { name, file } => put(&blobs, name, &file).await,

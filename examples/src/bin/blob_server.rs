@@ -25,11 +25,12 @@ use rpc_transport_verbs::Device;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 
-/// The longest blob that travels in one message, in bytes. Longer ones travel in parts.
-const WHOLE_LEN: u64 = 56 << 10;
+/// The longest blob that travels in one message, in bytes: a message has up to 4 MiB by default. Longer
+/// ones travel in parts.
+const WHOLE_LEN: u64 = (4 << 20) - HEADER_LEN;
 
 /// Bytes of a part.
-const PART_LEN: usize = 32 << 10;
+const PART_LEN: usize = 1 << 20;
 
 /// Room in a message for the header and the lengths of the fields, in bytes.
 const HEADER_LEN: u64 = 1 << 10;
@@ -245,7 +246,6 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     let service = BlobsServer::on_executor(store, move |handler| drop(handle.spawn(handler)));
     let server = Server::builder(&Device::best()?)
-        .max_message_len((WHOLE_LEN + HEADER_LEN) as usize)
         .add_service(service)
         .bind(&address)?;
     println!("listening at {}", server.local_addr());

@@ -285,7 +285,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         cx: &mut Context<'_>,
     ) -> BeginOutcome<WaiterKey> {
         let limits = self.channel.lengths;
-        if head.message_len > limits.message {
+        if head.message_len > limits.message_of(self.method) {
             return self.too_long(head, waiter);
         }
         if head.frame_len() > limits.frame {
@@ -335,7 +335,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         }
         let cause = Cause::RequestTooLong {
             message_len: head.message_len,
-            limit: self.channel.lengths.message,
+            limit: self.channel.lengths.message_of(self.method),
         };
         BeginOutcome::Failed(CallError::new(cause, Execution::NeverSent))
     }

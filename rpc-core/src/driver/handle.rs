@@ -13,6 +13,7 @@ use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::codec::{Chunks, MessageBuf};
 use crate::limits::Limits;
+use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::{MethodCounters, PollerCounters};
@@ -87,6 +88,16 @@ pub(crate) struct SendLimits {
     pub(crate) frame: usize,
     /// Length of the longest message.
     pub(crate) message: usize,
+}
+
+impl SendLimits {
+    /// Returns the length of the longest request of a method.
+    pub(crate) fn message_of(&self, method: &MethodSpec) -> usize {
+        let of_method = method
+            .max_request_len
+            .map_or(usize::MAX, |len| len as usize);
+        self.message.min(of_method)
+    }
 }
 
 /// A new connection, from which a channel is built.

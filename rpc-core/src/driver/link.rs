@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::call_table::CallTable;
 use super::link_streams::LinkStreams;
+use super::link_transfers::LinkTransfers;
 use super::request_queue::RequestQueue;
-use super::transfers::LinkTransfers;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};

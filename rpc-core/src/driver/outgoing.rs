@@ -21,7 +21,7 @@ use super::{Driver, State, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::{Counter, StallCounters};
-use crate::transport::{Chunks, CloseReason, LongMessages, MessageMemory, Transport};
+use crate::transport::{Chunks, CloseReason, MessageMemory, Transport};
 
 impl<T: Transport> Driver<T> {
     /// Sends the request in `frame`, which is complete but for its header, or keeps the call waiting
@@ -115,13 +115,7 @@ impl<T: Transport> Driver<T> {
     /// that the peers of a link read.
     #[cold]
     pub(crate) fn allocate_for(&self, link: LinkKey, len: usize) -> Option<Box<dyn MessageMemory>> {
-        let state = &mut *self.state.borrow_mut();
-        let id = state.links.get(link.index())?.id;
-        if state.transport.long_messages(id) != LongMessages::Read {
-            return None;
-        }
-        let memory = state.transport.allocate(len).ok()?;
-        Some(Box::new(memory))
+        self.state.borrow_mut().memory_to_encode(link, len)
     }
 
     /// Takes the response of a call, if it has arrived. Copies its body into `body` if it fits, and

@@ -11,7 +11,6 @@ use prost::Message;
 
 use super::link::LinkKey;
 use super::tasks::IncomingCall;
-use super::transfers::TransferOwner;
 use super::{Driver, State};
 use crate::metadata::Metadata;
 use crate::protocol::connection::Connection;
@@ -140,10 +139,19 @@ impl<T: Transport> Driver<T> {
         len: ResponseLengths,
     ) {
         let frame_len = HEADER_LEN + len.total();
-        let reserved = self
-            .state
-            .borrow_mut()
-            .reserve_response(call.link, frame_len, len.message);
+        let spec = self.methods.borrow().spec(call.served.method);
+        let of_method = spec.and_then(|spec| spec.max_response_len);
+        let reserved = match of_method.map(|limit| limit as usize) {
+            Some(limit) if len.message > limit => {
+                let limit = limit + (frame_len - len.message);
+                handler.discard(handler_key);
+                return self.respond_status(call, too_long(len, limit));
+            }
+            _ => {
+                let mut state = self.state.borrow_mut();
+                state.reserve_response(call.link, frame_len, len.message)
+            }
+        };
         match reserved {
             Ok(mut buf) => {
                 let encoded = handler.encode_response(handler_key, &mut buf.as_mut()[HEADER_LEN..]);
@@ -171,67 +179,6 @@ impl<T: Transport> Driver<T> {
                 handler.discard(handler_key);
             }
         }
-    }
-
-    /// Sends a response whose message does not fit a frame, if the client receives such messages.
-    #[cold]
-    #[inline(never)]
-    fn respond_very_long(
-        &self,
-        call: &IncomingCall,
-        handler: &dyn Handler,
-        handler_key: HandlerKey,
-        len: ResponseLengths,
-        limit: usize,
-    ) {
-        let state = self.state.borrow();
-        let link = state.links.get(call.link.index());
-        let is_long = link.is_some_and(|link| {
-            link.connection.speaks_long_messages() && len.message <= link.longest_message
-        });
-        drop(state);
-        if !is_long {
-            handler.discard(handler_key);
-            return self.respond_status(call, too_long(len, limit));
-        }
-        let link = call.link;
-        let allocate = &mut |len| self.allocate_for(link, len);
-        match handler.encode_chunks(handler_key, len, allocate) {
-            Ok(encoded) => self.respond_chunks(call, Box::new(encoded), len),
-            Err(status) => self.respond_status(call, status),
-        }
-    }
-
-    /// Sends the first frame of a long response, or blocks it.
-    #[cold]
-    fn respond_chunks(
-        &self,
-        call: &IncomingCall,
-        mut encoded: Box<EncodedResponse>,
-        mut len: ResponseLengths,
-    ) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        let metadata_len = encoded.metadata.len();
-        match state.prepare_transfer(call.link, metadata_len, &mut encoded.message) {
-            Ok(prepared) => {
-                // A link was found for it.
-                let connection = &mut state.links[call.link.index()].connection;
-                let flags = rare_flags(connection, call, &mut len, &mut encoded.metadata);
-                let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
-                let header = connection.next_header_with(kind, flags, call.call, code);
-                let (metadata, owner) = (&encoded.metadata, TransferOwner::Response);
-                state.send_transfer(call.link, prepared, header, metadata, owner);
-                state.counters.responded(call.served, code);
-            }
-            Err(ReserveError::NoSlot) => state.block(call, BlockedResponse::Long { encoded, len }),
-            Err(ReserveError::TooLong { limit, .. }) => {
-                state.respond_status_or_block(call, &too_long(len, limit), Started::Maybe);
-            }
-            Err(ReserveError::Closed) => state.counters.dropped(call.served.method),
-        }
-        drop(borrowed);
-        self.drop_spent();
     }
 
     /// Answers a call whose handler may have started with a status.
@@ -387,7 +334,12 @@ impl<T: Transport> State<T> {
         self.unflushed = true;
     }
 
-    fn respond_status_or_block(&mut self, call: &IncomingCall, status: &Status, started: Started) {
+    pub(super) fn respond_status_or_block(
+        &mut self,
+        call: &IncomingCall,
+        status: &Status,
+        started: Started,
+    ) {
         match self.try_respond_status(call, status, started) {
             Ok(()) => {}
             Err(ReserveError::Closed) => self.counters.dropped(call.served.method),
@@ -446,7 +398,7 @@ impl<T: Transport> State<T> {
         Ok(())
     }
 
-    fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
+    pub(super) fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
         let mut call = *call;
         if !std::mem::replace(&mut call.served.has_waited, true) {
             self.counters.stalls.responses.add(1);
@@ -460,7 +412,7 @@ impl<T: Transport> State<T> {
 /// Returns the flags of a response that answers a stream, or that has both kinds of metadata. A client
 /// of a version with one kind gets them as one.
 #[cold]
-fn rare_flags(
+pub(super) fn rare_flags(
     connection: &Connection,
     call: &IncomingCall,
     len: &mut ResponseLengths,
@@ -478,7 +430,7 @@ fn rare_flags(
     flags
 }
 
-fn too_long(len: ResponseLengths, limit: usize) -> Status {
+pub(super) fn too_long(len: ResponseLengths, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
          sides' limits: raise `max_send_message_len` on the server and `max_message_len` on the client",

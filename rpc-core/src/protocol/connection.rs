@@ -28,13 +28,13 @@ use super::session::Agreed;
 pub use error::ProtocolError;
 
 /// The most bytes of a long message that are sent in fragments before the receiver has accepted it.
-pub const FREE_FRAGMENTS: u32 = 64 * 1024;
+pub(crate) const FREE_FRAGMENTS: u32 = 64 * 1024;
 
 /// The most long messages that one side of a connection may have under way. More wait at the sender.
-pub const MAX_TRANSFERS: usize = 256;
+pub(crate) const MAX_TRANSFERS: usize = 256;
 
 /// The most segments of a long message that its receiver has not released. The sender then waits.
-pub const MAX_SEGMENTS: usize = 64;
+pub(crate) const MAX_SEGMENTS: usize = 64;
 
 /// The most receives that a client promises to its server.
 const MAX_CLIENT_WINDOW: u32 = 256;

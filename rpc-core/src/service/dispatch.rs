@@ -229,6 +229,11 @@ impl Methods {
         (0..).zip(self.entries.iter().map(|(spec, _)| *spec))
     }
 
+    /// Returns the static description of a method.
+    pub(crate) fn spec(&self, number: u16) -> Option<&'static MethodSpec> {
+        self.entries.get(usize::from(number)).map(|(spec, _)| *spec)
+    }
+
     /// Returns the number of cells in use, over all methods.
     #[cfg(feature = "test-util")]
     pub(crate) fn in_use(&self) -> usize {

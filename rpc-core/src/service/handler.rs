@@ -8,8 +8,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use prost::DecodeError;
 
-pub(crate) use super::response_lengths::ResponseLengths;
-use crate::codec::{Allocate, Chunks, Codec};
+pub(crate) use super::response_lengths::{EncodedResponse, ResponseLengths};
+use crate::codec::{Allocate, Codec};
 use crate::method::MethodKind;
 use crate::status::Status;
 use crate::stream::core::StreamCore;
@@ -67,13 +67,6 @@ impl<'a> SharedMessage<'a> {
         self.copied_len.set(decoded.copied_len);
         Ok(decoded.message)
     }
-}
-
-/// A response whose message does not fit a frame, encoded.
-#[derive(Debug)]
-pub(crate) struct EncodedResponse {
-    pub(crate) metadata: Vec<u8>,
-    pub(crate) message: Chunks,
 }
 
 /// The state of a call after its handler was polled.

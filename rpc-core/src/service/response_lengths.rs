@@ -1,7 +1,6 @@
 //! [`ResponseLengths`]: the form of a response's metadata, and the lengths of the parts.
 
-use super::handler::EncodedResponse;
-use crate::codec::{Allocate, Codec, LengthChanged};
+use crate::codec::{Allocate, Chunks, Codec, LengthChanged};
 use crate::message::Response;
 use crate::metadata::section;
 use crate::status::Status;
@@ -16,6 +15,13 @@ pub(crate) struct ResponseLengths {
     /// initial and the trailing metadata. Otherwise it is the metadata of one kind: the initial
     /// metadata, or the trailing metadata of a stream of responses.
     pub(crate) has_initial: bool,
+}
+
+/// A response whose message does not fit a frame, encoded.
+#[derive(Debug)]
+pub(crate) struct EncodedResponse {
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) message: Chunks,
 }
 
 impl ResponseLengths {

@@ -227,10 +227,11 @@ impl<T: Transport> Calls<T> {
             message_len: submission.lengths.message,
         };
         let limits = self.driver.send_limits(link);
-        if request.message_len > limits.message {
+        let longest = limits.message_of(submission.method);
+        if request.message_len > longest {
             let cause = Cause::RequestTooLong {
                 message_len: request.message_len,
-                limit: limits.message,
+                limit: longest,
             };
             self.fail_unsent(submission.permit, cause);
             return None;

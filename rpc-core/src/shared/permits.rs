@@ -356,6 +356,7 @@ mod tests {
 
     fn settled() -> Settled {
         Settled {
+            long: None,
             buf: vec![7],
             outcome: Ok(ResponseHead {
                 pushback_us: 0,

@@ -51,6 +51,8 @@ impl fmt::Display for PollerStats {
             connections,
             streams,
             cancels,
+            transfers,
+            memory,
             transport,
             slots,
             ..
@@ -119,6 +121,30 @@ impl fmt::Display for PollerStats {
             cancels.running,
             cancels.too_late
         )?;
+        if transfers.sent + transfers.received > 0 {
+            writeln!(
+                f,
+                "  long        {} messages sent, {} bytes: {} copied, {} by reference; {} received, {} bytes: {} by {} READs, {} in fragments, {} copied in; {} waited for memory, {} refused, {} stopped",
+                transfers.sent,
+                transfers.bytes_sent,
+                transfers.bytes_copied,
+                transfers.bytes_by_reference,
+                transfers.received,
+                transfers.bytes_received,
+                transfers.bytes_fetched,
+                transfers.reads,
+                transfers.bytes_in_fragments,
+                transfers.bytes_copied_in,
+                transfers.waited,
+                transfers.refused,
+                transfers.stopped
+            )?;
+            writeln!(
+                f,
+                "  memory      {} bytes registered for long messages: {} being received, {} readable by peers, of which {} without a reason, {} kept by the application",
+                memory.registered, memory.posted, memory.in_flight, memory.pinned, memory.held
+            )?;
+        }
         writeln!(
             f,
             "  turns       {} taken, {} busy; slept {} times, {} in total",

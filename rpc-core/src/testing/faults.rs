@@ -12,6 +12,8 @@ pub struct Faults {
     pub late: u16,
     /// A poll returns only some of the pending events.
     pub short_batch: u16,
+    /// There is no memory for a long message, or for a piece of one.
+    pub no_memory: u16,
     /// A connection fails on both sides during a poll.
     pub disconnect: u16,
 }
@@ -24,6 +26,7 @@ impl Faults {
             no_slot: 0,
             late: 0,
             short_batch: 0,
+            no_memory: 0,
             disconnect: 0,
         }
     }
@@ -35,6 +38,7 @@ impl Faults {
             no_slot: 200,
             late: 300,
             short_batch: 300,
+            no_memory: 200,
             disconnect: 0,
         }
     }

@@ -1,5 +1,9 @@
 //! [`Loopback`]: a transport within one thread that does a device's accounting.
 
+mod dialed;
+mod reads;
+mod wires;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -8,12 +12,17 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+pub use self::dialed::Dialed;
+use self::dialed::LoopbackDialer;
+pub use self::reads::LoopbackMemory;
+use self::reads::Reads;
 use super::faults::{Faults, Random};
 use crate::limits::Limits;
 use crate::stats::Counter;
 use crate::transport::{
-    Admission, AllocateError, CloseReason, ConnectError, Connected, ConnectionId, CounterReader,
-    Counters, Dialer, Event, HeapMemory, PeerClock, ReserveError, SendError, SlotsByState,
+    Admission, AllocateError, Chunks, CloseReason, ConnectError, Connected, ConnectionId,
+    CounterReader, Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey,
+    LongMessages, MemoryByOwner, PeerClock, RemoteSegment, ReserveError, SendError, SlotsByState,
     Transport,
 };
 
@@ -25,6 +34,8 @@ const BATCH: usize = 16;
 pub(super) struct Wires {
     endpoints: Vec<Endpoint>,
     listeners: HashMap<String, (usize, Arc<dyn Admission>)>,
+    /// Long messages are read.
+    reads: bool,
 }
 
 #[derive(Default)]
@@ -35,6 +46,7 @@ struct Endpoint {
     posted: u32,
     held: u32,
     sending: u32,
+    reads: Reads,
     counters: Arc<EndpointCounters>,
 }
 
@@ -77,6 +89,12 @@ pub struct SlotCounts {
     pub sending: u32,
     /// Frames that found no receive posted.
     pub rnr: u64,
+    /// Segments that the peer may read.
+    pub exposed: usize,
+    /// Messages whose memory the device may write.
+    pub fetching: usize,
+    /// Bytes of memory for long messages in use.
+    pub message_bytes: u64,
 }
 
 /// One node's transport.
@@ -119,6 +137,7 @@ impl Loopback {
         if self.random.happens(self.faults.late) {
             return 0;
         }
+        self.execute_reads();
         let mut wires = self.wires.borrow_mut();
         if self.random.happens(self.faults.disconnect) {
             let up = wires.connections(self.index);
@@ -159,129 +178,6 @@ impl Loopback {
     }
 }
 
-impl Wires {
-    pub(super) fn listen(&mut self, address: &str, endpoint: usize, admission: Arc<dyn Admission>) {
-        self.listeners
-            .insert(address.to_owned(), (endpoint, admission));
-    }
-
-    pub(super) fn slot_counts(&self, endpoint: usize) -> SlotCounts {
-        let endpoint = &self.endpoints[endpoint];
-        SlotCounts {
-            posted: endpoint.posted,
-            held: endpoint.held,
-            sending: endpoint.sending,
-            rnr: endpoint.counters.rnr.get(),
-        }
-    }
-
-    /// Returns true if no event or frame is in flight to any endpoint.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.endpoints.iter().all(|endpoint| {
-            endpoint.incoming.is_empty()
-                && endpoint
-                    .connections
-                    .iter()
-                    .all(|wire| wire.unflushed.is_empty())
-        })
-    }
-
-    /// Delivers a frame to a node as if its peer on this connection had sent it.
-    pub(super) fn inject(&mut self, endpoint: usize, connection: ConnectionId, frame: Vec<u8>) {
-        self.endpoints[endpoint].arrive(Event::Received {
-            connection,
-            buf: frame,
-        });
-    }
-
-    /// Delivers a frame to the peer of a connection, whatever its send queue holds.
-    pub(super) fn deliver(&mut self, endpoint: usize, connection: ConnectionId, frame: Vec<u8>) {
-        let peer = self.endpoints[endpoint].connections[connection.index as usize].peer;
-        if let Some((peer, connection)) = peer {
-            self.inject(peer, connection, frame);
-        }
-    }
-
-    /// Returns the open connections of a node.
-    pub(super) fn connections(&self, endpoint: usize) -> Vec<ConnectionId> {
-        (0..)
-            .zip(&self.endpoints[endpoint].connections)
-            .filter(|(_, wire)| wire.peer.is_some())
-            .map(|(index, _)| ConnectionId {
-                index,
-                generation: 0,
-            })
-            .collect()
-    }
-
-    fn add_wire(&mut self, endpoint: usize) -> ConnectionId {
-        let connections = &mut self.endpoints[endpoint].connections;
-        connections.push(Wire {
-            peer: None,
-            unflushed: Vec::new(),
-            in_queue: 0,
-        });
-        // Indices are not reused here, so the generation never changes.
-        ConnectionId {
-            index: (connections.len() - 1) as u32,
-            generation: 0,
-        }
-    }
-
-    fn close(
-        &mut self,
-        endpoint: usize,
-        connection: ConnectionId,
-        reason: &CloseReason,
-        peer_reason: &CloseReason,
-    ) {
-        self.flush(endpoint, connection);
-        let wire = &mut self.endpoints[endpoint].connections[connection.index as usize];
-        let Some((peer, peer_connection)) = wire.peer.take() else {
-            return;
-        };
-        let closed = |connection, reason: &CloseReason| Event::Closed {
-            connection,
-            reason: reason.clone(),
-        };
-        self.endpoints[endpoint]
-            .incoming
-            .push_back(closed(connection, reason));
-        self.endpoints[peer].connections[peer_connection.index as usize].peer = None;
-        self.endpoints[peer]
-            .incoming
-            .push_back(closed(peer_connection, peer_reason));
-    }
-
-    /// Frees an entry in the sender's queue, because a frame has been polled. (An injected frame
-    /// occupied no entry.)
-    fn acknowledge(&mut self, endpoint: usize, connection: ConnectionId) {
-        let peer = self.endpoints[endpoint].connections[connection.index as usize].peer;
-        if let Some((peer, connection)) = peer {
-            let wire = &mut self.endpoints[peer].connections[connection.index as usize];
-            wire.in_queue = wire.in_queue.saturating_sub(1);
-        }
-    }
-
-    fn flush(&mut self, endpoint: usize, connection: ConnectionId) {
-        let endpoint = &mut self.endpoints[endpoint];
-        let wire = &mut endpoint.connections[connection.index as usize];
-        let frames = std::mem::take(&mut wire.unflushed);
-        if frames.is_empty() {
-            return;
-        }
-        let peer = wire.peer;
-        endpoint.sending -= frames.len() as u32;
-        endpoint.counters.sends.add(frames.len() as u64);
-        endpoint.counters.doorbells.add(1);
-        if let Some((peer, connection)) = peer {
-            for buf in frames {
-                self.endpoints[peer].arrive(Event::Received { connection, buf });
-            }
-        }
-    }
-}
-
 impl Endpoint {
     fn arrive(&mut self, event: Event<Vec<u8>>) {
         if self.posted == 0 {
@@ -299,7 +195,7 @@ impl Transport for Loopback {
     type SendBuf = Vec<u8>;
     type RecvBuf = Vec<u8>;
     type Dialed = Dialed;
-    type Memory = HeapMemory;
+    type Memory = LoopbackMemory;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -447,8 +343,51 @@ impl Transport for Loopback {
         });
     }
 
-    fn allocate(&mut self, len: usize) -> Result<HeapMemory, AllocateError> {
-        Ok(HeapMemory::new(len))
+    fn long_messages(&self, _: ConnectionId) -> LongMessages {
+        match self.wires.borrow().reads {
+            true => LongMessages::Read,
+            false => LongMessages::Fragments,
+        }
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<LoopbackMemory, AllocateError> {
+        self.allocate_memory(len)
+    }
+
+    fn memory_by_owner(&self) -> MemoryByOwner {
+        self.with_endpoint(|endpoint| endpoint.reads.memory_by_owner())
+    }
+
+    fn expose(
+        &mut self,
+        connection: ConnectionId,
+        message: &mut Chunks,
+    ) -> Result<Exposed, ExposeError> {
+        self.expose_piece(connection, message)
+    }
+
+    fn conceal(&mut self, exposed: ExposureKey) {
+        self.conceal_piece(exposed);
+    }
+
+    fn begin_fetch(
+        &mut self,
+        connection: ConnectionId,
+        memory: LoopbackMemory,
+    ) -> Result<FetchKey, LoopbackMemory> {
+        self.begin_fetching(connection, memory)
+    }
+
+    fn fetch(&mut self, fetch: FetchKey, segment: RemoteSegment, at: usize) {
+        self.fetch_segment(fetch, segment, at);
+    }
+
+    fn finish_fetch(&mut self, fetch: FetchKey) -> Option<LoopbackMemory> {
+        self.finish_fetching(fetch)
+    }
+
+    fn cancel_fetch(&mut self, fetch: FetchKey) {
+        self.cancel_fetching(fetch);
     }
 
     fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {
@@ -471,21 +410,4 @@ impl Transport for Loopback {
 
     /// Does nothing: nodes are stepped by hand and never sleep.
     fn wait(&mut self, _: Option<Duration>) {}
-}
-
-/// A requested connection. It is established when it is adopted, on the only thread of the network.
-pub struct Dialed {
-    address: String,
-    session: Vec<u8>,
-}
-
-struct LoopbackDialer;
-
-impl Dialer<Dialed> for LoopbackDialer {
-    fn dial(&self, address: &str, session: &[u8], _: Duration) -> Result<Dialed, ConnectError> {
-        Ok(Dialed {
-            address: address.to_owned(),
-            session: session.to_vec(),
-        })
-    }
 }

@@ -1,6 +1,6 @@
 //! [`Network`] and [`Pair`]: nodes that communicate over a loopback.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ pub struct Network {
     clock: Clock,
     faults: Faults,
     random: Random,
+    slot_message_len: Cell<usize>,
     nodes: Vec<Rc<Node>>,
     shared: Vec<Rc<SharedNode<Loopback>>>,
     raw: RefCell<Vec<Rc<RawPeer>>>,
@@ -46,9 +47,29 @@ impl Network {
             clock: Clock::manual(),
             faults,
             random: Random::new(seed),
+            slot_message_len: Cell::new(SLOT_MESSAGE_LEN),
             nodes: Vec::new(),
             shared: Vec::new(),
             raw: RefCell::default(),
+        }
+    }
+
+    /// Lets long messages be read by their receivers, instead of being sent in fragments.
+    pub fn use_reads(&self) {
+        self.wires.borrow_mut().use_reads();
+    }
+
+    /// Gives the slots of the nodes that are added from now on room for messages of this length.
+    pub fn use_slots(&self, message_len: usize) {
+        self.slot_message_len.set(message_len);
+    }
+
+    /// Returns the limits that a device without limits of its own would derive.
+    fn limits_of(&self, intents: &Intents) -> Limits {
+        let slot_message_len = intents.max_message_len.min(self.slot_message_len.get());
+        Limits {
+            slot_len: slot_message_len + FRAME_OVERHEAD,
+            ..limits_of(intents)
         }
     }
 
@@ -59,7 +80,7 @@ impl Network {
         intents: &Intents,
         register: impl FnOnce(&mut Methods),
     ) -> Rc<Node> {
-        self.add_sized(name, limits_of(intents), register)
+        self.add_sized(name, self.limits_of(intents), register)
     }
 
     /// Like [`add`](Self::add), with explicit limits instead of intents.
@@ -80,7 +101,7 @@ impl Network {
 
     /// Adds a shared channel to the node with the address `server`.
     pub fn share(&mut self, server: &str, intents: &Intents) -> Rc<SharedNode<Loopback>> {
-        let (limits, random) = (limits_of(intents), self.random.clone());
+        let (limits, random) = (self.limits_of(intents), self.random.clone());
         let seed = random.next_u64();
         let transport = Loopback::new(&self.wires, limits, self.faults, random);
         let node = Rc::new(SharedNode::over(transport, &self.clock, server, seed));
@@ -95,14 +116,14 @@ impl Network {
     ///
     /// Panics if the server rejects it.
     pub fn raw_client(&self, server: &str, version: u32) -> Rc<RawPeer> {
-        let limits = limits_of(&Intents::default());
+        let limits = self.limits_of(&Intents::default());
         self.add_raw(RawPeer::client(&self.wires, limits, server, version))
     }
 
     /// Adds a server with the address `name` that has no driver. `methods` have their indices as
     /// numbers.
     pub fn raw_server(&self, name: &str, methods: &[&'static MethodSpec]) -> Rc<RawPeer> {
-        let limits = limits_of(&Intents::default());
+        let limits = self.limits_of(&Intents::default());
         self.add_raw(RawPeer::server(&self.wires, limits, name, methods))
     }
 
@@ -189,6 +210,9 @@ impl Network {
             held: 0,
             sending: 0,
             rnr: 0,
+            exposed: 0,
+            fetching: 0,
+            message_bytes: 0,
         };
         for (index, node) in self.nodes.iter().enumerate() {
             assert_eq!(node.slot_counts(), at_rest(node.limits()), "node {index}");
@@ -216,11 +240,10 @@ impl Drop for Network {
     }
 }
 
-/// Returns the limits that a device without limits of its own would derive.
+/// Returns the limits that a device without limits of its own would derive, but for the slots.
 fn limits_of(intents: &Intents) -> Limits {
     Limits {
         device: "loopback".to_owned(),
-        slot_len: intents.max_message_len.min(SLOT_MESSAGE_LEN) + FRAME_OVERHEAD,
         max_message_len: intents.max_message_len,
         max_send_message_len: intents.max_send_message_len,
         message_memory: intents.message_memory,
@@ -228,7 +251,7 @@ fn limits_of(intents: &Intents) -> Limits {
         waits_for_memory: intents.waits_for_memory,
         // Short, so that the messages of tests have several pieces.
         piece_len: 4096,
-        long_messages: "fragments, because loopback has no READs".to_owned(),
+        long_messages: "as the network of the test says".to_owned(),
         // Short enough that the messages of tests are sent both ways.
         max_inline_len: 64,
         receives_posted: 320,

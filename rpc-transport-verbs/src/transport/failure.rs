@@ -102,9 +102,10 @@ fn what_to_check(status: CompletionStatus) -> &'static str {
         CompletionStatus::RemoteInvalidRequest | CompletionStatus::LocalLength => {
             "A frame was longer than the receiver's slots: compare max_message_len on both sides"
         }
-        CompletionStatus::LocalProtection
-        | CompletionStatus::LocalAccess
-        | CompletionStatus::RemoteAccess => {
+        CompletionStatus::RemoteAccess => {
+            "A READ of a message was refused: its key or its bytes are not what the peer lets this connection read, or no longer. Either the peer takes messages back that it has announced, or it announces others: check that it runs a compatible version of Verbline"
+        }
+        CompletionStatus::LocalProtection | CompletionStatus::LocalAccess => {
             "A request used memory that is not registered for it: this is a bug in Verbline. Please report it"
         }
         CompletionStatus::WorkRequestFlushed => {

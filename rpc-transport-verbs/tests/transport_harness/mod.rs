@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rpc_core::Intents;
 use rpc_core::transport::{
     Admission, Admitted, CloseReason, Connected, ConnectionId, ConnectionQuota, Event, Fabric,
-    Listener, Refusal, ReserveError, Transport,
+    FetchKey, Listener, Refusal, ReserveError, Transport,
 };
 use rpc_transport_verbs::{Device, Sizing, VerbsTransport};
 
@@ -72,6 +72,9 @@ pub(crate) struct Side {
     pub(crate) accepted: Vec<(ConnectionId, Admitted)>,
     pub(crate) received: Vec<(ConnectionId, Vec<u8>)>,
     pub(crate) closed: Vec<(ConnectionId, CloseReason)>,
+    /// The segments that have arrived, with their lengths.
+    pub(crate) fetched: Vec<(FetchKey, u32)>,
+    pub(crate) cancelled: Vec<FetchKey>,
 }
 
 impl Side {
@@ -85,6 +88,8 @@ impl Side {
             accepted: Vec::new(),
             received: Vec::new(),
             closed: Vec::new(),
+            fetched: Vec::new(),
+            cancelled: Vec::new(),
         }
     }
 
@@ -102,9 +107,8 @@ impl Side {
                     self.received.push((connection, buf.as_ref().to_vec()));
                     self.transport.release(buf);
                 }
-                Event::Fetched { .. } | Event::FetchCancelled { .. } => {
-                    unreachable!("the harness fetches nothing")
-                }
+                Event::Fetched { fetch, len, .. } => self.fetched.push((fetch, len)),
+                Event::FetchCancelled { fetch, .. } => self.cancelled.push(fetch),
                 Event::Closed { connection, reason } => self.closed.push((connection, reason)),
             }
         }

@@ -57,6 +57,11 @@ pub struct Endpoint {
     /// Local identifier (LID) of an InfiniBand port, 16 bits. 0 for other kinds of device.
     #[prost(uint32, tag = "7")]
     pub lid: u32,
+    /// RDMA READs that the queue pair can have outstanding, and that it can answer at a time, so that the
+    /// peer may read messages where they lie. Both sides use the lower of the two numbers. 0: messages
+    /// longer than a frame travel in fragments.
+    #[prost(uint32, tag = "8")]
+    pub read_depth: u32,
 }
 
 /// The client's first message.
@@ -283,6 +288,9 @@ mod _codec {
             if self.lid != 0 {
                 len += 1 + field::Uint32::len(&self.lid);
             }
+            if self.read_depth != 0 {
+                len += 1 + field::Uint32::len(&self.read_depth);
+            }
             len
         }
 
@@ -308,6 +316,9 @@ mod _codec {
             if self.lid != 0 {
                 field::Uint32::encode([0x38], &self.lid, &mut out)?;
             }
+            if self.read_depth != 0 {
+                field::Uint32::encode([0x40], &self.read_depth, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -321,6 +332,8 @@ mod _codec {
                     .unwrap_or_default(),
                 psn: field::Uint32::decode([0x30], &mut fields).unwrap_or_default(),
                 lid: field::Uint32::decode([0x38], &mut fields).unwrap_or_default(),
+                read_depth: field::Uint32::decode([0x40], &mut fields)
+                    .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }

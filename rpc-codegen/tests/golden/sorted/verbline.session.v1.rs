@@ -16,6 +16,10 @@ pub struct ClientSession {
     /// Bytes that the server may send on each stream before it receives a window grant.
     #[prost(uint32, tag = "4")]
     pub stream_window: u32,
+    /// Length in bytes of the longest message that the client receives. 0 before version 4: a message fits
+    /// one frame.
+    #[prost(uint32, tag = "5")]
+    pub max_message_len: u32,
 }
 
 /// Sent by the server.
@@ -41,6 +45,10 @@ pub struct ServerSession {
     /// Bytes that the client may send on each stream before it receives a window grant.
     #[prost(uint32, tag = "6")]
     pub stream_window: u32,
+    /// Length in bytes of the longest message that the server receives. 0 before version 4: a message fits
+    /// one frame.
+    #[prost(uint32, tag = "7")]
+    pub max_message_len: u32,
 }
 
 /// A method and its number.
@@ -80,6 +88,9 @@ mod _codec {
             if self.stream_window != 0 {
                 len += 1 + field::Uint32::len(&self.stream_window);
             }
+            if self.max_message_len != 0 {
+                len += 1 + field::Uint32::len(&self.max_message_len);
+            }
             len
         }
 
@@ -96,6 +107,9 @@ mod _codec {
             if self.stream_window != 0 {
                 field::Uint32::encode([0x20], &self.stream_window, &mut out)?;
             }
+            if self.max_message_len != 0 {
+                field::Uint32::encode([0x28], &self.max_message_len, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -107,6 +121,8 @@ mod _codec {
                 oldest_version: field::Uint32::decode([0x18], &mut fields)
                     .unwrap_or_default(),
                 stream_window: field::Uint32::decode([0x20], &mut fields)
+                    .unwrap_or_default(),
+                max_message_len: field::Uint32::decode([0x28], &mut fields)
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
@@ -136,6 +152,9 @@ mod _codec {
             if self.stream_window != 0 {
                 len += 1 + field::Uint32::len(&self.stream_window);
             }
+            if self.max_message_len != 0 {
+                len += 1 + field::Uint32::len(&self.max_message_len);
+            }
             len
         }
 
@@ -156,6 +175,9 @@ mod _codec {
             if self.stream_window != 0 {
                 field::Uint32::encode([0x30], &self.stream_window, &mut out)?;
             }
+            if self.max_message_len != 0 {
+                field::Uint32::encode([0x38], &self.max_message_len, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -170,6 +192,8 @@ mod _codec {
                 max_streams: field::Uint32::decode([0x28], &mut fields)
                     .unwrap_or_default(),
                 stream_window: field::Uint32::decode([0x30], &mut fields)
+                    .unwrap_or_default(),
+                max_message_len: field::Uint32::decode([0x38], &mut fields)
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)

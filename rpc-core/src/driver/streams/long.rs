@@ -8,7 +8,8 @@
 //! A stream reads at most two long messages ahead of its reader, and sends at most two at a time.
 
 use super::super::State;
-use super::super::transfers::{TransferKey, TransferOwner};
+use super::super::link_transfers::TransferKey;
+use super::super::transfers::TransferOwner;
 use super::StreamKey;
 use super::look::Stop;
 use crate::protocol::frame::{Flags, FrameKind, ONE_MESSAGE};

@@ -10,8 +10,9 @@
 use std::sync::Arc;
 
 use super::super::link::LinkKey;
+use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
-use super::super::transfers::{Completed, IncomingKey, LongMessage, Purpose, too_long};
+use super::super::transfers::{Completed, LongMessage, Purpose, too_long};
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, StreamKey};
 use crate::call_error::CallError;

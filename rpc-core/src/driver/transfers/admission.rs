@@ -10,11 +10,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::super::held_memory::Account;
 use super::super::link::LinkKey;
+use super::super::link_transfers::IncomingKey;
 use super::super::{Driver, State, TimerTarget};
-use super::IncomingKey;
-use super::held::Account;
-use super::incoming::{Place, Purpose};
+use super::arrival::Purpose;
+use super::incoming::Place;
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::FRAGMENT;
 use crate::status::Status;

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::mem;
 
 use super::super::State;
+use super::super::link_transfers::{IncomingKey, LinkTransfers};
+use super::Transfers;
 use super::incoming::{Incoming, Place};
-use super::{IncomingKey, LinkTransfers, Transfers};
 use crate::protocol::frame::{ControlEntry, ControlRequest};
 use crate::transport::Transport;
 

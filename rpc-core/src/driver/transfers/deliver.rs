@@ -1,21 +1,18 @@
 //! Complete messages: where they go.
 
-use bytes::Bytes;
-
 use super::super::call_table::{LongResponse, Response, ResponseFrame, WakeTarget};
 use super::super::incoming::RequestParts;
 use super::super::link::LinkKey;
-use super::super::link_streams::StreamKey;
+use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
-use super::IncomingKey;
-use super::incoming::{Place, Purpose};
+use super::arrival::{Completed, LongMessage, Purpose};
+use super::incoming::Place;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::protocol::frame::{CallId, FrameHeader, ResponseHead};
+use crate::protocol::frame::{CallId, ResponseHead};
 use crate::service::handler::{RawRequest, Served, SharedMessage};
 use crate::stats::ServedCall;
-use crate::status::Status;
 use crate::transport::{MessageMemory, Transport};
 
 /// The least length of a field that shares the memory of its message.
@@ -23,39 +20,6 @@ const LEAST_SHARED: usize = 4096;
 
 /// A field shares the memory of its message if it is at least one part in so many of it.
 const SHARED_PART: usize = 16;
-
-/// A long message that has arrived.
-#[derive(Debug)]
-pub(in super::super) struct LongMessage {
-    /// Of its first frame.
-    pub(in super::super) header: FrameHeader,
-    pub(in super::super) metadata: Box<[u8]>,
-    pub(in super::super) message: Bytes,
-    /// Length from which fields share the message's memory.
-    pub(in super::super) share_from: usize,
-}
-
-/// What a frame or an event of a long message has ended.
-#[derive(Debug)]
-pub(in super::super) enum Completed {
-    /// A message has arrived.
-    Message {
-        link: LinkKey,
-        key: IncomingKey,
-        purpose: Purpose,
-        message: LongMessage,
-    },
-    /// The sender has given up a message of a stream.
-    Abandoned { key: IncomingKey, stream: StreamKey },
-    /// The response to a call is not received.
-    Refused {
-        link: LinkKey,
-        call: CallId,
-        status: Status,
-    },
-    /// A request was not received, and its handler does not start.
-    NotStarted { call: IncomingCall, status: Status },
-}
 
 impl<T: Transport> State<T> {
     /// Takes a message out of its memory if all of it has arrived.

@@ -2,8 +2,9 @@
 
 use super::super::State;
 use super::super::link::LinkKey;
-use super::incoming::{Place, Purpose};
-use super::{IncomingKey, TransferKey};
+use super::super::link_transfers::{IncomingKey, TransferKey};
+use super::arrival::Purpose;
+use super::incoming::Place;
 use crate::transport::Transport;
 
 impl<T: Transport> State<T> {
@@ -26,9 +27,7 @@ impl<T: Transport> State<T> {
             if let Some(timer) = outgoing.timer {
                 self.timers.cancel(timer);
             }
-            for (exposed, _) in outgoing.exposed {
-                self.transport.conceal(exposed);
-            }
+            self.conceal_all(outgoing.exposed);
             self.transfers.discard(outgoing.message);
         }
         for (_, key) in incoming {

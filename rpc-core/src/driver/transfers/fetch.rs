@@ -1,7 +1,7 @@
 //! The receiver's part of a long message: its segments are read.
 
+use super::super::link_transfers::IncomingKey;
 use super::super::{Driver, State};
-use super::IncomingKey;
 use super::incoming::Place;
 use crate::transport::{ConnectionId, FetchKey, Transport};
 

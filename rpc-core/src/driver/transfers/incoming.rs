@@ -5,34 +5,19 @@ use std::time::Instant;
 
 use super::super::call_table::LongOutcome;
 use super::super::link::LinkKey;
-use super::super::link_streams::StreamKey;
+use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
 use super::super::{Driver, State, TimerTarget};
-use super::IncomingKey;
-use super::deliver::Completed;
+use super::arrival::{Completed, Purpose};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
-    ABANDONED, CallId, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS,
-    Segments, TransferId,
+    ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS, Segments,
+    TransferId,
 };
-use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::{FetchKey, LongMessages, MessageMemory, RemoteSegment, Transport};
-
-/// What a long message is for.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) enum Purpose {
-    /// The request of a unary call, to this server.
-    Request(ServedCall),
-    /// The response to a unary call of this side.
-    Response(CallId),
-    /// A message of a stream.
-    Stream(StreamKey),
-    /// Nobody wants it any more.
-    Nobody,
-}
 
 /// A long message that this side receives.
 #[derive(Debug)]
@@ -152,8 +137,11 @@ impl<T: Transport> Driver<T> {
         let body = LongBody::parse(header.kind, body)?;
         let served = self.counters.received(header.selector, || self.clock.now());
         let parts = self.request_parts(header);
+        let spec = self.methods.borrow().spec(header.selector);
+        let of_method = spec.and_then(|spec| spec.max_request_len);
         let mut state = self.state.borrow_mut();
         let limit = state.transport.limits().max_message_len;
+        let limit = of_method.map_or(limit, |of_method| limit.min(of_method as usize));
         let refusal = if parts.is_expired || parts.handler.is_none() {
             drop(state);
             let status = self.rejection(header, parts.is_expired);

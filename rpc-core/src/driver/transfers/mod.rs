@@ -9,13 +9,13 @@
 //! | `outgoing.rs` | sender: the first frame leaves |
 //! | `pump.rs` | sender: the other pieces follow, one for each message and turn |
 //! | `release.rs` | sender: what the receiver has fetched, accepted or stopped is let go |
+//! | `arrival.rs` | what a long message is for, and what becomes of it |
 //! | `incoming.rs` | receiver: a first frame or a continuation arrives |
 //! | `admission.rs` | receiver: a message gets memory for all of it, or waits for it, or is refused |
 //! | `fetch.rs` | receiver: segments are read |
 //! | `stop.rs` | receiver: a message that nobody wants any more is stopped |
 //! | `deliver.rs` | receiver: a complete message goes to its handler or its call |
 //! | `control.rs` | receiver: entries of control frames that tell the sender |
-//! | `held.rs` | the bytes that the application keeps of messages that it has received |
 //! | `end.rs` | the end of a connection |
 //!
 //! Both forms of a message differ only in their pieces. *Fragments* are copied into slots, and out of
@@ -25,11 +25,11 @@
 //! message before its receiver has memory for it.
 
 mod admission;
+mod arrival;
 mod control;
 mod deliver;
 mod end;
 mod fetch;
-mod held;
 mod incoming;
 mod outgoing;
 mod pump;
@@ -43,23 +43,15 @@ use bytes::Bytes;
 use slab::Slab;
 
 use self::admission::WaitingMessages;
-pub(super) use self::deliver::{Completed, LongMessage};
-use self::held::{Account, PollerMemory};
+pub(super) use self::arrival::{Completed, LongMessage, Purpose};
 use self::incoming::Incoming;
-pub(super) use self::incoming::{Purpose, too_long};
+pub(super) use self::incoming::too_long;
 use self::outgoing::Outgoing;
 pub(super) use self::outgoing::{PreparedTransfer, TransferOwner};
+use super::held_memory::PollerMemory;
 use super::link::LinkKey;
-use crate::protocol::frame::TransferId;
+use super::link_transfers::IncomingKey;
 use crate::transport::FetchKey;
-
-/// Index of a long message that this poller sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TransferKey(u32);
-
-/// Index of a long message that this poller receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IncomingKey(u32);
 
 /// The long messages of one poller. `M` is its transport's memory.
 #[derive(Debug)]
@@ -79,33 +71,11 @@ pub(crate) struct Transfers<M> {
     memory: Arc<PollerMemory>,
     /// Bytes of messages that are being received, which have memory.
     receiving: u64,
+    /// Bytes that peers may read.
+    exposed: u64,
     /// Parts of messages that were sent. Their destructors are the application's, and run while
     /// nothing is borrowed.
     spent: Vec<Bytes>,
-}
-
-/// The long messages of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct LinkTransfers {
-    /// Those that this side sends.
-    outgoing: Vec<TransferKey>,
-    /// Of these, those of which a piece may be sent, in their turn.
-    to_send: VecDeque<TransferKey>,
-    /// In [`Transfers::to_send`].
-    is_queued: bool,
-    /// A piece of a message took the last credit while a call or stream waited for one.
-    took_last_credit: bool,
-    /// Those that this side receives, or is about to answer for.
-    incoming: HashMap<TransferId, IncomingKey>,
-    /// Messages with entries for control frames, each at most once.
-    owed: VecDeque<IncomingKey>,
-    /// Messages that this side has sent in full, and about which the receiver may have sent an entry
-    /// before it knew.
-    ended: VecDeque<TransferId>,
-    /// Bytes of messages that are being received, which have memory.
-    receiving: u64,
-    /// Bytes that the application holds.
-    account: Option<Arc<Account>>,
 }
 
 impl<M> Default for Transfers<M> {
@@ -120,13 +90,14 @@ impl<M> Default for Transfers<M> {
             fetches: HashMap::new(),
             memory: Arc::default(),
             receiving: 0,
+            exposed: 0,
             spent: Vec::new(),
         }
     }
 }
 
 impl<M> Transfers<M> {
-    /// Returns the number of pieces and messages that wait for a turn, and of parts to drop.
+    /// Returns a number other than 0 if pieces, messages, or parts to drop wait for a turn.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.pieces_waiting | self.waiting.len() | self.spent.len()
@@ -146,22 +117,5 @@ impl<M> Transfers<M> {
     /// Returns the bytes of messages that are being received, and of those that the application keeps.
     pub(super) fn received(&self) -> (u64, u64) {
         (self.receiving, self.memory.held())
-    }
-}
-
-impl TransferKey {
-    fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl IncomingKey {
-    /// Returns a number that no other message has while this one is under way.
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-
-    fn index(self) -> usize {
-        self.0 as usize
     }
 }

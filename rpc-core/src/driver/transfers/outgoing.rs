@@ -6,16 +6,19 @@ use std::mem;
 use bytes::Buf;
 
 use super::super::State;
-use super::super::link::{Link, LinkKey};
+use super::super::held_memory::Encoding;
+use super::super::link::LinkKey;
 use super::super::link_streams::StreamKey;
+use super::super::link_transfers::TransferKey;
 use super::super::timers::TimerKey;
-use super::{TransferKey, Transfers};
-use crate::protocol::connection::{MAX_SEGMENTS, MAX_TRANSFERS};
+use super::Transfers;
+use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
     CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use crate::transport::{
-    Chunks, ExposeError, ExposureKey, LongMessages, RemoteSegment, ReserveError, Transport,
+    Chunks, ConnectionId, ExposeError, Exposed, ExposureKey, LongMessages, MessageMemory,
+    RemoteSegment, ReserveError, Transport,
 };
 
 /// Segments of a message that are exposed before its receiver has fetched one, which tells that it
@@ -78,12 +81,6 @@ pub(in super::super) struct PreparedTransfer<B> {
 }
 
 impl<T: Transport> State<T> {
-    /// Returns true if a message is too long for a frame of the link, whose peer receives long ones.
-    pub(in super::super) fn sends_long(&self, link: LinkKey) -> bool {
-        let link = self.links.get(link.index());
-        link.is_some_and(|link| link.connection.speaks_long_messages())
-    }
-
     /// Makes everything ready for the first frame of a long message, with metadata of this length.
     /// Takes the message. [`send_transfer`](Self::send_transfer) or
     /// [`cancel_transfer`](Self::cancel_transfer) must follow.
@@ -156,12 +153,17 @@ impl<T: Transport> State<T> {
                 })
             }
             Err(error) => {
-                for (exposed, _) in prepared.exposed {
-                    self.transport.conceal(exposed);
-                }
+                self.conceal_all(prepared.exposed);
                 *message = prepared.before;
                 Err(error)
             }
+        }
+    }
+
+    pub(super) fn conceal_all(&mut self, exposed: impl IntoIterator<Item = (ExposureKey, u32)>) {
+        for (key, len) in exposed {
+            self.transfers.exposed -= u64::from(len);
+            self.transport.conceal(key);
         }
     }
 
@@ -188,9 +190,7 @@ impl<T: Transport> State<T> {
                 // The first frame may have an empty piece.
                 Err(ExposeError::NotNow) => break,
                 Err(ExposeError::Closed) => {
-                    for (exposed, _) in prepared.exposed.drain(..) {
-                        self.transport.conceal(exposed);
-                    }
+                    self.conceal_all(mem::take(&mut prepared.exposed));
                     *message = mem::take(&mut prepared.before);
                     return Err(ReserveError::Closed);
                 }
@@ -205,9 +205,7 @@ impl<T: Transport> State<T> {
         prepared: PreparedTransfer<T::SendBuf>,
     ) -> Chunks {
         self.transport.cancel(prepared.buf);
-        for (exposed, _) in prepared.exposed {
-            self.transport.conceal(exposed);
-        }
+        self.conceal_all(prepared.exposed);
         prepared.before
     }
 
@@ -243,7 +241,7 @@ impl<T: Transport> State<T> {
             message: rest,
             announced,
             exposed,
-            is_accepted: form == FRAGMENT && len <= crate::protocol::connection::FREE_FRAGMENTS,
+            is_accepted: form == FRAGMENT && len <= FREE_FRAGMENTS,
             is_abandoned: false,
             has_ended: announced == len,
             is_queued: false,
@@ -284,14 +282,41 @@ impl<T: Transport> State<T> {
         transfer
     }
 
+    /// Returns registered memory for encoding a message that a peer will read.
+    #[cold]
+    pub(in super::super) fn memory_to_encode(
+        &mut self,
+        link: LinkKey,
+        len: usize,
+    ) -> Option<Box<dyn MessageMemory>> {
+        let id = self.links.get(link.index())?.id;
+        let in_use = self.transfers.exposed + self.transfers.memory.encoding();
+        let is_short = in_use + len as u64 > self.memory_to_send();
+        if is_short || self.transport.long_messages(id) != LongMessages::Read {
+            return None;
+        }
+        let memory = self.transport.allocate(len).ok()?;
+        Some(Box::new(Encoding::new(memory, &self.transfers.memory)))
+    }
+
+    /// Returns the bytes of memory that messages to send may use. The rest is left for messages that
+    /// arrive: otherwise, two peers could each wait for memory until the other has received.
+    pub(super) fn memory_to_send(&self) -> u64 {
+        self.transport.limits().message_memory / 2
+    }
+
     /// Exposes the next piece of a message. Keeps the application's bytes until nothing is borrowed.
     pub(super) fn expose(
         &mut self,
-        id: crate::transport::ConnectionId,
+        id: ConnectionId,
         message: &mut Chunks,
-    ) -> Result<crate::transport::Exposed, ExposeError> {
+    ) -> Result<Exposed, ExposeError> {
+        if self.transfers.exposed > self.memory_to_send() {
+            return Err(ExposeError::NotNow);
+        }
         let front = message.front().cloned();
         let exposed = self.transport.expose(id, message)?;
+        self.transfers.exposed += u64::from(exposed.segment.len);
         self.transfers.spent.extend(front);
         Ok(exposed)
     }
@@ -346,12 +371,5 @@ impl<M> Transfers<M> {
         while let Some(part) = message.take_front(usize::MAX) {
             self.spent.push(part);
         }
-    }
-}
-
-impl<B> Link<B> {
-    /// Returns true if another long message may be sent now.
-    pub(in super::super) fn has_room_for_transfer(&self) -> bool {
-        self.transfers.outgoing.len() < MAX_TRANSFERS
     }
 }

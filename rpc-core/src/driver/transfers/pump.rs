@@ -6,8 +6,8 @@
 use std::mem;
 
 use super::super::link::LinkKey;
+use super::super::link_transfers::TransferKey;
 use super::super::{Driver, State};
-use super::TransferKey;
 use super::outgoing::{FIRST_SEGMENTS, Outgoing};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS};

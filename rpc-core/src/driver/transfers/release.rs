@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::super::link::LinkKey;
+use super::super::link_transfers::TransferKey;
 use super::super::{Driver, State, TimerTarget};
+use super::Transfers;
 use super::outgoing::TransferOwner;
-use super::{TransferKey, Transfers};
 use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
 use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
 use crate::transport::{CloseReason, Transport};
@@ -55,9 +56,8 @@ impl<T: Transport> State<T> {
                     return Err(twice);
                 }
                 outgoing.is_accepted = true;
-                for (exposed, _) in outgoing.exposed.drain(..segments) {
-                    self.transport.conceal(exposed);
-                }
+                let released: Vec<_> = outgoing.exposed.drain(..segments).collect();
+                self.conceal_all(released);
                 self.after_progress(key);
             }
             ControlRequest::Accepted => {
@@ -69,9 +69,8 @@ impl<T: Transport> State<T> {
                 outgoing.is_accepted = true;
             }
             _ => {
-                for (exposed, _) in outgoing.exposed.drain(..) {
-                    self.transport.conceal(exposed);
-                }
+                let released = std::mem::take(&mut outgoing.exposed);
+                self.conceal_all(released);
                 self.counters.transfers.stopped.add(1);
                 self.abandon_transfer(key);
             }

@@ -1,12 +1,12 @@
 //! The receiver's part of a long message that is not wanted any more.
 
 use super::super::link::LinkKey;
+use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
-use super::IncomingKey;
-use super::deliver::Completed;
-use super::incoming::{Place, Purpose};
+use super::arrival::{Completed, Purpose};
+use super::incoming::Place;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{CallId, SEGMENTS};
 use crate::stats::ServedCall;

@@ -114,7 +114,7 @@ fn each_fault_is_named() {
         Err(FrameError::Truncated { len: 15 })
     );
     let mut frame = [0; 20];
-    for kind in [0, 6, 255] {
+    for kind in [0, 7, 0x83, 255] {
         frame[0] = kind;
         assert_eq!(FrameHeader::parse(&frame), Err(FrameError::Kind { kind }));
     }

@@ -81,6 +81,7 @@ impl Fixture {
 
     fn serve_until(&self, deadline: Option<Instant>, message: &[u8], out: &mut [u8]) -> Served {
         let request = RawRequest {
+            shared: None,
             metadata: &[],
             message,
             deadline,

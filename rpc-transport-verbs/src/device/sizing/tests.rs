@@ -4,8 +4,9 @@ use rpc_core::Intents;
 use rpc_core::transport::FabricError;
 
 use super::Sizing;
-use crate::transport::plan::Plan;
-use crate::verbs::DeviceAttributes;
+use super::reads::ReadSupport;
+use crate::transport::plan::{Plan, ReadPlan};
+use crate::verbs::{DeviceAttributes, LinkLayer};
 
 /// Returns the attributes of a device that exceeds all requirements of these tests.
 fn device() -> DeviceAttributes {
@@ -21,6 +22,8 @@ fn device() -> DeviceAttributes {
         max_mr_len: 1 << 40,
         max_locked_len: usize::MAX,
         max_inline_data: 220,
+        max_qp_rd_atomic: 16,
+        max_qp_init_rd_atomic: 128,
         port_count: 1,
         ..DeviceAttributes::default()
     }
@@ -28,7 +31,69 @@ fn device() -> DeviceAttributes {
 
 fn plan(intents: &Intents, sizing: &Sizing) -> Result<Plan, FabricError> {
     let plan = Plan::new("soft", intents, sizing, &device())?;
-    Ok(plan.on("soft", "port 1".to_owned(), &device()))
+    Ok(plan.on("soft", "port 1".to_owned(), sizing, &device(), SOFT))
+}
+
+const SOFT: ReadSupport = ReadSupport {
+    link_layer: LinkLayer::Memory,
+    why_unprotected: None,
+};
+
+const ETHERNET: ReadSupport = ReadSupport {
+    link_layer: LinkLayer::Ethernet,
+    why_unprotected: None,
+};
+
+#[test]
+fn long_messages_are_read_where_windows_protect_memory_or_peers_are_trusted() {
+    let plan = Plan::new("x", &Intents::default(), &Sizing::default(), &device()).unwrap();
+    let on = |sizing: &Sizing, attributes: &DeviceAttributes, support| {
+        plan.on("x", String::new(), sizing, attributes, support)
+    };
+    let default = Sizing::default();
+    let soft = on(&default, &device(), SOFT);
+    assert_eq!(
+        (soft.limits.read_depth, soft.limits.piece_len),
+        (16, 65_536)
+    );
+    assert!(soft.reads.uses_windows && soft.reads.reads_per_poll == 1);
+    let card = on(&default, &device(), ETHERNET);
+    assert_eq!((card.reads.depth, card.reads.max_read_len), (16, 262_144));
+    assert!(card.reads.uses_windows && card.reads.reads_per_poll == 16);
+
+    let unprotected = ReadSupport {
+        why_unprotected: Some("its windows are open"),
+        ..ETHERNET
+    };
+    let no_reads = DeviceAttributes {
+        max_qp_init_rd_atomic: 0,
+        ..device()
+    };
+    let off = Sizing {
+        read_depth: Some(0),
+        ..Sizing::default()
+    };
+    for (plan, why) in [
+        (on(&default, &device(), unprotected), "its windows are open"),
+        (on(&default, &no_reads, SOFT), "has no RDMA READ"),
+        (on(&off, &device(), SOFT), "`read_depth` is 0"),
+    ] {
+        assert_eq!(plan.reads, ReadPlan::default());
+        assert_eq!(plan.limits.read_depth, 0);
+        let text = plan.limits.to_string();
+        assert!(text.contains("fragments") && text.contains(why), "{text}");
+    }
+
+    let trusting = Sizing {
+        trusted_peers: true,
+        read_depth: Some(4),
+        piece_len: Some(10_000),
+        ..Sizing::default()
+    };
+    let trusted = on(&trusting, &device(), unprotected);
+    assert!(trusted.reads.depth == 4 && !trusted.reads.uses_windows);
+    assert_eq!(trusted.limits.piece_len, 10_000);
+    assert!(trusted.limits.long_messages.contains("trusted"));
 }
 
 #[test]
@@ -180,7 +245,13 @@ fn each_device_has_its_own_inline_length() {
         ..device()
     };
     let weak = plan
-        .on("rxe0", "port 1, GID 1".to_owned(), &device())
+        .on(
+            "rxe0",
+            "port 1, GID 1".to_owned(),
+            &Sizing::default(),
+            &device(),
+            ETHERNET,
+        )
         .limits;
     assert_eq!(weak.max_inline_len, 220);
     assert!(
@@ -188,7 +259,10 @@ fn each_device_has_its_own_inline_length() {
         "{weak}"
     );
     assert!(weak.to_string().contains("port 1, GID 1"), "{weak}");
-    let strong = plan.on("mlx5_0", "port 2".to_owned(), &strong).limits;
+    let (sizing, address) = (Sizing::default(), "port 2".to_owned());
+    let strong = plan
+        .on("mlx5_0", address, &sizing, &strong, ETHERNET)
+        .limits;
     assert_eq!((strong.max_inline_len, &*strong.device), (256, "mlx5_0"));
     assert!(strong.clamped.is_empty(), "{strong}");
     assert_eq!(strong.slots(), weak.slots());

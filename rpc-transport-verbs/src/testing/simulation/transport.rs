@@ -265,6 +265,14 @@ impl Transport for SimulatedTransport {
         self.verbs.allocate(len)
     }
 
+    fn allocate_for(
+        &mut self,
+        connection: ConnectionId,
+        len: usize,
+    ) -> Result<Self::Memory, AllocateError> {
+        self.verbs.allocate_for(connection, len)
+    }
+
     fn memory_by_owner(&self) -> MemoryByOwner {
         self.verbs.memory_by_owner()
     }

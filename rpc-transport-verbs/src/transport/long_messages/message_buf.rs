@@ -41,11 +41,6 @@ impl MessageBuf {
         }
     }
 
-    /// Returns the number of bytes.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Returns the bytes that its block takes.
     pub(super) fn block_len(&self) -> usize {
         self.block.as_ref().map_or(0, Block::len)

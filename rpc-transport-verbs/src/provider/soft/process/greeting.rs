@@ -109,9 +109,14 @@ pub(crate) struct Agreed {
     pub(crate) limits: Limits,
 }
 
-#[cfg(any(test, fuzzing))]
 impl Agreed {
+    /// Returns true if the contexts of both sides publish their keys and queue pairs.
+    pub(crate) fn publishes(self) -> bool {
+        self.layout >= Layouts::FIRST_WITH_PUBLISHED
+    }
+
     /// What two processes of this version agree on.
+    #[cfg(any(test, fuzzing))]
     pub(crate) const OWN: Self = Self {
         layout: LAYOUT_VERSION,
         limits: Limits::OWN,

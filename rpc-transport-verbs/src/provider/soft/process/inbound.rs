@@ -115,7 +115,7 @@ fn carry_out(
             };
             check_totals(node, peer.gid, more)?;
             let notifier =
-                ContextNotifier::from_peer(files, peer.engine.clone(), link.publishes())?;
+                ContextNotifier::from_peer(files, peer.engine.clone(), link.agreed.publishes())?;
             peer.add_context(number, notifier);
         }
         LinkMessage::ContextGone { number } => peer.remove_context(number),

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::greeting::{Agreed, Layouts, LimitReached};
+use super::greeting::{Agreed, LimitReached};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::node::domain::Domain;
@@ -68,7 +68,7 @@ pub(crate) struct Link {
     /// True if the other process dialed it.
     pub(crate) is_incoming: bool,
     socket: LinkSocket,
-    agreed: Agreed,
+    pub(super) agreed: Agreed,
     outbound: Mutex<Outbound>,
     /// True if messages wait, so that the engine has to try again.
     is_waiting: AtomicBool,
@@ -190,11 +190,6 @@ impl Link {
 
     pub(crate) fn receive(&self) -> rustix::io::Result<Packet> {
         self.socket.receive()
-    }
-
-    /// Returns true if the contexts of both sides publish their keys and queue pairs.
-    pub(crate) fn publishes(&self) -> bool {
-        self.agreed.layout >= Layouts::FIRST_WITH_PUBLISHED
     }
 
     pub(crate) fn has_ended(&self) -> bool {

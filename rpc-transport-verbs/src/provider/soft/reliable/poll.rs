@@ -67,29 +67,6 @@ impl State {
             [ring] if common.pending.is_empty() && common.ready.pass_if_empty() => {
                 ring.next.look().map_or(Look::Nothing, Look::Message)
             }
-            [_] if common.polls < common.acks_due && common.pending.is_only(Matter::Awaiting) => {
-                self.look_before_acks()
-            }
-            _ => Look::Unclear,
-        }
-    }
-
-    /// Looks at the only hot ring while acknowledgements are awaited that are not due yet, unless
-    /// something else depends on them.
-    #[inline(never)]
-    fn look_before_acks(&mut self) -> Look {
-        let Self {
-            queue_pairs,
-            common,
-        } = self;
-        let can_wait = match *common.awaiting {
-            [only] => queue_pairs[only as usize].awaits_plain_sends(),
-            _ => false,
-        };
-        match &*common.hot {
-            [ring] if can_wait && common.ready.pass_if_empty() => {
-                ring.next.look().map_or(Look::Nothing, Look::Message)
-            }
             _ => Look::Unclear,
         }
     }
@@ -124,6 +101,9 @@ impl State {
     /// Ends a poll that has more to do than to look at one hot ring.
     #[inline(never)]
     pub(crate) fn poll_general(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
+        if let Some(found) = self.poll_only_ring(cq) {
+            return Ok(found);
+        }
         if self.common.ready.is_round_over() {
             self.begin_round();
             if self.look_again() == Look::Nothing {
@@ -166,6 +146,42 @@ impl State {
             });
         }
         Ok(None)
+    }
+
+    /// Polls the only hot ring, if nothing else is to be done: no acknowledgements are awaited, or
+    /// they are not due yet and nothing but completions depends on them. Returns `None`, and has done
+    /// nothing, if the general path has to be taken.
+    #[inline(never)]
+    fn poll_only_ring(&mut self, cq: usize) -> Option<Option<WorkCompletion>> {
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
+        let acks_can_wait = match *common.awaiting {
+            [] => true,
+            [only] if common.polls < common.acks_due => {
+                queue_pairs[only as usize].awaits_plain_sends()
+            }
+            _ => false,
+        };
+        let only_acks = common.pending.is_empty() || common.pending.is_only(Matter::Awaiting);
+        let [ring] = &*common.hot else {
+            return None;
+        };
+        if !acks_can_wait || !only_acks || !common.ready.pass_if_empty() {
+            return None;
+        }
+        if inject!(LateMessage) || inject!(ShortPoll) {
+            return Some(None);
+        }
+        let Some(commit) = ring.next.look() else {
+            return Some(None);
+        };
+        let qp = &mut queue_pairs[ring.qp_index as usize];
+        let straight = qp.receive_straight(common, 0, commit, cq);
+        straight
+            .or_else(|| qp.receive_straight_from_arena(common, 0, commit, cq))
+            .map(Some)
     }
 
     /// Takes the oldest completion out of a queue.

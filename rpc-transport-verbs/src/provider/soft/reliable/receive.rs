@@ -58,9 +58,7 @@ impl SoftQueuePair {
         cq: usize,
     ) -> Option<WorkCompletion> {
         let receiver = self.link.receiver.as_mut()?;
-        let Some((from, len)) = receiver.plain_payload(commit) else {
-            return self.receive_straight_from_arena(common, ring, commit, cq);
-        };
+        let (from, len) = receiver.plain_payload(commit)?;
         if self.state != QpState::Rts || self.recv_cq != cq {
             return None;
         }
@@ -103,7 +101,7 @@ impl SoftQueuePair {
 
     /// Does the same for a message whose bytes are in the sender's arena.
     #[inline(never)]
-    fn receive_straight_from_arena(
+    pub(crate) fn receive_straight_from_arena(
         &mut self,
         common: &mut Common,
         ring: usize,

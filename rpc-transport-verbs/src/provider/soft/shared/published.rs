@@ -22,7 +22,7 @@
 //! in any case.
 
 use super::sequence_lock::{Record, Stamp};
-use super::wake::SleepNote;
+use super::wake::{InSharedMemory, SleepNote};
 use crate::verbs::types::{QpNum, RemoteKey, RemoteMemory};
 
 /// The highest bit of a remote key; set in the keys of memory windows.
@@ -60,6 +60,9 @@ pub(crate) struct ContextNotes {
     pub(crate) sleep: SleepNote,
     pub(crate) published: Published,
 }
+
+// SAFETY: it consists of the note and of records, whose fields are atomics, aligned to 64 bytes.
+unsafe impl InSharedMemory for ContextNotes {}
 
 /// The published keys and queue pairs of a context.
 #[repr(C, align(64))]

@@ -59,7 +59,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::memory::Mapping;
-use super::published::ContextNotes;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::hooks::point;
 
@@ -194,8 +193,6 @@ pub(crate) unsafe trait InSharedMemory {}
 unsafe impl InSharedMemory for DomainReadyBits {}
 // SAFETY: the note's fields are atomics, aligned to 64 bytes.
 unsafe impl InSharedMemory for SleepNote {}
-// SAFETY: it consists of the note and of records, whose fields are atomics, aligned to 64 bytes.
-unsafe impl InSharedMemory for ContextNotes {}
 
 /// A value at the beginning of a mapping, which it keeps alive.
 #[derive(Debug)]

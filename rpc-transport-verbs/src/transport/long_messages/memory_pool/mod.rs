@@ -284,3 +284,6 @@ impl MemoryPool {
         &self.config.process_memory
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,19 @@
 //! [`Account`]: the bytes that the application keeps of the messages of one connection.
+//! [`Encoding`]: memory into which messages are encoded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+use crate::transport::MessageMemory;
+
 /// The bytes that the application keeps of all messages of a poller.
 #[derive(Debug, Default)]
 pub(super) struct PollerMemory {
     held: AtomicU64,
+    /// Bytes into which messages are encoded, until they have been sent.
+    encoding: AtomicU64,
 }
 
 /// The bytes that the application keeps of the messages of one connection. It outlives connection
@@ -29,6 +34,71 @@ impl PollerMemory {
     pub(super) fn held(&self) -> u64 {
         // The count publishes nothing else.
         self.held.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn encoding(&self) -> u64 {
+        self.encoding.load(Ordering::Relaxed)
+    }
+}
+
+/// Memory into which a message is encoded. It is counted until the message has been sent.
+pub(super) struct Encoding<M> {
+    memory: M,
+    count: Encoded,
+}
+
+struct Encoded {
+    len: u64,
+    poller: Arc<PollerMemory>,
+}
+
+/// A message that was encoded.
+struct Sending {
+    bytes: Bytes,
+    _count: Encoded,
+}
+
+impl<M: MessageMemory> Encoding<M> {
+    pub(super) fn new(mut memory: M, poller: &Arc<PollerMemory>) -> Self {
+        let len = memory.as_mut().len() as u64;
+        poller.encoding.fetch_add(len, Ordering::Relaxed);
+        let poller = Arc::clone(poller);
+        Self {
+            memory,
+            count: Encoded { len, poller },
+        }
+    }
+}
+
+impl<M: MessageMemory> AsMut<[u8]> for Encoding<M> {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.memory.as_mut()
+    }
+}
+
+impl<M: MessageMemory> MessageMemory for Encoding<M> {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.memory.write(at, bytes);
+    }
+
+    fn freeze(self: Box<Self>, len: usize) -> Bytes {
+        let bytes = Box::new(self.memory).freeze(len);
+        Bytes::from_owner(Sending {
+            bytes,
+            _count: self.count,
+        })
+    }
+}
+
+impl AsRef<[u8]> for Sending {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Encoded {
+    fn drop(&mut self) {
+        self.poller.encoding.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,56 @@
+//! [`LinkTransfers`]: the long messages of one connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::held_memory::Account;
+use crate::protocol::frame::TransferId;
+
+/// Index of a long message that this poller sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TransferKey(pub(super) u32);
+
+/// Index of a long message that this poller receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IncomingKey(pub(super) u32);
+
+/// The long messages of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct LinkTransfers {
+    /// Those that this side sends.
+    pub(super) outgoing: Vec<TransferKey>,
+    /// Of these, those of which a piece may be sent, in their turn.
+    pub(super) to_send: VecDeque<TransferKey>,
+    /// In the poller's `to_send`.
+    pub(super) is_queued: bool,
+    /// A piece of a message took the last credit while a call or stream waited for one.
+    pub(super) took_last_credit: bool,
+    /// Those that this side receives, or is about to answer for.
+    pub(super) incoming: HashMap<TransferId, IncomingKey>,
+    /// Messages with entries for control frames, each at most once.
+    pub(super) owed: VecDeque<IncomingKey>,
+    /// Messages that this side has sent in full, and about which the receiver may have sent an entry
+    /// before it knew.
+    pub(super) ended: VecDeque<TransferId>,
+    /// Bytes of messages that are being received, which have memory.
+    pub(super) receiving: u64,
+    /// Bytes that the application holds.
+    pub(super) account: Option<Arc<Account>>,
+}
+
+impl TransferKey {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl IncomingKey {
+    /// Returns a number that no other message has while this one is under way.
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}

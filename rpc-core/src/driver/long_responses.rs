@@ -1,0 +1,73 @@
+//! Responses whose message does not fit a frame.
+
+use super::Driver;
+use super::responses::{BlockedResponse, Started, rare_flags, too_long};
+use super::tasks::IncomingCall;
+use super::transfers::TransferOwner;
+use crate::protocol::frame::FrameKind;
+use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths};
+use crate::status::Code;
+use crate::transport::{ReserveError, Transport};
+
+impl<T: Transport> Driver<T> {
+    /// Sends a response whose message does not fit a frame, if the client receives such messages.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn respond_very_long(
+        &self,
+        call: &IncomingCall,
+        handler: &dyn Handler,
+        handler_key: HandlerKey,
+        len: ResponseLengths,
+        limit: usize,
+    ) {
+        let state = self.state.borrow();
+        let link = state.links.get(call.link.index());
+        let is_long = link.is_some_and(|link| {
+            link.connection.speaks_long_messages() && len.message <= link.longest_message
+        });
+        drop(state);
+        if !is_long {
+            handler.discard(handler_key);
+            return self.respond_status(call, too_long(len, limit));
+        }
+        let link = call.link;
+        let allocate = &mut |len| self.allocate_for(link, len);
+        match handler.encode_chunks(handler_key, len, allocate) {
+            Ok(encoded) => self.respond_chunks(call, Box::new(encoded), len),
+            Err(status) => self.respond_status(call, status),
+        }
+    }
+
+    /// Sends the first frame of a long response, or blocks it.
+    #[cold]
+    pub(super) fn respond_chunks(
+        &self,
+        call: &IncomingCall,
+        mut encoded: Box<EncodedResponse>,
+        mut len: ResponseLengths,
+    ) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let metadata_len = encoded.metadata.len();
+        match state.prepare_transfer(call.link, metadata_len, &mut encoded.message) {
+            Ok(prepared) => {
+                // A link was found for it.
+                let connection = &mut state.links[call.link.index()].connection;
+                let flags = rare_flags(connection, call, &mut len, &mut encoded.metadata);
+                let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
+                let header = connection.next_header_with(kind, flags, call.call, code);
+                let (metadata, owner) = (&encoded.metadata, TransferOwner::Response);
+                state.send_transfer(call.link, prepared, header, metadata, owner);
+                state.counters.responded(call.served, code);
+            }
+            Err(ReserveError::NoSlot) => state.block(call, BlockedResponse::Long { encoded, len }),
+            Err(ReserveError::TooLong { limit, .. }) => {
+                state.respond_status_or_block(call, &too_long(len, limit), Started::Maybe);
+            }
+            Err(ReserveError::Closed) => state.counters.dropped(call.served.method),
+        }
+        drop(borrowed);
+        self.drop_spent();
+    }
+}

@@ -1,0 +1,368 @@
+//! Peers that break the rules of long messages: their connection ends, with every byte back in its
+//! place, and others go on.
+
+mod support;
+
+use rpc_core::Intents;
+use rpc_core::frame::{
+    ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, FrameHeader, FrameKind,
+    LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
+};
+use rpc_core::testing::{Faults, Pair};
+use rpc_core::transport::RemoteSegment;
+use support::raw::{Frame, Raw, cancel, code_in, header};
+use support::{ECHO, Gate, call, register};
+
+/// The numbers of the methods.
+const ECHO_NUMBER: u16 = 0;
+
+/// The most bytes that a receiver takes before it has accepted a message.
+const FREE: usize = 64 * 1024;
+
+/// The longest message.
+const LONGEST: usize = 1 << 20;
+
+/// The longest fragment in a continuation.
+const FRAGMENT_LEN: usize = 4096;
+
+fn intents() -> Intents {
+    Intents {
+        max_message_len: LONGEST,
+        message_memory: 4 * LONGEST as u64,
+        ..Intents::default()
+    }
+}
+
+/// Lets `attack` send frames to a server. Meanwhile another client calls it. Afterwards nothing may be
+/// left.
+fn attacked(reads: bool, version: u32, attack: impl FnOnce(&Raw<'_>, &Pair)) {
+    let pair = Pair::with(&intents(), Faults::none(), 0, |methods| {
+        register(methods, &Gate::default());
+    });
+    if reads {
+        pair.network().use_reads();
+    }
+    let channel = pair.connect();
+    let raw = Raw::client(pair.network(), version);
+    attack(&raw, &pair);
+    let message = vec![7; 200_000];
+    let echoed = pair.run(call(&channel, &ECHO, message.clone())).unwrap();
+    assert!(echoed == message);
+    raw.peer.close();
+    raw.settle();
+    drop(channel);
+    pair.assert_nothing_left();
+}
+
+/// The first frame of a long request.
+fn request(
+    call: u32,
+    transfer: u32,
+    len: usize,
+    form: u16,
+    piece: &[u8],
+) -> (FrameHeader, Vec<u8>) {
+    let header = FrameHeader {
+        call: CallId(call),
+        selector: ECHO_NUMBER,
+        ..header(FrameKind::LongRequest)
+    };
+    let mut body = vec![0; LONG_BODY_LEN];
+    LongBody::encode(TransferId(transfer), len as u32, form, &mut body);
+    body.extend(piece);
+    (header, body)
+}
+
+fn continuation(transfer: u32, selector: u16, body: &[u8]) -> (FrameHeader, Vec<u8>) {
+    let header = FrameHeader {
+        call: CallId(transfer),
+        selector,
+        ..header(FrameKind::Continuation)
+    };
+    (header, body.to_vec())
+}
+
+fn fragment(transfer: u32, len: usize) -> (FrameHeader, Vec<u8>) {
+    continuation(transfer, FRAGMENT, &vec![1; len])
+}
+
+fn segments(segments: &[RemoteSegment]) -> Vec<u8> {
+    segments
+        .iter()
+        .flat_map(|segment| segment.encode())
+        .collect()
+}
+
+/// Returns the entries about a transfer in control frames.
+fn entries(frames: &[Frame], transfer: u32) -> Vec<ControlRequest> {
+    let control = frames
+        .iter()
+        .filter(|(header, _)| header.kind == FrameKind::Control);
+    let entries = control.flat_map(|(_, body)| {
+        rpc_core::frame::ControlEntries::parse(body).expect("the peer sends entries")
+    });
+    let of_transfer = |entry: &ControlEntry| entry.transfer() == Some(TransferId(transfer));
+    entries
+        .filter(of_transfer)
+        .map(|entry| entry.request)
+        .collect()
+}
+
+fn entry(transfer: u32, request: ControlRequest) -> ControlEntry {
+    ControlEntry::of_transfer(TransferId(transfer), request)
+}
+
+/// Checks that the connection ends with the last of these frames, and not before.
+fn assert_last_ends(reads: bool, version: u32, frames: &[(FrameHeader, Vec<u8>)]) {
+    attacked(reads, version, |raw, _| {
+        for (header, body) in frames {
+            assert!(!raw.peer.is_closed(), "closed before {header:?}");
+            raw.send(*header, body);
+        }
+        assert!(raw.peer.is_closed(), "open after {:?}", frames.last());
+    });
+}
+
+#[test]
+fn an_honest_client_is_understood() {
+    attacked(false, 4, |raw, _| {
+        let (first, body) = request(1, 9, 10_000, FRAGMENT, &[1; 3000]);
+        raw.send(first, &body);
+        let (next, body) = fragment(9, 4000);
+        assert_eq!(code_in(&raw.send(next, &body)), None);
+        let (next, body) = fragment(9, 3000);
+        let answers = raw.send(next, &body);
+        assert!(
+            answers
+                .iter()
+                .any(|(header, _)| header.kind == FrameKind::LongResponse)
+        );
+        assert!(!raw.peer.is_closed());
+    });
+}
+
+#[test]
+fn more_bytes_than_the_length() {
+    assert_last_ends(
+        false,
+        4,
+        &[request(1, 9, 5000, FRAGMENT, &[1; 4000]), fragment(9, 1001)],
+    );
+    assert_last_ends(false, 4, &[request(1, 9, 10, FRAGMENT, &[1; 11])]);
+}
+
+#[test]
+fn a_message_of_no_bytes() {
+    assert_last_ends(false, 4, &[request(1, 9, 0, FRAGMENT, &[])]);
+}
+
+#[test]
+fn a_continuation_of_nothing() {
+    assert_last_ends(
+        false,
+        4,
+        &[request(1, 9, 5000, FRAGMENT, &[1; 4000]), fragment(9, 0)],
+    );
+}
+
+#[test]
+fn a_continuation_of_a_message_that_was_never_begun_or_has_ended() {
+    assert_last_ends(false, 4, &[fragment(9, 10)]);
+    assert_last_ends(
+        false,
+        4,
+        &[
+            request(1, 9, 5000, FRAGMENT, &[1; 4000]),
+            fragment(9, 1000),
+            fragment(9, 1),
+        ],
+    );
+    let abandoned = continuation(9, ABANDONED, &[]);
+    assert_last_ends(
+        false,
+        4,
+        &[
+            request(1, 9, 5000, FRAGMENT, &[1; 4000]),
+            abandoned,
+            fragment(9, 1),
+        ],
+    );
+}
+
+#[test]
+fn one_number_twice() {
+    assert_last_ends(
+        false,
+        4,
+        &[
+            request(1, 9, 5000, FRAGMENT, &[]),
+            request(2, 9, 5000, FRAGMENT, &[]),
+        ],
+    );
+}
+
+#[test]
+fn a_piece_of_the_other_form() {
+    let described = continuation(9, SEGMENTS, &[0; 16]);
+    assert_last_ends(false, 4, &[request(1, 9, 5000, FRAGMENT, &[]), described]);
+    assert_last_ends(
+        true,
+        4,
+        &[request(1, 9, 5000, SEGMENTS, &[]), fragment(9, 10)],
+    );
+}
+
+#[test]
+fn segments_where_nothing_is_read() {
+    assert_last_ends(false, 4, &[request(1, 9, 5000, SEGMENTS, &[])]);
+}
+
+#[test]
+fn versions_without_long_messages() {
+    for version in [2, 3] {
+        assert_last_ends(false, version, &[request(1, 9, 5000, FRAGMENT, &[])]);
+        assert_last_ends(false, version, &[fragment(9, 10)]);
+    }
+    attacked(false, 3, |raw, _| {
+        raw.control([entry(9, ControlRequest::Stopped)]);
+        assert!(raw.peer.is_closed());
+    });
+}
+
+#[test]
+fn entries_about_a_message_that_this_side_never_sent() {
+    for request in [
+        ControlRequest::Fetched(1),
+        ControlRequest::Accepted,
+        ControlRequest::Stopped,
+    ] {
+        attacked(false, 4, |raw, _| {
+            raw.control([entry(9, request)]);
+            assert!(raw.peer.is_closed(), "{request:?}");
+        });
+    }
+}
+
+#[test]
+fn more_fragments_than_are_free_wait_for_the_receiver() {
+    attacked(false, 4, |raw, pair| {
+        // Other messages use all of the memory.
+        let memory = pair.server().with_transport(|transport| {
+            use rpc_core::transport::Transport;
+            [(); 4].map(|()| transport.allocate(LONGEST).expect("it is free"))
+        });
+        let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[]);
+        raw.send(first, &body);
+        for _ in 0..FREE / FRAGMENT_LEN {
+            let (next, body) = fragment(9, FRAGMENT_LEN);
+            let answers = raw.send(next, &body);
+            assert_eq!(entries(&answers, 9), []);
+        }
+        assert!(!raw.peer.is_closed());
+        let (next, body) = fragment(9, 1);
+        raw.send(next, &body);
+        assert!(raw.peer.is_closed());
+        drop(memory);
+    });
+}
+
+#[test]
+fn a_message_is_accepted_when_there_is_memory() {
+    attacked(false, 4, |raw, _| {
+        let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[1; 10]);
+        let answers = raw.send(first, &body);
+        assert_eq!(entries(&answers, 9), [ControlRequest::Accepted]);
+        let (next, body) = continuation(9, ABANDONED, &[]);
+        let answers = raw.send(next, &body);
+        assert_eq!(code_in(&answers), Some(1));
+        assert_eq!(entries(&answers, 9), []);
+    });
+}
+
+#[test]
+fn a_call_that_is_cancelled_stops_its_request() {
+    attacked(false, 4, |raw, _| {
+        let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[1; 10]);
+        raw.send(first, &body);
+        let answers = raw.control([cancel(1)]);
+        assert_eq!(code_in(&answers), Some(1));
+        assert_eq!(entries(&answers, 9), [ControlRequest::Stopped]);
+        let (next, body) = continuation(9, ABANDONED, &[]);
+        raw.send(next, &body);
+        assert!(!raw.peer.is_closed());
+    });
+}
+
+#[test]
+fn a_length_over_the_limit_by_one_byte_is_refused() {
+    attacked(false, 4, |raw, _| {
+        let (first, body) = request(1, 9, LONGEST + 1, FRAGMENT, &[1; 10]);
+        let answers = raw.send(first, &body);
+        assert_eq!(code_in(&answers), Some(8));
+        assert_eq!(entries(&answers, 9), [ControlRequest::Stopped]);
+        assert!(!raw.peer.is_closed());
+    });
+}
+
+#[test]
+fn an_address_that_is_not_exposed() {
+    let segment = RemoteSegment {
+        address: 1,
+        key: 77,
+        len: 5000,
+    };
+    assert_last_ends(
+        true,
+        4,
+        &[request(1, 9, 5000, SEGMENTS, &segments(&[segment]))],
+    );
+}
+
+#[test]
+fn segments_longer_than_the_message_and_of_no_bytes() {
+    let segment = |len| RemoteSegment {
+        address: 1,
+        key: 77,
+        len,
+    };
+    assert_last_ends(
+        true,
+        4,
+        &[request(1, 9, 5000, SEGMENTS, &segments(&[segment(5001)]))],
+    );
+    assert_last_ends(
+        true,
+        4,
+        &[request(1, 9, 5000, SEGMENTS, &segments(&[segment(0)]))],
+    );
+    assert_last_ends(
+        true,
+        4,
+        &[
+            request(1, 9, 5000, SEGMENTS, &segments(&[segment(2); 8])),
+            continuation(9, SEGMENTS, &[0; 15]),
+        ],
+    );
+}
+
+#[test]
+fn more_segments_than_a_sender_may_have_exposed() {
+    let segment = RemoteSegment {
+        address: 1,
+        key: 77,
+        len: 1,
+    };
+    attacked(true, 4, |raw, pair| {
+        let memory = pair.server().with_transport(|transport| {
+            use rpc_core::transport::Transport;
+            [(); 4].map(|()| transport.allocate(LONGEST).expect("it is free"))
+        });
+        let (first, body) = request(1, 9, 5000, SEGMENTS, &segments(&[segment; 64]));
+        raw.send(first, &body);
+        assert!(!raw.peer.is_closed());
+        let (next, body) = continuation(9, SEGMENTS, &segments(&[segment]));
+        raw.send(next, &body);
+        assert!(raw.peer.is_closed());
+        drop(memory);
+    });
+}

@@ -1,0 +1,226 @@
+//! Blocks are taken and given back on several threads, within the limit, and chunks come and go.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpc_core::transport::MessageMemory;
+
+use super::*;
+use crate::verbs::Context;
+
+const MIB: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn pool_of(process_memory: &Arc<ProcessMemory>, limit: usize) -> Arc<MemoryPool> {
+    MemoryPool::new(PoolConfig {
+        domain: Context::open("soft").unwrap().alloc_pd().unwrap(),
+        wakeup: Wakeup::new().unwrap(),
+        process_memory: Arc::clone(process_memory),
+        limit: limit as u64,
+        max_region_len: 1 << 30,
+        is_readable: false,
+    })
+}
+
+fn pool(limit: usize) -> Arc<MemoryPool> {
+    pool_of(&Arc::default(), limit)
+}
+
+/// Takes a block, and waits while one is registered.
+fn take(pool: &MemoryPool, len: usize) -> MessageBuf {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match pool.allocate(len) {
+            Ok(buf) => return buf,
+            Err(AllocateError::NotNow) => assert!(Instant::now() < deadline, "{len} bytes"),
+            Err(error) => panic!("{error}"),
+        }
+        thread::yield_now();
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn memory_is_registered_when_it_is_wanted_and_goes_when_it_is_not() {
+    let pool = pool(16 * MIB);
+    assert_eq!(pool.bytes(), (0, 0));
+    assert_eq!(pool.allocate(5000).unwrap_err(), AllocateError::NotNow);
+    let mut buf = take(&pool, 5000);
+    assert_eq!((buf.as_mut().len(), buf.block_len()), (5000, 8192));
+    assert_eq!(pool.bytes(), (256 << 10, 8192));
+    drop(buf);
+    assert_eq!(pool.bytes(), (256 << 10, 0));
+    wait_until("the idle chunk goes", || pool.bytes() == (0, 0));
+    drop(take(&pool, 5000));
+}
+
+#[test]
+fn blocks_are_exclusive_and_keep_what_was_written() {
+    let pool = pool(16 * MIB);
+    let lens = [1, 8192, 8193, 100_000, MIB, 5 * MIB];
+    let mut bufs: Vec<_> = (0..18).map(|at| take(&pool, lens[at % 3])).collect();
+    bufs.extend(lens[3..].iter().map(|len| take(&pool, *len)));
+    for (number, buf) in bufs.iter_mut().enumerate() {
+        buf.as_mut().fill(number as u8);
+    }
+    for (number, buf) in bufs.iter_mut().enumerate() {
+        assert!(buf.as_mut().iter().all(|byte| *byte == number as u8));
+    }
+    let shared: Vec<_> = bufs
+        .into_iter()
+        .map(|buf| Box::new(buf).freeze(1))
+        .collect();
+    for (number, bytes) in shared.iter().enumerate() {
+        assert_eq!(bytes[..], [number as u8]);
+        assert!(pool.region_of(bytes).is_some());
+    }
+    assert!(pool.region_of(&Bytes::from_static(b"elsewhere")).is_none());
+    drop(shared);
+    assert_eq!(pool.bytes().1, 0);
+}
+
+#[test]
+fn what_can_never_fit_is_refused_and_what_may_fit_waits() {
+    let pool = pool(MIB);
+    let error = pool.allocate(MIB + 1).unwrap_err();
+    let (len, limit) = (MIB + 1, MIB);
+    assert_eq!(error, AllocateError::TooLong { len, limit });
+    let all = take(&pool, MIB);
+    for _ in 0..100 {
+        assert_eq!(pool.allocate(1).unwrap_err(), AllocateError::NotNow);
+        thread::yield_now();
+    }
+    assert_eq!(pool.bytes().0, MIB as u64);
+    // The chunk goes to make room for blocks of another length, long before it is idle.
+    drop(all);
+    let short = take(&pool, 1);
+    assert!(pool.bytes().0 <= MIB as u64);
+    drop(short);
+}
+
+#[test]
+fn a_limit_that_is_no_power_of_two_can_be_used_up() {
+    let pool = pool(100_000);
+    let all = take(&pool, 100_000);
+    assert_eq!(all.block_len(), 100_000);
+    assert!(pool.allocate(100_001).is_err());
+}
+
+#[test]
+fn whoever_waits_is_woken_from_the_thread_that_gives_back() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let pool = pool(MIB);
+    let all = take(&pool, MIB);
+    // Another attempt, after what `take` was woken for.
+    assert_eq!(pool.allocate(MIB).unwrap_err(), AllocateError::NotNow);
+    let wakeup = &pool.config.wakeup;
+    wakeup.clear();
+    let giver = thread::spawn(move || drop(all));
+    let patience = Timespec {
+        tv_sec: 20,
+        tv_nsec: 0,
+    };
+    let mut file = [PollFd::new(wakeup, PollFlags::IN)];
+    assert_eq!(poll(&mut file, Some(&patience)).unwrap(), 1);
+    giver.join().unwrap();
+    drop(take(&pool, MIB));
+}
+
+#[test]
+fn pollers_share_the_limit_of_the_process() {
+    let process_memory = Arc::default();
+    let pools = [0, 1].map(|_| pool_of(&process_memory, 2 * MIB));
+    let first = take(&pools[0], 2 * MIB);
+    assert_eq!(pools[1].allocate(MIB).unwrap_err(), AllocateError::NotNow);
+    // What the first one holds free is deregistered for the second.
+    drop(first);
+    let second = take(&pools[1], MIB);
+    let sum = || pools[0].bytes().0 + pools[1].bytes().0;
+    assert!(sum() <= 2 * MIB as u64);
+    drop(second);
+}
+
+#[test]
+fn memory_outlives_its_pool_and_is_counted_until_it_is_dropped() {
+    let process_memory: Arc<ProcessMemory> = Arc::default();
+    let pool = pool_of(&process_memory, MIB);
+    let mut buf = take(&pool, MIB);
+    buf.write(3, b"bytes");
+    let bytes = Box::new(buf).freeze(MIB);
+    drop(pool);
+    thread::spawn(move || {
+        assert_eq!(&bytes[3..8], b"bytes");
+        assert!(process_memory.reserve(1, MIB as u64).is_none());
+        drop(bytes);
+        wait_until("the memory is gone", || {
+            process_memory.reserve(MIB as u64, MIB as u64).is_some()
+        });
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn threads_give_back_while_the_poller_takes() {
+    let pool = pool(4 * MIB);
+    let (sender, receiver) = crossbeam_channel::bounded::<MessageBuf>(64);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let receiver = receiver.clone();
+            scope.spawn(move || {
+                for mut buf in receiver {
+                    let first = buf.as_mut()[0];
+                    assert!(buf.as_mut().iter().all(|byte| *byte == first));
+                }
+            });
+        }
+        for number in 0..5000_usize {
+            let len = [100, 9000, 60_000, 300_000][number % 4];
+            let mut buf = take(&pool, len);
+            buf.as_mut().fill(number as u8);
+            sender.send(buf).unwrap();
+        }
+        drop(sender);
+    });
+    assert_eq!(pool.bytes().1, 0);
+    assert!(pool.bytes().0 <= 4 * MIB as u64);
+}
+
+#[test]
+fn windows_come_in_batches_and_are_used_again() {
+    let pool = pool(MIB);
+    assert!(pool.take_window().is_none());
+    let mut windows = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while windows.len() < 2 * WINDOW_BATCH {
+        assert!(Instant::now() < deadline);
+        windows.extend(pool.take_window());
+        thread::yield_now();
+    }
+    pool.give_back_window(windows.remove(0));
+    assert!(pool.take_window().is_some());
+}
+
+#[test]
+fn memory_that_the_device_refuses_is_asked_for_again_later() {
+    let pool = pool(MIB);
+    let buf = take(&pool, 8192);
+    let error = VerbsError::RemoteWithoutLocalWrite;
+    pool.refused(8192, &error);
+    let limit = 8192;
+    let len = 8193;
+    assert_eq!(
+        pool.allocate(len).unwrap_err(),
+        AllocateError::TooLong { len, limit }
+    );
+    drop(buf);
+    drop(take(&pool, 100));
+    wait_until("memory is asked for again", || pool.allocate(len).is_ok());
+}
