@@ -85,8 +85,16 @@ fn register(methods: &mut Methods) {
     );
 }
 
-fn pair() -> Pair {
-    Pair::new(register)
+/// Runs a test with long messages in both forms.
+fn in_both_forms(test: impl Fn(&Pair)) {
+    for reads in [false, true] {
+        let pair = Pair::new(register);
+        if reads {
+            pair.network().use_reads();
+        }
+        test(&pair);
+        pair.assert_nothing_left();
+    }
 }
 
 /// A message that tells its number at both ends.
@@ -124,79 +132,82 @@ fn open(
 
 #[test]
 fn a_client_streams_long_and_short_messages_and_gets_a_long_response() {
-    let pair = pair();
-    let channel = pair.connect();
-    let lens = [1, LONG, 30, 5000, 5000, 2, 70_000];
-    let messages: Vec<_> = (0..).zip(lens).map(|(n, len)| message(n, len)).collect();
-    let expected = messages.concat();
-    let response = pair.run(async {
-        let (mut sender, requests) = sender();
-        let mut call = Box::pin(channel.client_streaming(&COLLECT, Request::new(requests)));
-        assert!(poll(&mut call).is_none());
-        for message in messages {
-            let mut sent = Box::pin(sender.send(message));
-            std::future::poll_fn(|cx| {
-                assert!(call.as_mut().poll(cx).is_pending());
-                sent.as_mut().poll(cx)
-            })
-            .await
-            .unwrap();
-        }
-        drop(sender);
-        call.await
+    in_both_forms(|pair| {
+        let channel = pair.connect();
+        let lens = [1, LONG, 30, 5000, 5000, 2, 70_000];
+        let messages: Vec<_> = (0..).zip(lens).map(|(n, len)| message(n, len)).collect();
+        let expected = messages.concat();
+        let response = pair.run(async {
+            let (mut sender, requests) = sender();
+            let mut call = Box::pin(channel.client_streaming(&COLLECT, Request::new(requests)));
+            assert!(poll(&mut call).is_none());
+            for message in messages {
+                let mut sent = Box::pin(sender.send(message));
+                std::future::poll_fn(|cx| {
+                    assert!(call.as_mut().poll(cx).is_pending());
+                    sent.as_mut().poll(cx)
+                })
+                .await
+                .unwrap();
+            }
+            drop(sender);
+            call.await
+        });
+        let response: Vec<u8> = response.unwrap().into_inner();
+        assert!(response == expected);
+        drop(channel);
+        pair.assert_nothing_left();
     });
-    let response: Vec<u8> = response.unwrap().into_inner();
-    assert!(response == expected);
-    drop(channel);
-    pair.assert_nothing_left();
 }
 
 #[test]
 fn a_long_request_gets_a_stream_whose_status_is_behind_its_messages() {
-    let pair = pair();
-    for begins_with in [0, 1] {
-        let channel = pair.connect();
-        let sent = message(begins_with, LONG);
-        pair.run(async {
-            let call = channel.server_streaming(&SEND, Request::new(sent.clone()));
-            let mut messages: Streaming<Vec<u8>> = call.await.unwrap().into_inner();
-            for number in 0..3 {
-                assert!(messages.message().await.unwrap() == Some(sent.clone()));
-                assert_eq!(messages.message().await.unwrap(), Some(vec![number]));
-            }
-            match begins_with {
-                0 => {
-                    assert_eq!(messages.message().await.unwrap(), None);
-                    let trailers = messages.trailers().await.unwrap();
-                    assert_eq!(trailers.get("trailing"), Some("1"));
+    in_both_forms(|pair| {
+        for begins_with in [0, 1] {
+            let channel = pair.connect();
+            let sent = message(begins_with, LONG);
+            pair.run(async {
+                let call = channel.server_streaming(&SEND, Request::new(sent.clone()));
+                let mut messages: Streaming<Vec<u8>> = call.await.unwrap().into_inner();
+                for number in 0..3 {
+                    assert!(messages.message().await.unwrap() == Some(sent.clone()));
+                    assert_eq!(messages.message().await.unwrap(), Some(vec![number]));
                 }
-                _ => {
-                    let error = messages.message().await.unwrap_err();
-                    assert_eq!(error.code(), Code::Aborted);
+                match begins_with {
+                    0 => {
+                        assert_eq!(messages.message().await.unwrap(), None);
+                        let trailers = messages.trailers().await.unwrap();
+                        assert_eq!(trailers.get("trailing"), Some("1"));
+                    }
+                    _ => {
+                        let error = messages.message().await.unwrap_err();
+                        assert_eq!(error.code(), Code::Aborted);
+                    }
                 }
-            }
-        });
-        drop(channel);
-        pair.assert_nothing_left();
-    }
+            });
+            drop(channel);
+            pair.assert_nothing_left();
+        }
+    });
 }
 
 #[test]
 fn long_messages_go_back_and_forth() {
-    let pair = pair();
-    let channel = pair.connect();
-    let (mut sender, mut echoes) = open(&pair, &channel, &ECHO, None);
-    pair.run(async {
-        for number in 0..20 {
-            let sent = message(number, 1 + usize::from(number) * 9_000);
-            sender.send(sent.clone()).await.unwrap();
-            assert!(echoes.message().await.unwrap() == Some(sent));
-        }
-        drop(sender);
-        assert_eq!(echoes.message().await.unwrap(), None);
+    in_both_forms(|pair| {
+        let channel = pair.connect();
+        let (mut sender, mut echoes) = open(pair, &channel, &ECHO, None);
+        pair.run(async {
+            for number in 0..20 {
+                let sent = message(number, 1 + usize::from(number) * 9_000);
+                sender.send(sent.clone()).await.unwrap();
+                assert!(echoes.message().await.unwrap() == Some(sent));
+            }
+            drop(sender);
+            assert_eq!(echoes.message().await.unwrap(), None);
+        });
+        drop((echoes, channel));
+        pair.assert_nothing_left();
     });
-    drop((echoes, channel));
-    pair.assert_nothing_left();
 }
 
 /// Sends messages until `send` waits. Returns how many were accepted.
@@ -214,86 +225,89 @@ fn fill(pair: &Pair, sender: &mut rpc_core::Sender<Vec<u8>>, len: usize) -> usiz
 
 #[test]
 fn a_reader_that_does_not_read_holds_little_and_stops_no_other_stream() {
-    let pair = pair();
-    let channel = pair.connect();
-    let (mut sender, messages) = sender();
-    let call = channel.clone();
-    let mut idle = Box::pin(async move {
-        let request = Request::new(messages);
-        call.streaming::<_, Vec<u8>>(&IDLE, request).await
+    in_both_forms(|pair| {
+        let channel = pair.connect();
+        let (mut sender, messages) = sender();
+        let call = channel.clone();
+        let mut idle = Box::pin(async move {
+            let request = Request::new(messages);
+            call.streaming::<_, Vec<u8>>(&IDLE, request).await
+        });
+        assert!(poll(&mut idle).is_none());
+        pair.network().settle();
+        let accepted = fill(pair, &mut sender, LONG);
+        assert!(
+            (2..=6).contains(&accepted),
+            "{accepted} messages were accepted"
+        );
+        let stats = pair.server().poller().stats().total();
+        let most = 2 * LONG as u64 + 3 * 64 * 1024;
+        assert!(
+            stats.transfers.bytes_received <= most,
+            "{} bytes of messages that are not read",
+            stats.transfers.bytes_received
+        );
+        let (mut other, mut echoes) = open(pair, &channel, &ECHO, None);
+        pair.run(async {
+            for number in 0..5 {
+                other.send(message(number, LONG)).await.unwrap();
+                assert!(echoes.message().await.unwrap() == Some(message(number, LONG)));
+            }
+        });
+        drop((other, echoes, idle));
+        assert_eq!(pair.run(sender.send(vec![1])), Err(SendError::Ended));
+        drop((sender, channel));
+        pair.assert_nothing_left();
     });
-    assert!(poll(&mut idle).is_none());
-    pair.network().settle();
-    let accepted = fill(&pair, &mut sender, LONG);
-    assert!(
-        (2..=6).contains(&accepted),
-        "{accepted} messages were accepted"
-    );
-    let stats = pair.server().poller().stats().total();
-    let most = 2 * LONG as u64 + 3 * 64 * 1024;
-    assert!(
-        stats.transfers.bytes_received <= most,
-        "{} bytes of messages that are not read",
-        stats.transfers.bytes_received
-    );
-    let (mut other, mut echoes) = open(&pair, &channel, &ECHO, None);
-    pair.run(async {
-        for number in 0..5 {
-            other.send(message(number, LONG)).await.unwrap();
-            assert!(echoes.message().await.unwrap() == Some(message(number, LONG)));
-        }
-    });
-    drop((other, echoes, idle));
-    assert_eq!(pair.run(sender.send(vec![1])), Err(SendError::Ended));
-    drop((sender, channel));
-    pair.assert_nothing_left();
 }
 
 #[test]
 fn a_call_that_is_dropped_in_the_middle_of_a_message_leaves_nothing() {
     for steps in 0..60 {
-        let pair = pair();
-        let channel = pair.connect();
-        let (mut sender, echoes) = open(&pair, &channel, &ECHO, None);
-        for number in 0..2 {
-            let _ = poll(&mut Box::pin(sender.send(message(number, LONG))));
-        }
-        for _ in 0..steps {
-            pair.network().step();
-        }
-        drop(echoes);
-        pair.network().settle();
-        drop((sender, channel));
-        pair.assert_nothing_left();
+        in_both_forms(|pair| {
+            let channel = pair.connect();
+            let (mut sender, echoes) = open(pair, &channel, &ECHO, None);
+            for number in 0..2 {
+                let _ = poll(&mut Box::pin(sender.send(message(number, LONG))));
+            }
+            for _ in 0..steps {
+                pair.network().step();
+            }
+            drop(echoes);
+            pair.network().settle();
+            drop((sender, channel));
+            pair.assert_nothing_left();
+        });
     }
 }
 
 #[test]
 fn a_deadline_in_the_middle_of_a_message_ends_the_call() {
     for steps in 0..60 {
-        let pair = pair();
-        let channel = pair.connect();
-        let timeout = Duration::from_secs(1);
-        let (mut sender, mut echoes) = open(&pair, &channel, &ECHO, Some(timeout));
-        for number in 0..2 {
-            let _ = poll(&mut Box::pin(sender.send(message(number, LONG))));
-        }
-        for _ in 0..steps {
-            pair.network().step();
-        }
-        pair.network().advance(2 * timeout);
-        let error = pair.run(async {
-            loop {
-                match echoes.message().await {
-                    Ok(Some(message)) => assert_eq!(message.len(), LONG),
-                    Ok(None) => panic!("the call has not ended by itself"),
-                    Err(error) => return error,
-                }
+        in_both_forms(|pair| {
+            let channel = pair.connect();
+            let timeout = Duration::from_secs(1);
+            let (mut sender, mut echoes) = open(pair, &channel, &ECHO, Some(timeout));
+            for number in 0..2 {
+                let _ = poll(&mut Box::pin(sender.send(message(number, LONG))));
             }
+            for _ in 0..steps {
+                pair.network().step();
+            }
+            pair.network().advance(2 * timeout);
+            let error = pair.run(async {
+                loop {
+                    match echoes.message().await {
+                        Ok(Some(message)) => assert_eq!(message.len(), LONG),
+                        Ok(None) => panic!("the call has not ended by itself"),
+                        Err(error) => return error,
+                    }
+                }
+            });
+            assert_eq!(error.code(), Code::DeadlineExceeded, "after {steps} steps");
+            drop((sender, echoes, channel));
+            pair.assert_nothing_left();
         });
-        assert_eq!(error.code(), Code::DeadlineExceeded, "after {steps} steps");
-        drop((sender, echoes, channel));
-        pair.assert_nothing_left();
     }
 }
 
@@ -345,6 +359,9 @@ impl World {
         };
         let mix = Mix::default();
         let mut network = Network::new(faults, random.next_u64());
+        if random.happens(500) {
+            network.use_reads();
+        }
         let _server = network.add("server", &intents, |methods| mix.register(methods));
         let clients = 1 + random.below(2);
         let channels = (0..clients).map(|n| {
@@ -457,18 +474,19 @@ fn any_mix_of_lengths_arrives_in_order_over_a_rough_network() {
 
 #[test]
 fn allocated_memory_is_frozen_and_sent() {
-    let pair = pair();
-    let channel = pair.connect();
-    let mut buf = channel.allocate(LONG);
-    assert!(buf.is_registered());
-    buf.put_slice(&message(7, LONG));
-    let sent = buf.freeze();
-    pair.run(async {
-        let request = Request::new(sent.clone());
-        let call = channel.server_streaming::<bytes::Bytes, bytes::Bytes>(&SEND, request);
-        let mut messages = call.await.unwrap().into_inner();
-        assert!(messages.message().await.unwrap() == Some(sent));
+    in_both_forms(|pair| {
+        let channel = pair.connect();
+        let mut buf = channel.allocate(LONG);
+        assert!(buf.is_registered());
+        buf.put_slice(&message(7, LONG));
+        let sent = buf.freeze();
+        pair.run(async {
+            let request = Request::new(sent.clone());
+            let call = channel.server_streaming::<bytes::Bytes, bytes::Bytes>(&SEND, request);
+            let mut messages = call.await.unwrap().into_inner();
+            assert!(messages.message().await.unwrap() == Some(sent));
+        });
+        drop(channel);
+        pair.assert_nothing_left();
     });
-    drop(channel);
-    pair.assert_nothing_left();
 }

@@ -157,7 +157,7 @@ impl<T: Transport> State<T> {
     /// Returns the length of the longest message that may be sent on a link, as its frames allow it.
     fn longest_message(&self, link: LinkKey) -> usize {
         let entry = &self.links[link.index()];
-        match self.sends_long(link) {
+        match entry.connection.speaks_long_messages() {
             true => entry.longest_message,
             false => {
                 let limit = self.transport.longest_frame(entry.id);

@@ -43,9 +43,8 @@ use bytes::Bytes;
 use slab::Slab;
 
 use self::admission::WaitingMessages;
-use self::incoming::Incoming;
-
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
+use self::incoming::Incoming;
 pub(super) use self::incoming::too_long;
 use self::outgoing::Outgoing;
 pub(super) use self::outgoing::{PreparedTransfer, TransferOwner};
