@@ -122,7 +122,7 @@ impl MemoryPool {
             self.config.wakeup.notify();
         }
         if is_chunk_free && self.config.process_memory.is_short() {
-            registrar::wake();
+            registrar::request(self);
         }
     }
 
