@@ -81,12 +81,6 @@ pub(in super::super) struct PreparedTransfer<B> {
 }
 
 impl<T: Transport> State<T> {
-    /// Returns true if the peer of a link receives messages that are too long for a frame.
-    pub(in super::super) fn sends_long(&self, link: LinkKey) -> bool {
-        let link = self.links.get(link.index());
-        link.is_some_and(|link| link.connection.speaks_long_messages())
-    }
-
     /// Makes everything ready for the first frame of a long message, with metadata of this length.
     /// Takes the message. [`send_transfer`](Self::send_transfer) or
     /// [`cancel_transfer`](Self::cancel_transfer) must follow.

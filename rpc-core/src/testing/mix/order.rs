@@ -85,10 +85,9 @@ impl Order {
             3 => Ending::Never,
             _ => Ending::Succeeds,
         };
-        let kind = kinds[random.below(4) as usize];
         Self {
             id,
-            kind,
+            kind: kinds[random.below(4) as usize],
             requests: count(),
             reads: rarely(12),
             responses: count(),
@@ -98,18 +97,6 @@ impl Order {
             client_waits_at: rarely(12),
             ending,
             has_sender: random.happens(500),
-        }
-    }
-
-    /// Lets one in four requests and responses of unary calls have up to `longest` bytes.
-    pub fn lengthen(&mut self, random: &Random, longest: u32) {
-        if self.kind != MethodKind::Unary {
-            return;
-        }
-        for len in [&mut self.request_len, &mut self.response_len] {
-            if random.below(4) == 0 {
-                *len = SHORTEST + random.below(u64::from(longest - SHORTEST) + 1) as u32;
-            }
         }
     }
 
@@ -198,8 +185,8 @@ impl Order {
 fn message(id: u64, number: u32, len: u32) -> Vec<u8> {
     let mut bytes = id.to_le_bytes().to_vec();
     bytes.extend(number.to_le_bytes());
-    let first = id.to_le_bytes()[0];
-    let rest = (SHORTEST..len).map(|at| first ^ (at / 64) as u8);
-    bytes.extend(rest);
+    // Each byte follows from its position, so that pieces in a wrong order are noticed.
+    let rest = bytes.len() as u32..len;
+    bytes.extend(rest.map(|at| (at % 251) as u8 ^ (at >> 12) as u8 ^ id as u8));
     bytes
 }

@@ -2,7 +2,8 @@
 //! the process.
 //!
 //! It is started when a pool first needs memory, and ends when no pool has any. In a simulation, no
-//! thread runs: memory is registered by the thread that asks for it, and stays registered.
+//! thread runs: memory is registered by the thread that asks for it, and stays registered until a
+//! limit is reached.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -62,15 +63,12 @@ fn lock() -> MutexGuard<'static, Work> {
     WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for what a pool wants.
+/// Asks for what a pool wants, or for a look at what it no longer needs and others want.
 pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if crate::hooks::is_simulated() {
-        while pool
-            .upgrade()
-            .is_some_and(|pool| pool.grow() == Growth::Settled)
-        {}
-        return;
+        let pool = pool.upgrade().map(|pool| pool as Arc<dyn RegisteringPool>);
+        return serve(&Vec::from_iter(pool));
     }
     let mut work = lock();
     let is_it =
@@ -92,12 +90,6 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
             tracing::warn!(%error, "no thread can be started that registers memory for long messages");
         }
     }
-}
-
-/// Lets the thread look again, because memory may be free that another pool wants.
-pub(super) fn wake() {
-    lock().is_asked = true;
-    ASKED.notify_one();
 }
 
 fn run() {

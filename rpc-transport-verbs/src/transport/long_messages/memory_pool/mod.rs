@@ -179,7 +179,7 @@ impl TakesBack for MemoryPool {
             self.config.wakeup.notify();
         }
         if is_chunk_free && self.config.process_memory.is_short() {
-            registrar::wake();
+            registrar::request(&self.this);
         }
     }
 }
