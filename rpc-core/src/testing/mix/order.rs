@@ -85,9 +85,10 @@ impl Order {
             3 => Ending::Never,
             _ => Ending::Succeeds,
         };
+        let kind = kinds[random.below(4) as usize];
         Self {
             id,
-            kind: kinds[random.below(4) as usize],
+            kind,
             requests: count(),
             reads: rarely(12),
             responses: count(),
@@ -97,6 +98,18 @@ impl Order {
             client_waits_at: rarely(12),
             ending,
             has_sender: random.happens(500),
+        }
+    }
+
+    /// Lets one in four requests and responses of unary calls have up to `longest` bytes.
+    pub fn lengthen(&mut self, random: &Random, longest: u32) {
+        if self.kind != MethodKind::Unary {
+            return;
+        }
+        for len in [&mut self.request_len, &mut self.response_len] {
+            if random.below(4) == 0 {
+                *len = SHORTEST + random.below(u64::from(longest - SHORTEST) + 1) as u32;
+            }
         }
     }
 
