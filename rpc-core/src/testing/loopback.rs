@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-pub use self::dialed::Dialed;
+pub(super) use self::dialed::Dialed;
 use self::dialed::LoopbackDialer;
-pub use self::reads::LoopbackMemory;
+pub(super) use self::reads::LoopbackMemory;
 use self::reads::Reads;
 use super::faults::{Faults, Random};
 use crate::limits::Limits;
