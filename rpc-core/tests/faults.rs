@@ -42,7 +42,7 @@ fn run(seed: u64, faults: Faults) {
     if random.happens(500) {
         network.use_reads();
     }
-    network.add("server", &intents, |methods| register(methods, &gate));
+    let server = network.add("server", &intents, |methods| register(methods, &gate));
     let clients: Vec<_> = (0..intents.connections)
         .map(|n| network.add(&format!("client {n}"), &intents, |_| ()))
         .collect();
@@ -127,8 +127,13 @@ fn run(seed: u64, faults: Faults) {
     }
     assert!(
         rest.is_empty(),
-        "seed {seed}: {} calls never end",
-        rest.len()
+        "seed {seed}: {} calls never end; the server has {:?}, the clients {:?}",
+        rest.len(),
+        server.leftovers(),
+        clients
+            .iter()
+            .map(|client| client.leftovers())
+            .collect::<Vec<_>>()
     );
     assert_eq!(ended, started, "seed {seed}");
     drop(rest);

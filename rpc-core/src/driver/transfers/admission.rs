@@ -46,7 +46,8 @@ impl<T: Transport> State<T> {
     /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
     /// ends if it gets none.
     pub(in super::super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
-        let incoming = &self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key.index()];
+        incoming.has_asked_for_memory = true;
         let (len, form) = (incoming.len, incoming.form);
         let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;
         let waits_behind = !is_short && self.transfers.waiting.has_class_of(len);

@@ -46,6 +46,8 @@ pub(super) struct Incoming<M> {
     pub(super) received: u32,
     /// Bytes counted in the link's and the poller's `receiving`.
     pub(super) charged: u64,
+    /// It has had memory, waits for it, or was refused.
+    pub(super) has_asked_for_memory: bool,
     /// It has had memory for all of it.
     pub(super) is_accepted: bool,
     pub(super) owed: Owed,
@@ -165,7 +167,7 @@ impl<T: Transport> Driver<T> {
                 return Err(error);
             }
         };
-        let refusal = refusal.or_else(|| state.admit_incoming(key));
+        let refusal = refusal.or_else(|| state.admit_begun(key, &body));
         if refusal.is_some() {
             state.stop_incoming(key);
         }
@@ -208,7 +210,7 @@ impl<T: Transport> Driver<T> {
         } else if body.len as usize > limit {
             Some(too_long(body.len, limit))
         } else {
-            state.admit_incoming(key)
+            state.admit_begun(key, &body)
         };
         if refusal.is_some() {
             state.stop_incoming(key);
@@ -270,6 +272,7 @@ impl<T: Transport> State<T> {
             fetching: 0,
             received: 0,
             charged: 0,
+            has_asked_for_memory: false,
             is_accepted: false,
             owed: Owed::default(),
             is_owing: false,
@@ -308,7 +311,22 @@ impl<T: Transport> State<T> {
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
         self.take_piece(key, header.selector, body)?;
+        let is_new = |incoming: &Incoming<T::Memory>| !incoming.has_asked_for_memory;
+        if self.transfers.incoming.get(key.index()).is_some_and(is_new)
+            && let Some(status) = self.admit_incoming(key)
+        {
+            return Ok(self.refuse_incoming(key, status));
+        }
         Ok(self.complete(key))
+    }
+
+    /// Gives a message whose first frame has arrived memory, unless none of it can be fetched yet: a
+    /// sender that has no memory to expose would keep that of its receiver.
+    fn admit_begun(&mut self, key: IncomingKey, body: &LongBody<'_>) -> Option<Status> {
+        if body.form == SEGMENTS && body.piece.is_empty() {
+            return None;
+        }
+        self.admit_incoming(key)
     }
 
     /// Checks the next piece of a message, and takes its bytes or segments.

@@ -28,6 +28,14 @@ pub(super) const FIRST_SEGMENTS: usize = 8;
 /// Copied pieces in the first frame of a message, if this side has no credit for others.
 const COPIED_WITHOUT_CREDIT: usize = 4;
 
+/// The parts of the memory for messages that messages to send may use: for what they are encoded
+/// into; for what peers may read; and for what peers may read that may have no memory for it. So half
+/// is left for messages that arrive: otherwise, two peers could each wait for memory until the other
+/// has received. And messages that wait for memory of a peer leave some to those that have it.
+const ENCODED_PART: u64 = 4;
+const EXPOSED_PART: u64 = 4;
+const UNACCEPTED_PART: u64 = 8;
+
 /// What a long message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferOwner {
@@ -179,7 +187,7 @@ impl<T: Transport> State<T> {
         let id = self.links[key.index()].id;
         let mut copies = 0;
         while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
-            match self.expose(id, message) {
+            match self.expose(id, message, false, prepared.segments.is_empty()) {
                 Ok(exposed) => {
                     copies += usize::from(exposed.was_copied);
                     let len = exposed.segment.len;
@@ -291,7 +299,7 @@ impl<T: Transport> State<T> {
     ) -> Option<Box<dyn MessageMemory>> {
         let id = self.links.get(link.index())?.id;
         let in_use = self.transfers.exposed + self.transfers.memory.encoding();
-        let is_short = in_use + len as u64 > self.memory_to_send();
+        let is_short = in_use + len as u64 > self.transport.limits().message_memory / ENCODED_PART;
         if is_short || self.transport.long_messages(id) != LongMessages::Read {
             return None;
         }
@@ -299,10 +307,14 @@ impl<T: Transport> State<T> {
         Some(Box::new(Encoding::new(memory, &self.transfers.memory)))
     }
 
-    /// Returns the bytes of memory that messages to send may use. The rest is left for messages that
-    /// arrive: otherwise, two peers could each wait for memory until the other has received.
-    pub(super) fn memory_to_send(&self) -> u64 {
-        self.transport.limits().message_memory / 2
+    /// Returns true if a message, which has nothing exposed if `is_first`, may expose another piece.
+    fn may_expose(&self, is_accepted: bool, is_first: bool) -> bool {
+        let memory = self.transport.limits().message_memory;
+        let exposed = self.transfers.exposed;
+        match is_accepted {
+            true => is_first || exposed < memory / EXPOSED_PART,
+            false => exposed < memory / UNACCEPTED_PART,
+        }
     }
 
     /// Exposes the next piece of a message. Keeps the application's bytes until nothing is borrowed.
@@ -310,8 +322,10 @@ impl<T: Transport> State<T> {
         &mut self,
         id: ConnectionId,
         message: &mut Chunks,
+        is_accepted: bool,
+        is_first: bool,
     ) -> Result<Exposed, ExposeError> {
-        if self.transfers.exposed > self.memory_to_send() {
+        if !self.may_expose(is_accepted, is_first) {
             return Err(ExposeError::NotNow);
         }
         let front = message.front().cloned();

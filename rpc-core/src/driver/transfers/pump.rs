@@ -26,7 +26,9 @@ enum Sent {
     More,
     /// The receiver has to fetch or accept something first, or nothing is left.
     NoMore,
-    /// There is no credit, no slot or no memory at the moment.
+    /// There is no memory for it at the moment; others may have what they need.
+    NoMemory,
+    /// There is no credit or no slot at the moment.
     NotNow,
 }
 
@@ -88,7 +90,7 @@ impl<T: Transport> State<T> {
                 continue;
             };
             match self.send_piece(key, transfer) {
-                Sent::More => {
+                Sent::More | Sent::NoMemory => {
                     self.links[key.index()]
                         .transfers
                         .to_send
@@ -157,6 +159,7 @@ impl<T: Transport> State<T> {
         if outgoing.exposed.len() >= most {
             return Sent::NoMore;
         }
+        let (is_accepted, is_first) = (outgoing.is_accepted, outgoing.exposed.is_empty());
         if self.credits_for_pieces(key) == 0 {
             return Sent::NotNow;
         }
@@ -166,7 +169,7 @@ impl<T: Transport> State<T> {
             return Sent::NotNow;
         };
         let mut message = mem::take(&mut self.transfers.outgoing[transfer.index()].message);
-        let exposed = self.expose(id, &mut message);
+        let exposed = self.expose(id, &mut message, is_accepted, is_first);
         let outgoing = &mut self.transfers.outgoing[transfer.index()];
         outgoing.message = message;
         let exposed = match exposed {
@@ -174,7 +177,7 @@ impl<T: Transport> State<T> {
             Err(error) => {
                 self.transport.cancel(buf);
                 return match error {
-                    ExposeError::NotNow => Sent::NotNow,
+                    ExposeError::NotNow => Sent::NoMemory,
                     ExposeError::Closed => Sent::NoMore,
                 };
             }
