@@ -3,13 +3,16 @@
 
 mod support;
 
-use rpc_core::Intents;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
 use rpc_core::frame::{
     ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, FrameHeader, FrameKind,
     LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
-use rpc_core::testing::{Faults, Pair};
+use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
+use rpc_core::{Code, Execution, Intents};
 use support::raw::{Frame, Raw, cancel, code_in, header};
 use support::{ECHO, Gate, call, register};
 
@@ -126,7 +129,10 @@ fn assert_last_ends(reads: bool, version: u32, frames: &[(FrameHeader, Vec<u8>)]
 #[test]
 fn an_honest_client_is_understood() {
     attacked(false, 4, |raw, _| {
-        let (first, body) = request(1, 9, 10_000, FRAGMENT, &[1; 3000]);
+        // A message with one field of 9997 bytes.
+        let mut piece = vec![1; 3000];
+        piece[..3].copy_from_slice(&[10, 0x8d, 0x4e]);
+        let (first, body) = request(1, 9, 10_000, FRAGMENT, &piece);
         raw.send(first, &body);
         let (next, body) = fragment(9, 4000);
         assert_eq!(code_in(&raw.send(next, &body)), None);
@@ -335,14 +341,8 @@ fn segments_longer_than_the_message_and_of_no_bytes() {
         4,
         &[request(1, 9, 5000, SEGMENTS, &segments(&[segment(0)]))],
     );
-    assert_last_ends(
-        true,
-        4,
-        &[
-            request(1, 9, 5000, SEGMENTS, &segments(&[segment(2); 8])),
-            continuation(9, SEGMENTS, &[0; 15]),
-        ],
-    );
+    let (first, rest) = (request(1, 9, 5000, SEGMENTS, &[]), &[0; 15]);
+    assert_last_ends(true, 4, &[first, continuation(9, SEGMENTS, rest)]);
 }
 
 #[test]
@@ -365,4 +365,113 @@ fn more_segments_than_a_sender_may_have_exposed() {
         assert!(raw.peer.is_closed());
         drop(memory);
     });
+}
+
+/// Lets a client call a server that has no driver, which then does what `serve` does. Returns true if
+/// the connection ended. Afterwards the client has nothing left.
+fn served(
+    len: usize,
+    is_dropped: bool,
+    serve: impl FnOnce(&Raw<'_>, &Network, TransferId),
+) -> bool {
+    let mut network = Network::new(Faults::none(), 0);
+    network.use_reads();
+    let client = network.add("client", &intents(), |_| ());
+    let raw = Raw::server(&network, &[&ECHO]);
+    let channel = client.poller().connect("hostile").unwrap();
+    let mut request = Some(Box::pin(call(&channel, &ECHO, vec![7; len])));
+    let mut cx = Context::from_waker(Waker::noop());
+    if let Some(request) = &mut request {
+        assert!(request.as_mut().poll(&mut cx).is_pending());
+    }
+    let frames = raw.settle();
+    let (first, body) = &frames[0];
+    let body = LongBody::parse(first.kind, &body[first.metadata_len.into()..]).unwrap();
+    if is_dropped {
+        request = None;
+    }
+    serve(&raw, &network, body.transfer);
+    raw.settle();
+    let is_closed = raw.peer.is_closed();
+    raw.peer.close();
+    network.settle();
+    if let Some(request) = &mut request {
+        let Poll::Ready(Err(error)) = request.as_mut().poll(&mut cx) else {
+            panic!("the call goes on without a connection");
+        };
+        assert_eq!(error.code(), Code::Unavailable);
+        assert_eq!(error.execution(), Execution::MayHaveRun);
+    }
+    drop(request);
+    drop(channel);
+    network.assert_nothing_left();
+    is_closed
+}
+
+const ALMOST: Duration = Duration::from_secs(29);
+const REST: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_server_that_fetches_some_of_a_message_must_fetch_the_rest_in_time() {
+    let is_closed = served(50_000, false, |raw, network, transfer| {
+        network.advance(ALMOST);
+        raw.control([entry(transfer.0, ControlRequest::Fetched(1))]);
+        network.advance(ALMOST);
+        raw.settle();
+        assert!(!raw.peer.is_closed());
+        network.advance(REST);
+    });
+    assert!(is_closed);
+}
+
+#[test]
+fn a_server_must_release_the_request_of_a_call_that_was_dropped() {
+    let is_closed = served(50_000, true, |raw, network, _| {
+        network.advance(ALMOST);
+        raw.settle();
+        assert!(!raw.peer.is_closed());
+        network.advance(REST);
+    });
+    assert!(is_closed);
+}
+
+#[test]
+fn a_server_may_keep_the_request_of_a_call_that_waits() {
+    let is_closed = served(50_000, false, |raw, network, _| {
+        for _ in 0..10 {
+            network.advance(ALMOST);
+            raw.settle();
+        }
+    });
+    assert!(!is_closed);
+}
+
+#[test]
+fn releases_of_more_than_was_exposed_and_after_the_end() {
+    for requests in [
+        &[ControlRequest::Fetched(9)][..],
+        &[ControlRequest::Accepted],
+        // The message has two segments.
+        &[ControlRequest::Fetched(2), ControlRequest::Fetched(1)],
+    ] {
+        let is_closed = served(5000, false, |raw, _, transfer| {
+            for request in requests {
+                assert!(!raw.peer.is_closed());
+                raw.control([entry(transfer.0, *request)]);
+            }
+        });
+        assert!(is_closed, "{requests:?}");
+    }
+}
+
+#[test]
+fn a_message_that_its_receiver_stops_is_given_up() {
+    let is_closed = served(500_000, false, |raw, _, transfer| {
+        let frames = raw.control([entry(transfer.0, ControlRequest::Stopped)]);
+        let abandoned = |(header, _): &&Frame| header.selector == ABANDONED;
+        assert!(frames.iter().any(|frame| abandoned(&frame)));
+        // The entry may cross the end of the message.
+        raw.control([entry(transfer.0, ControlRequest::Stopped)]);
+    });
+    assert!(!is_closed);
 }

@@ -124,8 +124,13 @@ impl<'a> Raw<'a> {
                 };
                 self.peer.send(ack, &[]);
             }
-            let took_credit =
-                |(frame, _): &&Frame| matches!(frame.kind, FrameKind::Request | FrameKind::Message);
+            let took_credit = |(frame, _): &&Frame| {
+                let kind = frame.kind.short();
+                matches!(
+                    kind,
+                    FrameKind::Request | FrameKind::Message | FrameKind::Continuation
+                )
+            };
             let credits = received.iter().filter(took_credit).count() as u16;
             if self.is_server && credits > 0 {
                 let credits = FrameHeader {

@@ -250,7 +250,7 @@ impl<T: Transport> State<T> {
             outgoing.has_ended = true;
             link.connection.end_sending();
         }
-        self.after_progress(transfer);
+        self.expect_release(transfer);
         match has_ended {
             true => Sent::NoMore,
             false => Sent::More,

@@ -126,6 +126,14 @@ impl<T: Transport> State<T> {
         }
     }
 
+    /// Starts that time, unless it runs: to send more is no progress of the receiver.
+    pub(super) fn expect_release(&mut self, key: TransferKey) {
+        let outgoing = &self.transfers.outgoing[key.index()];
+        if outgoing.timer.is_none() && !outgoing.exposed.is_empty() {
+            self.start_release_timer(key);
+        }
+    }
+
     fn start_release_timer(&mut self, key: TransferKey) {
         let end = self.clock.now() + RELEASE_TIMEOUT;
         let timer = self.timers.insert(end, TimerTarget::Release(key));
