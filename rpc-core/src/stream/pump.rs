@@ -129,10 +129,8 @@ impl Batcher {
         let len = Q::encoded_len(message);
         let start = self.batch.len();
         let end = start + PREFIX_LEN + len;
-        if end > room.bytes {
-            if self.count > 0 {
-                return Ok(Added::No);
-            }
+        if end > room.bytes && self.count > 0 {
+            return Ok(Added::No);
         }
         if len > room.longest_message {
             return Err(too_long(room, len));
