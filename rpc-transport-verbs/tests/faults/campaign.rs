@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::testing::simulation::FaultCounters;
 
+use super::long::TRANSFERS;
 use super::seed::{self, OUTCOMES, Report};
 
 /// Number of seeds, unless `SEEDS` is set.
@@ -103,6 +104,7 @@ struct Sum {
     seeds: u64,
     fault_counters: FaultCounters,
     outcomes: [u64; OUTCOMES.len()],
+    transfers: [u64; TRANSFERS.len()],
 }
 
 impl Sum {
@@ -111,22 +113,27 @@ impl Sum {
             seeds,
             fault_counters: report.fault_counters.clone(),
             outcomes: report.outcomes,
+            transfers: report.transfers,
         }
     }
 
     fn add(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.fault_counters.add(&other.fault_counters);
-        self.outcomes
-            .iter_mut()
-            .zip(other.outcomes)
-            .for_each(|(sum, n)| *sum += n);
+        let add = |sums: &mut [u64], others: &[u64]| {
+            sums.iter_mut().zip(others).for_each(|(sum, n)| *sum += n);
+        };
+        add(&mut self.outcomes, &other.outcomes);
+        add(&mut self.transfers, &other.transfers);
     }
 
     fn entries(&self) -> Vec<(String, u64)> {
         let outcomes = OUTCOMES.iter().zip(self.outcomes);
         let outcomes = outcomes.map(|(name, count)| (format!("call {name}"), count));
-        self.fault_counters.entries().chain(outcomes).collect()
+        let transfers = TRANSFERS.iter().zip(self.transfers);
+        let transfers = transfers.map(|(name, count)| ((*name).to_owned(), count));
+        let faults = self.fault_counters.entries();
+        faults.chain(outcomes).chain(transfers).collect()
     }
 }
 

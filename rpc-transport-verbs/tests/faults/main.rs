@@ -19,6 +19,7 @@
 )]
 
 mod campaign;
+mod long;
 mod mixed;
 mod seed;
 mod services;

@@ -5,13 +5,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rpc_core::testing::{Ending, MixCall, Order};
-use rpc_core::{CallError, Cause, Code};
+use rpc_core::{CallError, Cause, Code, Execution, MethodKind};
 use rpc_transport_verbs::testing::simulation::{Pairing, ProcessId};
 
-use super::seed::{Campaign, Load, ROUNDED};
+use super::seed::{Campaign, Load, ROUNDED, is_of_memory};
 
-/// Most bytes of a message.
+/// Most bytes of a message that is to fit a slot.
 const LONGEST: u32 = 600;
+/// Least bytes of a message.
+const LEAST: u32 = 12;
 
 /// A call of any kind.
 pub(crate) struct MixedCall {
@@ -19,6 +21,7 @@ pub(crate) struct MixedCall {
     client: usize,
     /// The connection on which the call was started.
     pairing: Pairing,
+    begun: Instant,
     deadline: Option<Instant>,
     future: MixCall,
 }
@@ -31,6 +34,7 @@ const DIED: usize = 12;
 const LATE: usize = 13;
 const DISCONNECTED: usize = 14;
 const REFUSED: usize = 15;
+const NO_MEMORY: usize = 19;
 
 impl Campaign {
     pub(super) fn begin_mixed(&mut self, id: u64) {
@@ -42,6 +46,11 @@ impl Campaign {
         };
         let client = self.topology.edges[edge].0;
         let mut order = Order::random(random, id, LONGEST);
+        if order.kind == MethodKind::Unary {
+            let [request, response] = [self.long.len(random), self.long.len(random)];
+            order.request_len = request.unwrap_or(order.request_len).max(LEAST);
+            order.response_len = response.unwrap_or(order.response_len).max(LEAST);
+        }
         if order.ending == Ending::Panics {
             // Its message would be printed.
             order.ending = Ending::Fails;
@@ -63,6 +72,7 @@ impl Campaign {
             order,
             client,
             pairing,
+            begun: self.world.clock().now(),
             deadline,
             future,
         });
@@ -118,6 +128,11 @@ impl Campaign {
                 let why = self.world.may_have_ended(&call.pairing);
                 assert!(why, "call {id}: nothing has ended its connection: {error}");
                 DISCONNECTED
+            }
+            (Cause::Remote(status) | Cause::NotReceived(status), _) if is_of_memory(status) => {
+                let is_at_once = error.execution() == Execution::NotStarted;
+                self.check_refusal(id, (!is_at_once).then_some(call.begun), error);
+                NO_MEMORY
             }
             (Cause::Remote(_), Code::ResourceExhausted) => {
                 let why = call.deadline.is_some() && self.load != Load::None;

@@ -4,20 +4,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use rpc_core::testing::{Mix, Random};
-use rpc_core::{CallError, Cause, Code, Execution, Intents, MethodSpec, Request};
+use rpc_core::{CallError, Cause, Code, Execution, Intents, MethodSpec, Request, Status};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::testing::simulation::{
     Fault, FaultCounters, Faults, Pairing, Point, Post, ProcessId, World,
 };
 use rpc_transport_verbs::verbs::{ReceiveOrder, SoftOptions};
 
+use super::long::{self, LONGEST_WAIT, LongMessages, TRANSFERS};
 use super::mixed::MixedCall;
 use super::services::{ECHO, FAIL, HELD, Order, Services, send};
 use super::topology::Topology;
 
 /// The ways in which calls end, for the summary: by index.
-pub(crate) const OUTCOMES: [&str; 16] = [
+pub(crate) const OUTCOMES: [&str; 20] = [
     "answered",
     "failed as asked",
     "given up by its caller",
@@ -34,6 +36,10 @@ pub(crate) const OUTCOMES: [&str; 16] = [
     "of any kind: deadline passed",
     "of any kind: disconnected",
     "of any kind: refused",
+    "request refused, no memory",
+    "response refused, no memory",
+    "refused in a nested call, no memory",
+    "of any kind: refused, no memory",
 ];
 
 /// The result of a seed.
@@ -42,9 +48,10 @@ pub(crate) struct Report {
     pub(crate) trace: u64,
     pub(crate) fault_counters: FaultCounters,
     pub(crate) outcomes: [u64; OUTCOMES.len()],
+    pub(crate) transfers: [u64; TRANSFERS.len()],
 }
 
-type Outcome = Result<Vec<u8>, CallError>;
+type Outcome = Result<Bytes, CallError>;
 
 struct Call {
     order: Order,
@@ -53,6 +60,7 @@ struct Call {
     route: Vec<usize>,
     /// The connection on which the call was started.
     pairing: Pairing,
+    begun: Instant,
     deadline: Option<Instant>,
     future: Pin<Box<dyn Future<Output = Outcome>>>,
 }
@@ -85,6 +93,7 @@ pub(super) struct Campaign {
     /// No faults are injected in this seed.
     is_fault_free: bool,
     pub(super) load: Load,
+    pub(super) long: LongMessages,
 }
 
 /// How much the handlers have to do.
@@ -132,6 +141,11 @@ const FAULT_FREE_STEP: Duration = Duration::from_millis(5);
 
 /// The time limit is transmitted in whole microseconds, rounded down.
 pub(super) const ROUNDED: Duration = Duration::from_micros(1);
+
+/// Returns true if a call was refused because there was no memory for its message.
+pub(super) fn is_of_memory(status: &Status) -> bool {
+    status.message().contains("no memory for a message")
+}
 
 /// Runs a seed. Panics with a message if a property does not hold.
 pub(crate) fn run(seed: u64) -> Report {
@@ -203,6 +217,7 @@ impl Campaign {
             world.set_clocks_apart();
         }
         let load = Load::random(&random);
+        let long = LongMessages::random(&random);
         // Half of the seeds: the order of network devices.
         let is_oldest_first = random.happens(500);
         world.set_soft_options(SoftOptions {
@@ -211,6 +226,7 @@ impl Campaign {
             } else {
                 ReceiveOrder::NewestFirst
             },
+            read_execution: long.read_execution,
             ..SoftOptions::default()
         });
         let services = Services::with_edges(topology.edges.len());
@@ -227,14 +243,15 @@ impl Campaign {
             ..Sizing::default()
         };
         for (process, dies_at) in deaths.into_iter().enumerate() {
-            let intents = Intents {
-                max_message_len: 700,
+            let mut intents = Intents {
                 max_in_flight,
                 max_streams: 1 + random.below(12) as u32,
                 // Connections that are still closing exist next to the ones that replace them.
                 connections: 2 * topology.degree(process) as u32 + 4,
                 ..Intents::default()
             };
+            let mut sizing = sizing.clone();
+            long.set_up(&random, &mut intents, &mut sizing);
             world.add(
                 &process.to_string(),
                 &intents,
@@ -264,6 +281,7 @@ impl Campaign {
             outcomes: Default::default(),
             is_fault_free,
             load,
+            long,
         };
         for edge in 0..edges {
             campaign.connect(edge);
@@ -362,18 +380,21 @@ impl Campaign {
         else {
             return;
         };
-        let len = || match random.below(3) {
-            0 => random.below(40),
-            1 => random.below(600),
-            // Messages of equal length that do not fit in the ring: if one overwrote another, it
-            // would look right at first.
-            _ => 400,
+        let len = || {
+            let short = match random.below(3) {
+                0 => random.below(40),
+                1 => random.below(600),
+                // Messages of equal length that do not fit in the ring: if one overwrote another, it
+                // would look right at first.
+                _ => 400,
+            };
+            self.long.len(random).unwrap_or(short as u32)
         };
         let order = Order {
             id,
-            response_len: len() as u16,
+            response_len: len(),
             hops: route[1..].iter().map(|edge| *edge as u8).collect(),
-            padding: len() as u16,
+            padding: len(),
         };
         let method = [&ECHO, &ECHO, &HELD, &FAIL][random.below(4) as usize];
         let mut request = Request::new(order.encode());
@@ -403,6 +424,7 @@ impl Campaign {
             client,
             route,
             pairing,
+            begun: self.world.clock().now(),
             deadline,
             future,
         });
@@ -442,7 +464,9 @@ impl Campaign {
                 assert!(*call.method != FAIL, "call {id} was to fail");
                 assert!(
                     *response == call.order.response(),
-                    "call {id} got a wrong answer: {response:?}"
+                    "call {id} got a wrong answer of {} bytes: {:?}",
+                    response.len(),
+                    &response[..response.len().min(20)]
                 );
                 assert_eq!(
                     runs, 1,
@@ -506,16 +530,41 @@ impl Campaign {
                     let is_nested = call.route.len() > 1;
                     let is_refused = error.execution() == Execution::NotStarted;
                     assert!(is_refused || is_nested, "call {id}: {error}");
-                    let why = call.deadline.is_some() && self.load != Load::None;
+                    let is_of_load = call.deadline.is_some() && self.load != Load::None;
+                    if is_refused && is_of_memory(status) {
+                        self.check_refusal(id, None, error);
+                        return 16;
+                    }
+                    if !is_refused && !is_of_load {
+                        self.check_refusal(id, Some(call.begun), error);
+                        return 18;
+                    }
                     assert!(
-                        why,
+                        is_of_load,
                         "call {id}: refused without a deadline or a load: {error}"
                     );
                     8
                 }
                 _ => panic!("call {id}: {error}"),
             },
+            Cause::NotReceived(status) if is_of_memory(status) => {
+                assert_eq!(runs, 1, "call {id}: {error}");
+                self.check_refusal(id, Some(call.begun), error);
+                17
+            }
             _ => panic!("call {id}: {error}"),
+        }
+    }
+
+    /// Checks that a message may have been refused because its receiver had no memory: at once, or, if
+    /// the call began then, after it has waited.
+    pub(super) fn check_refusal(&self, id: u64, begun: Option<Instant>, error: &CallError) {
+        let may_be_short = self.long.may_be_refused();
+        assert!(may_be_short, "call {id}: memory is not short: {error}");
+        if self.long.waits_for_memory() {
+            let waited = begun.map(|begun| self.world.clock().now() - begun);
+            let has_waited = waited.is_some_and(|waited| waited >= LONGEST_WAIT);
+            assert!(has_waited, "call {id} was refused at once: {error}");
         }
     }
 
@@ -639,7 +688,14 @@ impl Campaign {
         );
         let slept = self.world.slept_through_without_cause();
         assert_eq!(slept, 0, "pollers slept on although something had come");
+        let mut transfers = [0; TRANSFERS.len()];
+        let nodes = self.world.processes().filter_map(|it| self.world.node(it));
+        for node in nodes {
+            let counts = long::counts(&node.poller().stats().pollers[0]);
+            transfers.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+        }
         Report {
+            transfers,
             trace: self.world.trace(),
             fault_counters,
             outcomes: self.outcomes,

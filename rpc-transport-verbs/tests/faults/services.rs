@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use rpc_core::testing::Clock;
 use rpc_core::{
     CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Methods, Request,
@@ -28,10 +29,11 @@ pub(crate) const HELD: MethodSpec = method("faults.Faults/Held");
 pub(crate) const FAIL: MethodSpec = method("faults.Faults/Fail");
 
 /// The request of a call: the id that identifies its handler's runs, the length of the response,
-/// and the edges over which it is forwarded. The rest is padding.
+/// and the edges over which it is forwarded. The rest is padding, of which each byte follows from its
+/// position.
 ///
 /// ```text
-///  0    8             10    11
+///  0    8             12    13
 /// ┌────┬─────────────┬─────┬──────────────┬─────────┐
 /// │ id │ response_len│ hops│ edge of each │ padding │
 /// └────┴─────────────┴─────┴──────────────┴─────────┘
@@ -39,20 +41,20 @@ pub(crate) const FAIL: MethodSpec = method("faults.Faults/Fail");
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) id: u64,
-    pub(crate) response_len: u16,
+    pub(crate) response_len: u32,
     /// The remaining edges of the route.
     pub(crate) hops: Vec<u8>,
-    pub(crate) padding: u16,
+    pub(crate) padding: u32,
 }
 
 impl Order {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut bytes = self.id.to_le_bytes().to_vec();
         bytes.extend(self.response_len.to_le_bytes());
         bytes.push(self.hops.len() as u8);
         bytes.extend(&self.hops);
-        bytes.resize(bytes.len() + usize::from(self.padding), 0x5a);
-        bytes
+        pad(&mut bytes, self.padding, 0x5a);
+        bytes.into()
     }
 
     /// Returns `None` if the bytes are not a valid order, as in a message that was mixed up.
@@ -61,21 +63,37 @@ impl Order {
         let (response_len, rest) = rest.split_first_chunk()?;
         let (hop_count, rest) = rest.split_first()?;
         let (hops, padding) = rest.split_at_checked(usize::from(*hop_count))?;
-        padding.iter().all(|byte| *byte == 0x5a).then_some(Self {
+        is_padding(padding, 0x5a).then_some(Self {
             id: u64::from_le_bytes(*id),
-            response_len: u16::from_le_bytes(*response_len),
+            response_len: u32::from_le_bytes(*response_len),
             hops: hops.to_vec(),
-            padding: padding.len() as u16,
+            padding: padding.len() as u32,
         })
     }
 
     /// Returns the only correct response.
-    pub(crate) fn response(&self) -> Vec<u8> {
+    pub(crate) fn response(&self) -> Bytes {
         let mut bytes = self.id.to_le_bytes().to_vec();
-        let padding = self.id.to_le_bytes()[0];
-        bytes.resize(8 + usize::from(self.response_len), padding);
-        bytes
+        let start = bytes[0];
+        pad(&mut bytes, self.response_len, start);
+        bytes.into()
     }
+}
+
+/// Appends `len` bytes, each of which follows from its position and `start`.
+fn pad(bytes: &mut Vec<u8>, len: u32, start: u8) {
+    bytes.extend((0..len).map(|at| padding_at(at, start)));
+}
+
+fn is_padding(bytes: &[u8], start: u8) -> bool {
+    let mut expected = (0..bytes.len() as u32).map(|at| padding_at(at, start));
+    bytes.iter().all(|byte| Some(*byte) == expected.next())
+}
+
+/// Pieces of a message have lengths that no period of this divides: a piece in the wrong place is
+/// noticed.
+fn padding_at(at: u32, start: u8) -> u8 {
+    (at % 251) as u8 ^ (at >> 12) as u8 ^ start
 }
 
 /// How late a handler may begin: the errors of the measured clocks, over some hops.
@@ -120,7 +138,7 @@ impl Services {
     pub(crate) fn register(&self, methods: &mut Methods) {
         for method in [&ECHO, &HELD, &FAIL] {
             let this = self.clone();
-            methods.unary(method, move |request: Request<Vec<u8>>| {
+            methods.unary(method, move |request: Request<Bytes>| {
                 let this = this.clone();
                 async move { this.serve(method, request).await }
             });
@@ -130,10 +148,12 @@ impl Services {
     async fn serve(
         &self,
         method: &'static MethodSpec,
-        request: Request<Vec<u8>>,
-    ) -> Result<Response<Vec<u8>>, Status> {
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, Status> {
         let Some(mut order) = Order::parse(request.get_ref()) else {
-            let mixed_up = format!("a handler got {:?}", request.get_ref());
+            let message = request.get_ref();
+            let start = &message[..message.len().min(20)];
+            let mixed_up = format!("a handler got {} bytes: {start:?}", message.len());
             self.0.mixed_up.borrow_mut().get_or_insert(mixed_up);
             return Err(Status::internal("no order"));
         };
@@ -254,8 +274,8 @@ impl Services {
 pub(crate) async fn send(
     channel: &LocalChannel,
     method: &'static MethodSpec,
-    request: Request<Vec<u8>>,
-) -> Result<Vec<u8>, CallError> {
-    let response = channel.unary::<Vec<u8>, Vec<u8>>(method, request).await;
+    request: Request<Bytes>,
+) -> Result<Bytes, CallError> {
+    let response = channel.unary::<Bytes, Bytes>(method, request).await;
     response.map(Response::into_inner)
 }

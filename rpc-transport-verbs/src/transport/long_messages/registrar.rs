@@ -2,7 +2,8 @@
 //! the process.
 //!
 //! It is started when a pool first needs memory, and ends when no pool has any. In a simulation, no
-//! thread runs: memory is registered by the thread that asks for it, and stays registered.
+//! thread runs: memory is registered by the thread that asks for it, and stays registered until a
+//! limit is reached.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -17,6 +18,9 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) trait RegisteringPool: Send + Sync {
     /// Registers one chunk that is wanted, or allocates windows.
     fn grow(&self) -> Growth;
+
+    /// Records that the limit leaves no room for what is wanted: no pool has free memory.
+    fn note_shortage(&self);
 
     /// Deregisters chunks without a message in them until `needed` bytes are free, and returns
     /// their number.
@@ -62,15 +66,12 @@ fn lock() -> MutexGuard<'static, Work> {
     WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for what a pool wants.
+/// Asks for what a pool wants, or for a look at what it no longer needs and others want.
 pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if crate::hooks::is_simulated() {
-        while pool
-            .upgrade()
-            .is_some_and(|pool| pool.grow() == Growth::Settled)
-        {}
-        return;
+        let pool = pool.clone() as Weak<dyn RegisteringPool>;
+        return serve(&upgrade(&[pool]));
     }
     let mut work = lock();
     let is_it =
@@ -92,12 +93,6 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
             tracing::warn!(%error, "no thread can be started that registers memory for long messages");
         }
     }
-}
-
-/// Lets the thread look again, because memory may be free that another pool wants.
-pub(super) fn wake() {
-    lock().is_asked = true;
-    ASKED.notify_one();
 }
 
 fn run() {
@@ -147,7 +142,13 @@ fn serve(pools: &[Arc<dyn RegisteringPool>]) {
             is_busy |= match pool.grow() {
                 Growth::Unneeded => false,
                 Growth::Settled => true,
-                Growth::Short(needed) => make_room(pool, pools, needed),
+                Growth::Short(needed) => {
+                    let is_room = make_room(pool, pools, needed);
+                    if !is_room {
+                        pool.note_shortage();
+                    }
+                    is_room
+                }
             };
         }
     }

@@ -25,6 +25,10 @@ impl World {
             if !are_back {
                 left.push(format!("not all slots are back: {places}"));
             }
+            let memory = transport.verbs.memory_by_owner();
+            if memory.exposed + memory.fetching + memory.held > 0 {
+                left.push(format!("not all memory for messages is back: {memory:?}"));
+            }
             if let Some(lane) = transport.verbs.lane(0) {
                 for (count, what) in [
                     (lane.connections.indexes().len(), "connections"),
