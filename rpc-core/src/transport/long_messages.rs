@@ -91,10 +91,13 @@ pub enum ExposeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocateError {
-    /// The memory is in use, or is being registered. The transport's waker is used when there may be
-    /// more.
-    #[error("the registered memory for messages is in use")]
+    /// More memory is being registered. The transport's waker is used when there may be more.
+    #[error("memory for messages is being registered")]
     NotNow,
+    /// All memory that may be registered is in use. The transport's waker is used when there may be
+    /// more.
+    #[error("all memory that may be registered for messages is in use")]
+    InUse,
     /// There will never be as much.
     #[error(
         "a message of {len} bytes exceeds the {limit} bytes that may be registered for messages"

@@ -28,7 +28,7 @@ pub(crate) struct LongMessages {
     pub(crate) read_execution: ReadExecution,
     /// Bytes that are copied at a time.
     piece_len: Option<usize>,
-    /// The memory of each process in longest messages, if it is scarce.
+    /// The memory of some processes in longest messages, if it is scarce.
     memory: Option<u32>,
     waits_for_memory: bool,
 }
@@ -81,7 +81,13 @@ impl LongMessages {
     }
 
     /// Sets what a process needs for these messages.
-    pub(crate) fn set_up(&self, random: &Random, intents: &mut Intents, sizing: &mut Sizing) {
+    pub(crate) fn set_up(
+        &self,
+        random: &Random,
+        may_be_scarce: bool,
+        intents: &mut Intents,
+        sizing: &mut Sizing,
+    ) {
         sizing.slot_message_len = Some(SLOT as usize);
         sizing.piece_len = self.piece_len;
         let has_reads = match self.form {
@@ -94,7 +100,7 @@ impl LongMessages {
             false => Some(0),
         };
         intents.max_message_len = (self.longest + 1000) as usize;
-        if let Some(messages) = self.memory {
+        if let Some(messages) = self.memory.filter(|_| may_be_scarce) {
             let block = (self.longest + 1000).next_power_of_two();
             intents.message_memory = u64::from(messages * block);
         }

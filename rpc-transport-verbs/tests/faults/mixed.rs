@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rpc_core::testing::{Ending, MixCall, Order};
-use rpc_core::{CallError, Cause, Code, Execution, MethodKind};
+use rpc_core::{CallError, Cause, Code, Execution};
 use rpc_transport_verbs::testing::simulation::{Pairing, ProcessId};
 
 use super::seed::{Campaign, Load, ROUNDED, is_of_memory};
@@ -14,6 +14,8 @@ use super::seed::{Campaign, Load, ROUNDED, is_of_memory};
 const LONGEST: u32 = 600;
 /// Least bytes of a message.
 const LEAST: u32 = 12;
+/// Most bytes of the long messages of a stream, if they are more than two.
+const MOST_BYTES: u32 = 256 * 1024;
 
 /// A call of any kind.
 pub(crate) struct MixedCall {
@@ -46,11 +48,15 @@ impl Campaign {
         };
         let client = self.topology.edges[edge].0;
         let mut order = Order::random(random, id, LONGEST);
-        if order.kind == MethodKind::Unary {
-            let [request, response] = [self.long.len(random), self.long.len(random)];
-            order.request_len = request.unwrap_or(order.request_len).max(LEAST);
-            order.response_len = response.unwrap_or(order.response_len).max(LEAST);
+        let [request, response] = [self.long.len(random), self.long.len(random)];
+        for len in [request, response].into_iter().flatten() {
+            // Streams of the longest messages are short: seeds are to be quick.
+            let most = (MOST_BYTES / (len + 1)).max(2);
+            order.requests = order.requests.min(most);
+            order.responses = order.responses.min(most);
         }
+        order.request_len = request.unwrap_or(order.request_len).max(LEAST);
+        order.response_len = response.unwrap_or(order.response_len).max(LEAST);
         if order.ending == Ending::Panics {
             // Its message would be printed.
             order.ending = Ending::Fails;

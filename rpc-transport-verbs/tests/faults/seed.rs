@@ -235,6 +235,7 @@ impl Campaign {
             services.work(world.clock(), each);
         }
         let most_in_flight = if load.is_overload() { 48 } else { 12 };
+        let may_be_scarce = topology.scarce();
         let max_in_flight = 1 + random.below(most_in_flight) as u32;
         let signal_interval = 1 + random.below(6) as u32;
         let sizing = Sizing {
@@ -251,7 +252,7 @@ impl Campaign {
                 ..Intents::default()
             };
             let mut sizing = sizing.clone();
-            long.set_up(&random, &mut intents, &mut sizing);
+            long.set_up(&random, may_be_scarce[process], &mut intents, &mut sizing);
             world.add(
                 &process.to_string(),
                 &intents,

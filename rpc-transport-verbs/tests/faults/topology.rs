@@ -60,6 +60,24 @@ impl Topology {
         self.edges.iter().filter(touches).count()
     }
 
+    /// Returns for each process whether its memory for messages may be scarce.
+    ///
+    /// A process that forwards calls keeps requests while it sends others; and two processes whose
+    /// memory is full of what they have begun to send to each other receive nothing. So only
+    /// processes without these roles may be scarce.
+    pub(crate) fn scarce(&self) -> Vec<bool> {
+        let mut scarce = vec![false; self.processes];
+        for process in 0..self.processes {
+            let forwards = self.edges.iter().any(|edge| edge.0 == process)
+                && self.edges.iter().any(|edge| edge.1 == process);
+            let is_beside = self.edges.iter().any(|&(client, server)| {
+                client == process && scarce[server] || server == process && scarce[client]
+            });
+            scarce[process] = !forwards && !is_beside;
+        }
+        scarce
+    }
+
     /// Returns true if a forwarded call can return to a process that it has passed.
     ///
     /// Forwarded calls occupy in-flight capacity on connections while they wait for other calls. As

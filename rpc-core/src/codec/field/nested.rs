@@ -235,6 +235,10 @@ where
     }
 
     /// Passes one entry in a [`Scan`] of the field, which `get` returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason to stop: the entry is malformed, or the budget is used up.
     pub fn scan<O, C>(fields: &mut Scan<'_>, get: fn(&O) -> &C) -> Result<(), Stop>
     where
         C: IntoIterator<Item = (K::Value, V::Value)>,

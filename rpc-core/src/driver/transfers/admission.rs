@@ -39,6 +39,8 @@ enum NoMemory {
     OfConnection,
     /// The poller has none at the moment.
     OfPoller,
+    /// More is being registered, or others wait for that.
+    NotYet,
     Never,
 }
 
@@ -52,7 +54,7 @@ impl<T: Transport> State<T> {
         let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;
         let waits_behind = !is_short && self.transfers.waiting.has_class_of(len);
         let memory = match waits_behind {
-            true => Err(NoMemory::OfPoller),
+            true => Err(NoMemory::NotYet),
             false => self.memory_for(key),
         };
         let reason = match memory {
@@ -74,8 +76,7 @@ impl<T: Transport> State<T> {
             }
             Err(reason) => reason,
         };
-        let waits = self.transport.limits().waits_for_memory;
-        if !waits || matches!(reason, NoMemory::Never) {
+        if self.is_refused(&reason) {
             self.counters.transfers.refused.add(1);
             return Some(self.no_memory(key));
         }
@@ -103,7 +104,19 @@ impl<T: Transport> State<T> {
         match self.transport.allocate_for(id, len as usize) {
             Ok(memory) => Ok(memory),
             Err(AllocateError::TooLong { .. }) => Err(NoMemory::Never),
-            Err(_) => Err(NoMemory::OfPoller),
+            Err(AllocateError::NotNow) => Err(NoMemory::NotYet),
+            Err(AllocateError::InUse) => Err(NoMemory::OfPoller),
+        }
+    }
+
+    /// Returns true if a message that gets no memory now does not wait for it.
+    fn is_refused(&self, reason: &NoMemory) -> bool {
+        match reason {
+            NoMemory::Never => true,
+            NoMemory::NotYet => false,
+            NoMemory::OfConnection | NoMemory::OfPoller => {
+                !self.transport.limits().waits_for_memory
+            }
         }
     }
 
@@ -157,8 +170,10 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Gives memory to the messages that wait, if there is some.
-    fn place_waiting(&mut self) {
+    /// Gives memory to the messages that wait, if there is some. Returns those that wait no longer,
+    /// because there is none.
+    fn place_waiting(&mut self) -> Vec<IncomingKey> {
+        let mut refused = Vec::new();
         let classes: Vec<u32> = self.transfers.waiting.classes.keys().copied().collect();
         for class in classes {
             // Others of the same length pass a message whose own connection has too much.
@@ -176,11 +191,13 @@ impl<T: Transport> State<T> {
                         }
                         self.place(key, memory);
                     }
+                    Err(reason) if self.is_refused(&reason) => refused.push(key),
                     Err(NoMemory::OfConnection) => full.push(link),
-                    Err(NoMemory::OfPoller | NoMemory::Never) => break,
+                    Err(NoMemory::OfPoller | NoMemory::NotYet | NoMemory::Never) => break,
                 }
             }
         }
+        refused
     }
 
     pub(super) fn cancel_incoming_timer(&mut self, key: IncomingKey) {
@@ -220,8 +237,10 @@ impl<T: Transport> State<T> {
 impl<T: Transport> Driver<T> {
     /// Gives memory to the messages that wait, if there is some.
     pub(super) fn admit_waiting(&self) {
-        let state = &mut *self.state.borrow_mut();
-        state.place_waiting();
+        let refused = self.state.borrow_mut().place_waiting();
+        for key in refused {
+            self.refuse_waiting(key);
+        }
     }
 }
 

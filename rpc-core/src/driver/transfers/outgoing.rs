@@ -114,6 +114,10 @@ impl<T: Transport> State<T> {
         }
         let head_len = HEADER_LEN + metadata_len + LONG_BODY_LEN;
         let limit = self.transport.longest_frame(link.id);
+        // The connection has ended, and the next event reports it.
+        if limit == 0 {
+            return Err(ReserveError::Closed);
+        }
         let least = head_len + RemoteSegment::ENCODED_LEN;
         if least > limit {
             return Err(ReserveError::TooLong { len: least, limit });

@@ -192,8 +192,11 @@ impl<T: Transport> State<T> {
     fn send_fragments(&mut self, key: LinkKey, transfer: TransferKey) -> Sent {
         let id = self.links[key.index()].id;
         let frame_len = self.transport.longest_frame(id);
+        // The connection has ended, and the next event reports it.
+        let Some(fragment_len) = frame_len.checked_sub(HEADER_LEN) else {
+            return Sent::NoMore;
+        };
         let piece_len = self.transport.limits().piece_len;
-        let fragment_len = frame_len - HEADER_LEN;
         let most = (piece_len / fragment_len).clamp(1, FRAGMENTS_PER_PIECE);
         let most = most.min(self.credits_for_pieces(key));
         let mut sent = Sent::NotNow;

@@ -166,14 +166,41 @@ impl<T: Transport> Driver<T> {
                 );
                 self.respond_failure(&unary(link, call, served), status, Started::NOT);
             }
+            Purpose::Response(_) => {
+                drop(state);
+                self.refuse_waiting(key);
+            }
+            Purpose::Stream(_) | Purpose::Nobody => {}
+        }
+    }
+
+    /// Ends the call or the stream of a message that has waited for memory and gets none.
+    #[cold]
+    pub(super) fn refuse_waiting(&self, key: IncomingKey) {
+        let mut state = self.state.borrow_mut();
+        // An earlier one that was refused may have ended it.
+        let Some(incoming) = state.transfers.incoming.get(key.index()) else {
+            return;
+        };
+        let (link, call) = (incoming.link, incoming.header.call);
+        let (purpose, status) = (incoming.purpose, state.no_memory(key));
+        state.counters.transfers.refused.add(1);
+        match purpose {
+            Purpose::Request(served) => {
+                state.stop_incoming(key);
+                drop(state);
+                self.respond_failure(&unary(link, call, served), status, Started::NOT);
+            }
             Purpose::Response(call) => {
-                let status = state.no_memory(key);
-                state.counters.transfers.refused.add(1);
                 state.stop_incoming(key);
                 drop(state);
                 self.conclude(Some(Completed::Refused { link, call, status }));
             }
-            Purpose::Stream(_) | Purpose::Nobody => {}
+            Purpose::Stream(stream) => {
+                drop(state);
+                self.fail_receiving(stream, status);
+            }
+            Purpose::Nobody => {}
         }
     }
 }

@@ -143,7 +143,7 @@ impl Reads {
             return Err(AllocateError::TooLong { len, limit });
         }
         if self.in_use.load(Ordering::Relaxed) + len as u64 > limit {
-            return Err(AllocateError::NotNow);
+            return Err(AllocateError::InUse);
         }
         Ok(LoopbackMemory {
             bytes: vec![0; len],

@@ -19,6 +19,9 @@ pub(super) trait RegisteringPool: Send + Sync {
     /// Registers one chunk that is wanted, or allocates windows.
     fn grow(&self) -> Growth;
 
+    /// Records that the limit leaves no room for what is wanted: no pool has free memory.
+    fn note_shortage(&self);
+
     /// Deregisters chunks without a message in them until `needed` bytes are free, and returns
     /// their number.
     fn shed(&self, needed: u64) -> u64;
@@ -67,8 +70,8 @@ fn lock() -> MutexGuard<'static, Work> {
 pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if crate::hooks::is_simulated() {
-        let pool = pool.upgrade().map(|pool| pool as Arc<dyn RegisteringPool>);
-        return serve(&Vec::from_iter(pool));
+        let pool = pool.clone() as Weak<dyn RegisteringPool>;
+        return serve(&upgrade(&[pool]));
     }
     let mut work = lock();
     let is_it =
@@ -139,7 +142,13 @@ fn serve(pools: &[Arc<dyn RegisteringPool>]) {
             is_busy |= match pool.grow() {
                 Growth::Unneeded => false,
                 Growth::Settled => true,
-                Growth::Short(needed) => make_room(pool, pools, needed),
+                Growth::Short(needed) => {
+                    let is_room = make_room(pool, pools, needed);
+                    if !is_room {
+                        pool.note_shortage();
+                    }
+                    is_room
+                }
             };
         }
     }

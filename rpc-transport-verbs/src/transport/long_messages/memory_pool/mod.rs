@@ -90,11 +90,16 @@ impl MemoryPool {
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
+        // What was wanted before and is not there was looked for in vain.
+        let is_in_use = !is_new && (state.is_short || state.was_refused());
         drop(state);
         if is_new {
             registrar::request(&self.this);
         }
-        Err(AllocateError::NotNow)
+        Err(match is_in_use {
+            true => AllocateError::InUse,
+            false => AllocateError::NotNow,
+        })
     }
 
     /// Takes a window that is not bound. If there is none, more are allocated, and the poller is
@@ -211,7 +216,6 @@ impl RegisteringPool for MemoryPool {
             Some((count, self.config.process_memory.reserve(len, limit)?))
         });
         let Some((count, counted)) = reserved else {
-            self.lock().is_short = true;
             return Growth::Short(block_len as u64);
         };
         let is_readable = self.config.is_readable;
@@ -231,6 +235,11 @@ impl RegisteringPool for MemoryPool {
         }
         self.config.wakeup.notify();
         Growth::Settled
+    }
+
+    fn note_shortage(&self) {
+        self.lock().is_short = true;
+        self.config.wakeup.notify();
     }
 
     fn shed(&self, needed: u64) -> u64 {
