@@ -41,6 +41,7 @@ fn a_servers_session_is_as_documented() {
         }],
         max_streams: 5,
         stream_window: 65_536,
+        max_message_len: 4_194_304,
     };
     let read = documented::ServerSession::decode(&own.encode_to_vec()[..]).unwrap();
     let methods = vec![documented::NumberedMethod {
@@ -55,6 +56,7 @@ fn a_servers_session_is_as_documented() {
         methods,
         max_streams: 5,
         stream_window: 65_536,
+        max_message_len: 4_194_304,
     };
     assert_eq!(read, expected);
     assert_eq!(read.encode_to_vec(), own.encode_to_vec());

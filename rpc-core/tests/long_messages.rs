@@ -2,8 +2,8 @@
 
 mod support;
 
-use rpc_core::testing::{Faults, Network, Pair};
-use rpc_core::{Caller, Code, Intents, LocalChannel, Request};
+use rpc_core::testing::Pair;
+use rpc_core::{Caller, LocalChannel, Request};
 use support::{ECHO, Gate, register};
 
 /// Lengths around those at which something changes: a slot, the fragments that a receiver has not

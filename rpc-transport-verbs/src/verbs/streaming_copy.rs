@@ -145,11 +145,11 @@ impl fmt::Display for CopyRule {
 fn has_several_last_level_caches() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: the instruction changes nothing, and every x86-64 processor has it.
         #[allow(
             unused_unsafe,
             reason = "the function is unsafe in Rust 1.88, and safe later"
         )]
+        // SAFETY: the instruction changes nothing, and every x86-64 processor has it.
         let id = unsafe { std::arch::x86_64::__cpuid(0) };
         let vendor = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
         matches!(vendor.as_flattened(), b"AuthenticAMD" | b"HygonGenuine")
