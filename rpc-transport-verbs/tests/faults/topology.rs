@@ -60,22 +60,12 @@ impl Topology {
         self.edges.iter().filter(touches).count()
     }
 
-    /// Returns for each process whether its memory for messages may be scarce.
-    ///
-    /// A process that forwards calls keeps requests while it sends others; and two processes whose
-    /// memory is full of what they have begun to send to each other receive nothing. So only
-    /// processes without these roles may be scarce.
+    /// Returns for each process whether its memory for messages may be scarce: it makes no calls.
+    /// Two processes whose memory is full of what they have begun to send to each other receive
+    /// nothing.
     pub(crate) fn scarce(&self) -> Vec<bool> {
-        let mut scarce = vec![false; self.processes];
-        for process in 0..self.processes {
-            let forwards = self.edges.iter().any(|edge| edge.0 == process)
-                && self.edges.iter().any(|edge| edge.1 == process);
-            let is_beside = self.edges.iter().any(|&(client, server)| {
-                client == process && scarce[server] || server == process && scarce[client]
-            });
-            scarce[process] = !forwards && !is_beside;
-        }
-        scarce
+        let makes_calls = |process| self.edges.iter().any(|edge| edge.0 == process);
+        (0..self.processes).map(|process| !makes_calls(process)).collect()
     }
 
     /// Returns true if a forwarded call can return to a process that it has passed.

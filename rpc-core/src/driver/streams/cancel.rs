@@ -78,8 +78,12 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Takes the request of a call that its client has cancelled, if it waits.
-    fn take_queued(&mut self, link: LinkKey, call: CallId) -> Option<QueuedRequest<T::RecvBuf>> {
+    /// Takes the request of a call whose handler is not to begin, if it waits for its turn.
+    pub(super) fn take_queued(
+        &mut self,
+        link: LinkKey,
+        call: CallId,
+    ) -> Option<QueuedRequest<T::RecvBuf>> {
         let requests = &mut self.links.get_mut(link.index())?.requests;
         let request = requests.take_call(call)?;
         if requests.is_idle() {

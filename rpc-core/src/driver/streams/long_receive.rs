@@ -127,11 +127,18 @@ impl<T: Transport> Driver<T> {
             drop(state);
             return self.wake_collected();
         };
+        let (link, call) = (stream.link, serving.call);
         let started = match serving.task {
             Some(_) => Started::Maybe,
             None => Started::NOT,
         };
+        // A handler whose request waits for its turn does not begin.
+        let queued = state.take_queued(link, call);
         drop(state);
+        if let Some(request) = queued {
+            let (header, served) = (request.header, request.served);
+            return self.refuse(link, &header, served, request.buf, status, Started::NOT);
+        }
         self.end_handler(key, status, started);
     }
 
