@@ -25,6 +25,10 @@ pub(super) const FIRST_SEGMENTS: usize = 8;
 /// Copied pieces in the first frame of a message, if this side has no credit for others.
 const COPIED_WITHOUT_CREDIT: usize = 4;
 
+/// Copied pieces of at most this length, in bytes, are not counted: what precedes a field that is
+/// exposed where it lies.
+const SHORT_COPY: u32 = 4096;
+
 /// What a long message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferOwner {
@@ -179,8 +183,8 @@ impl<T: Transport> State<T> {
         while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
             match self.expose(id, message) {
                 Ok(exposed) => {
-                    copies += usize::from(exposed.was_copied);
                     let len = exposed.segment.len;
+                    copies += usize::from(exposed.was_copied && len > SHORT_COPY);
                     prepared.copied += u64::from(len) * u64::from(exposed.was_copied);
                     prepared.segments.push(exposed.segment);
                     prepared.exposed.push_back((exposed.key, len));

@@ -20,6 +20,14 @@ const MIN_REFERENCE_LEN: usize = 4096;
 /// The longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Pieces whose keys are revoked together, or that have waited for so many polls. Some microseconds,
+/// in which a message's other pieces are released too.
+const REVOKED_AT_ONCE: usize = 8;
+const REVOKING_POLLS: usize = 64;
+
 /// A piece of a message that the connection's peer may read.
 #[derive(Debug)]
 pub(super) struct Exposure {
@@ -92,7 +100,7 @@ impl Lane {
                 memory: Memory::Shared(bytes),
             });
         }
-        let len = message.len().min(long_messages.piece_len);
+        let len = long_messages.next_piece_len(message.len());
         let mut buf = long_messages.pool.allocate(len).ok()?;
         let mut at = 0;
         while at < len {
@@ -182,6 +190,23 @@ impl Lane {
         }
     }
 
+    /// Posts the invalidations that wait, if they are many or have waited for some polls.
+    ///
+    /// An invalidation waits for all requests before it, and those behind it wait for the
+    /// invalidation: a message that is being sent would stop for a round trip.
+    pub(super) fn post_invalidations_if_due(&mut self) {
+        let long_messages = &mut self.long_messages;
+        if long_messages.revoking.is_empty() {
+            return;
+        }
+        long_messages.polls_revoking += 1;
+        let are_many = long_messages.revoking.len() >= REVOKED_AT_ONCE;
+        if are_many || long_messages.polls_revoking > REVOKING_POLLS {
+            long_messages.polls_revoking = 0;
+            self.post_invalidations();
+        }
+    }
+
     /// Posts the invalidations that wait, with one signal for each connection.
     pub(super) fn post_invalidations(&mut self) {
         let mut revoking = std::mem::take(&mut self.long_messages.revoking);
@@ -250,6 +275,14 @@ struct Piece {
 }
 
 impl super::LongMessages {
+    /// Returns the length of the next piece of a message of which `len` bytes are left. All its
+    /// pieces are about as long: a short one at the end would cost as much as another.
+    fn next_piece_len(&self, len: usize) -> usize {
+        let pieces = len.div_ceil(self.piece_len).max(1);
+        let equal = len.div_ceil(pieces).next_multiple_of(LINE);
+        equal.min(self.piece_len).min(len)
+    }
+
     /// Returns the region in which the message's first chunk lies, if it is to be exposed there.
     fn region_of_front(&self, message: &Chunks) -> Option<Arc<BlockRegion>> {
         let front = message.front()?;

@@ -268,8 +268,11 @@ impl Lane {
             Request::Read(key, ends_segment),
             WorkRequest::read(element, from),
         );
+        // The last READ that may be outstanding is signaled: no other completion follows.
+        let is_last = !connection.one_sided.may_read()
+            || self.long_messages.reading == self.long_messages.max_reading;
         // If it is rejected, the connection ends, and its fetches with it.
-        let _ = self.post_one_sided(index, [request], ends_segment.is_some());
+        let _ = self.post_one_sided(index, [request], ends_segment.is_some() || is_last);
     }
 
     /// Handles the completion of a READ.

@@ -57,6 +57,8 @@ pub(crate) struct LongMessages {
     ring: VecDeque<u32>,
     /// Connections with windows to invalidate. A connection may be there more than once.
     revoking: Vec<u32>,
+    /// Polls since a connection was added to `revoking`.
+    polls_revoking: usize,
     /// Bytes of the blocks and slices that are exposed.
     exposed: u64,
     /// Bytes of the blocks that are fetched into.
@@ -85,6 +87,7 @@ impl LongMessages {
             fetches: KeyTable::new(lane, lane_mask),
             ring: VecDeque::new(),
             revoking: Vec::new(),
+            polls_revoking: 0,
             exposed: 0,
             fetching: 0,
             requests: Vec::new(),
@@ -171,13 +174,14 @@ impl Lane {
     #[inline(never)]
     pub(crate) fn advance_long_messages(&mut self) {
         self.long_messages.reads_left = self.long_messages.reads_per_poll;
-        self.post_invalidations();
+        self.post_invalidations_if_due();
         self.post_reads();
         let long_messages = &self.long_messages;
         let may_read = long_messages.reading < long_messages.max_reading;
         // What is not in the ring waits for a completion. `reads_left` is reset once more after the
         // last READ.
-        if (long_messages.ring.is_empty() || !may_read)
+        if long_messages.revoking.is_empty()
+            && (long_messages.ring.is_empty() || !may_read)
             && long_messages.reads_left == long_messages.reads_per_poll
         {
             self.pending.clear(Pending::LONG_MESSAGES);
