@@ -6,6 +6,7 @@ use clap::Args;
 use proto::bench::bench_server::LocalBench;
 use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
 use proto::bulk::BulkServer;
+use rpc_core::stats::Transfers;
 use rpc_core::{Intents, LocalPoller, Request, Response, Server, Status, Waiting};
 use rpc_transport_verbs::Device;
 
@@ -41,6 +42,7 @@ impl LocalBench for Echo {
         let poller = LocalPoller::current()
             .ok_or_else(|| Status::internal("the handler does not run on a poller's thread"))?;
         let counters = poller.counters();
+        let stats = poller.stats().total();
         Ok(Response::new(StatsReply {
             allocations: allocations::count(),
             calls: self.calls.get(),
@@ -49,10 +51,17 @@ impl LocalBench for Echo {
             doorbells: counters.doorbells,
             srq_limit_events: counters.srq_limit_events,
             rnr: counters.rnr,
-            stream_frames: poller.stats().total().streams.frames_sent,
+            stream_frames: stats.streams.frames_sent,
             last_drop_ns: drop_time::last_ns(),
+            long_bytes_received: stats.transfers.bytes_received,
+            long_bytes_copied: copied_by_receiver(&stats.transfers),
         }))
     }
+}
+
+/// Returns the bytes of long messages that their receiver has copied.
+fn copied_by_receiver(transfers: &Transfers) -> u64 {
+    transfers.bytes_fetched + transfers.bytes_in_fragments + transfers.bytes_copied_in
 }
 
 /// The command-line arguments of a server process.

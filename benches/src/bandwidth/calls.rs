@@ -1,7 +1,8 @@
 //! Uploads and downloads: unary calls with a `bytes` field, many in flight from one thread.
 
 use std::cell::{Cell, RefCell};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use proto::bulk::{BulkClient, GetRequest, PutRequest};
 use rpc_core::codegen::v1::bytes::Bytes;
@@ -20,6 +21,39 @@ pub enum Direction {
     Upload,
     /// To the client.
     Download,
+}
+
+/// Where the payloads of uploads lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Source {
+    /// On the heap: the client copies them into registered memory.
+    #[default]
+    Heap,
+    /// In registered memory of the client's poller, where the server reads them.
+    Allocated,
+}
+
+impl Source {
+    /// Returns a payload of `len` bytes.
+    fn payload(self, rpc: &Rpc, len: usize) -> Outcome<Bytes> {
+        /// Memory is registered by another thread, when it is first wanted.
+        const ATTEMPTS: usize = 1000;
+        const PAUSE: Duration = Duration::from_millis(5);
+
+        let bytes = payload(len);
+        if self == Self::Heap {
+            return Ok(bytes);
+        }
+        for _ in 0..ATTEMPTS {
+            let mut memory = rpc.poller().allocate(len);
+            if memory.is_registered() {
+                memory.put_slice(&bytes);
+                return Ok(memory.freeze());
+            }
+            thread::sleep(PAUSE);
+        }
+        Err(format!("no registered memory of {len} bytes became free").into())
+    }
 }
 
 /// Returns a client of the service over a new connection.
@@ -42,15 +76,23 @@ pub struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     /// Prepares calls with payloads of `size` bytes.
-    #[must_use]
-    pub fn new(rpc: &'a Rpc, client: &'a BulkClient<LocalChannel>, size: usize) -> Self {
-        let payload = payload(size);
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory for the payload where it shall lie.
+    pub fn new(
+        rpc: &'a Rpc,
+        client: &'a BulkClient<LocalChannel>,
+        size: usize,
+        source: Source,
+    ) -> Outcome<Self> {
+        let payload = source.payload(rpc, size)?;
+        Ok(Self {
             rpc,
             client,
             sum: word_of_each_line(&payload),
             payload,
-        }
+        })
     }
 
     /// Makes calls that move `bytes` bytes, after as many unrecorded ones as may be in flight, and

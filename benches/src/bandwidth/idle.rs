@@ -1,5 +1,8 @@
 //! The memory that an idle server has registered.
 
+use std::thread;
+use std::time::Duration;
+
 use proto::bench::BenchServer;
 use rpc_core::{Intents, Server};
 use rpc_transport_verbs::Device;
@@ -10,12 +13,15 @@ use crate::service::Echo;
 /// The longest message of the second figure, in bytes.
 pub const LONG: usize = 64 << 20;
 
+/// Time after which the poller of a new server has nothing left to do.
+const STARTING: Duration = Duration::from_millis(100);
+
 /// The registered memory of a server without connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
     /// Longest message that it takes, in bytes.
     pub max_message_len: usize,
-    /// Bytes registered by its one poller on the device.
+    /// Bytes registered by its one poller on the device, for slots and for long messages.
     pub registered: usize,
 }
 
@@ -33,8 +39,13 @@ impl Idle {
             .max_message_len(max_message_len)
             .bind("127.0.0.1:0")
             .map_err(|error| format!("a server of {max_message_len} byte messages: {error}"))?;
-        let registered = server.limits().registered_len();
-        server.spawn().shutdown()?;
+        let slots = server.limits().registered_len();
+        let server = server.spawn();
+        // The poller updates the number before it sleeps.
+        thread::sleep(STARTING);
+        let messages = server.stats().total().memory.registered;
+        server.shutdown()?;
+        let registered = slots + usize::try_from(messages)?;
         Ok(Self {
             max_message_len,
             registered,

@@ -4,6 +4,7 @@
 //! nobody reads may never have been moved.
 
 pub mod calls;
+pub mod copies;
 pub mod idle;
 pub mod memory;
 pub mod neighbour;

@@ -3,7 +3,7 @@
 use proto::bulk::BulkClient;
 use rpc_core::LocalChannel;
 
-use super::calls::Calls;
+use super::calls::{Calls, Source};
 use crate::Outcome;
 use crate::rpc::Rpc;
 use crate::slices::{Side, Stopwatch};
@@ -38,13 +38,21 @@ pub struct Puts<'a> {
 
 impl<'a> Puts<'a> {
     /// Prepares puts over a connection of a client.
-    #[must_use]
-    pub fn new(rpc: &'a Rpc, client: &'a BulkClient<LocalChannel>, size: usize) -> Self {
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory for the payload where it shall lie.
+    pub fn new(
+        rpc: &'a Rpc,
+        client: &'a BulkClient<LocalChannel>,
+        size: usize,
+        source: Source,
+    ) -> Outcome<Self> {
+        Ok(Self {
             rpc,
-            calls: Calls::new(rpc, client, size),
+            calls: Calls::new(rpc, client, size, source)?,
             puts: puts_in_a_turn(size),
-        }
+        })
     }
 }
 

@@ -89,7 +89,8 @@ impl Raw {
         let mut left = reads;
         let start = Instant::now();
         while left > 0 {
-            while begun < reads
+            // Polls after each READ: a device that reads at once has the bytes in its cache now.
+            if begun < reads
                 && let Some(slot) = slots.pop()
             {
                 let from = self.memory.offset((begun * size) as u64);

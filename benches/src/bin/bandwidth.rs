@@ -17,7 +17,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use benches::bandwidth::calls::{Calls, Direction, client_of};
+use benches::bandwidth::calls::{Calls, Direction, Source, client_of};
+use benches::bandwidth::copies::Copies;
 use benches::bandwidth::idle::{self, Idle};
 use benches::bandwidth::memory::Memory;
 use benches::bandwidth::puts::Puts;
@@ -72,6 +73,9 @@ struct Measurement {
     /// 4K,64K,1M,8M; with --neighbour: 8M]
     #[arg(long, value_parser = arguments::bytes, value_delimiter = ',', conflicts_with = "idle_memory")]
     sizes: Vec<usize>,
+    /// Where the payloads of uploads lie: on the heap, or in memory that the poller has allocated
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["neighbour", "idle_memory"])]
+    source: Source,
     /// Bytes that each turn moves
     #[arg(long, value_parser = arguments::bytes, default_value = "256M", conflicts_with = "kind")]
     bytes: usize,
@@ -139,10 +143,15 @@ impl Measurement {
         let mut rows = Vec::new();
         for &size in &sizes {
             progress(&size_text(size));
-            let calls = Calls::new(&rpc, &client, size);
-            let of_calls = |direction| {
+            let calls = Calls::new(&rpc, &client, size, self.source)?;
+            let mut copies = Copies::default();
+            let mut of_calls = |direction| {
                 rpc.server().resume()?;
+                let before = Copies::count(&rpc)?;
                 let rate = calls.rate(direction, bytes)?;
+                if direction == Direction::Upload {
+                    copies.add(Copies::count(&rpc)?.since(before));
+                }
                 rpc.server().pause()?;
                 Ok(rate)
             };
@@ -164,7 +173,7 @@ impl Measurement {
                 size,
                 in_flight: in_flight(size),
                 rounds,
-                copies_per_byte: None,
+                copies_per_byte: copies.per_byte(),
             });
         }
         progress("");
@@ -190,8 +199,8 @@ impl Measurement {
         println!("{}", rpc.poller().limits());
         let client = client_of(&rpc)?;
         rpc.server().pause()?;
-        let puts = |&size| Puts::new(&rpc, &client, size);
-        let mut all: Vec<Puts<'_>> = sizes.iter().map(puts).collect();
+        let puts = |&size| Puts::new(&rpc, &client, size, self.source);
+        let mut all: Vec<Puts<'_>> = sizes.iter().map(puts).collect::<Outcome<_>>()?;
         let mut sides: Vec<&mut dyn Side> = all.iter_mut().map(|puts| puts as _).collect();
         let (records, rounds) =
             rounds::alternate(&mut sides, self.rounds, puts::MOST, cores, |taken| {

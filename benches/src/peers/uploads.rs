@@ -12,7 +12,7 @@ use super::iceoryx2_puts::IceoryxPuts;
 use super::tonic_puts::TonicPuts;
 use super::ucx::{self, Exchange, Ucx};
 use super::unix_puts::UnixPuts;
-use crate::bandwidth::calls::{Calls, Direction, client_of};
+use crate::bandwidth::calls::{Calls, Direction, Source, client_of};
 use crate::bandwidth::puts::{self, Puts};
 use crate::bandwidth::report::size_text;
 use crate::bandwidth::{in_flight, transfers};
@@ -114,7 +114,10 @@ fn one_at_a_time(
     after_each: impl FnMut(usize),
 ) -> Outcome<OneAtATime> {
     let mut rows: Vec<(&'static str, Box<dyn Side + '_>)> = vec![
-        (VERBLINE, Box::new(Puts::new(rpc, client, size))),
+        (
+            VERBLINE,
+            Box::new(Puts::new(rpc, client, size, Source::Heap)?),
+        ),
         ("unix socket", Box::new(UnixPuts::start(cores, size)?)),
         ("iceoryx2", Box::new(IceoryxPuts::start(cores, size)?)),
         ("tonic", Box::new(TonicPuts::start(cores, size)?)),
@@ -142,7 +145,7 @@ fn several_at_a_time(
     size: usize,
     count: usize,
 ) -> Outcome<Several> {
-    let calls = Calls::new(rpc, client, size);
+    let calls = Calls::new(rpc, client, size, Source::Heap)?;
     let mut tonic = TonicPuts::start(cores, size)?;
     let rounds = rates::alternate(SEVERAL.len(), count, cores, |row| {
         if SEVERAL[row] != VERBLINE {

@@ -40,7 +40,9 @@ pub(crate) use self::blocked::BlockedCounters;
 pub use self::blocked::{BlockedMethod, BlockedMethods};
 pub use self::counter::{Counter, Gauge};
 pub(crate) use self::groups::StallCounters;
-pub use self::groups::{Cancels, Connections, Credits, Handlers, Stalls, Streams, Turns};
+pub use self::groups::{
+    Cancels, Connections, Credits, Handlers, Memory, Stalls, Streams, Transfers, Turns,
+};
 pub use self::histogram::{LONGEST, Latencies};
 pub(crate) use self::permit_counters::PermitCounters;
 pub(crate) use self::poller_counters::{MethodCounters, PollerCounters, ServedCall};

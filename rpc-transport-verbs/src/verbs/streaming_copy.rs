@@ -78,7 +78,7 @@ fn stream_lines(to: &mut [u8], from: &[u8]) {
 /// | --- | --- | --- |
 /// | AMD EPYC (Genoa) | far, with different last-level caches | faster from 4 KiB (1.2 instead of 2.2 µs); 7 times as fast from 64 KiB |
 /// | | near | slower at 4 KiB (0.9 instead of 0.5 µs), 1.5 times as fast from 64 KiB to 1 MiB |
-/// | Intel Xeon with one last-level cache | near | slower: 1.3 times at 1 KiB, 1.2 at 64 KiB, 1.6 at 1 MiB (1.3 to 1.5 in pieces), 1.25 at 8 MiB; equal at 4 to 16 KiB |
+/// | Intel Xeon with one last-level cache | near | slower: 1.3 times at 1 KiB and at 64 KiB (1.1 in pieces of 16 KiB), 1.5 to 1.7 at 1 MiB, whole and in pieces, 1.25 at 8 MiB; equal at 4 to 16 KiB |
 ///
 /// On a processor whose cores share one last-level cache, the reader finds plain stores in that cache,
 /// and stores past the caches only in memory. The vendor stands for that distinction, since virtual

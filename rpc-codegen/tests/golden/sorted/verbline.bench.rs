@@ -99,6 +99,13 @@ pub struct StatsReply {
     /// When a handler of `PingPong` was last dropped: CLOCK_MONOTONIC, in nanoseconds.
     #[prost(uint64, tag = "9")]
     pub last_drop_ns: u64,
+    /// Bytes of long messages that were received.
+    #[prost(uint64, tag = "10")]
+    pub long_bytes_received: u64,
+    /// Bytes of long messages that the receiver has copied: out of memory of the peer, out of slots, or
+    /// out of the memory of a message.
+    #[prost(uint64, tag = "11")]
+    pub long_bytes_copied: u64,
 }
 
 #[doc(inline)]
@@ -642,6 +649,12 @@ mod _codec {
             if self.last_drop_ns != 0 {
                 len += 1 + field::Uint64::len(&self.last_drop_ns);
             }
+            if self.long_bytes_received != 0 {
+                len += 1 + field::Uint64::len(&self.long_bytes_received);
+            }
+            if self.long_bytes_copied != 0 {
+                len += 1 + field::Uint64::len(&self.long_bytes_copied);
+            }
             len
         }
 
@@ -673,6 +686,12 @@ mod _codec {
             if self.last_drop_ns != 0 {
                 field::Uint64::encode([0x48], &self.last_drop_ns, &mut out)?;
             }
+            if self.long_bytes_received != 0 {
+                field::Uint64::encode([0x50], &self.long_bytes_received, &mut out)?;
+            }
+            if self.long_bytes_copied != 0 {
+                field::Uint64::encode([0x58], &self.long_bytes_copied, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -691,6 +710,10 @@ mod _codec {
                 stream_frames: field::Uint64::decode([0x40], &mut fields)
                     .unwrap_or_default(),
                 last_drop_ns: field::Uint64::decode([0x48], &mut fields)
+                    .unwrap_or_default(),
+                long_bytes_received: field::Uint64::decode([0x50], &mut fields)
+                    .unwrap_or_default(),
+                long_bytes_copied: field::Uint64::decode([0x58], &mut fields)
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)

@@ -35,6 +35,9 @@ const COPIED_WITHOUT_CREDIT: usize = 4;
 const ENCODED_PART: u64 = 4;
 const EXPOSED_PART: u64 = 4;
 const UNACCEPTED_PART: u64 = 8;
+/// Copied pieces of at most this length, in bytes, are not counted: what precedes a field that is
+/// exposed where it lies.
+const SHORT_COPY: u32 = 4096;
 
 /// What a long message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,8 +196,8 @@ impl<T: Transport> State<T> {
         while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
             match self.expose(id, message, false, prepared.segments.is_empty()) {
                 Ok(exposed) => {
-                    copies += usize::from(exposed.was_copied);
                     let len = exposed.segment.len;
+                    copies += usize::from(exposed.was_copied && len > SHORT_COPY);
                     prepared.copied += u64::from(len) * u64::from(exposed.was_copied);
                     prepared.segments.push(exposed.segment);
                     prepared.exposed.push_back((exposed.key, len));

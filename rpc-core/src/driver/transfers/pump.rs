@@ -1,7 +1,10 @@
 //! The sender's part of a long message: the pieces after the first.
 //!
-//! In each turn, every message sends at most one piece, and the links take turns. A piece takes a
-//! credit of the connection; half of the credits are left for calls and streams.
+//! In each turn, every link sends at most one piece, and the links take turns. A turn ends with a
+//! piece that was copied, so that calls wait for no more than one of them. The messages of a link
+//! take turns after [`RUN_LEN`] bytes: a message that is sent in one go arrives sooner, and less
+//! memory is in use. A piece takes a credit of the connection; half of the credits are left for calls
+//! and streams.
 
 use std::mem;
 
@@ -13,8 +16,11 @@ use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS};
 use crate::transport::{ExposeError, RemoteSegment, Transport};
 
-/// Pieces of all messages that a turn sends.
+/// Pieces of all messages that a turn sends, if none of them is copied.
 const PIECES_PER_TURN: usize = 16;
+
+/// Bytes of a message that are sent before the next message of its link has its turn.
+const RUN_LEN: u32 = 1 << 20;
 
 /// Fragments that make up a piece at most.
 const FRAGMENTS_PER_PIECE: usize = 16;
@@ -76,10 +82,12 @@ impl<T: Transport> State<T> {
     }
 
     fn send_pieces(&mut self) {
-        // Each link is passed once in a round, and each message sends once.
+        let copied = |state: &Self| state.counters.transfers.bytes_copied.get();
+        let copied_before = copied(self);
+        // Each link is passed once in a round.
         let mut left = self.transfers.pieces_waiting.min(PIECES_PER_TURN);
         let mut resting = Vec::new();
-        while left > 0 {
+        while left > 0 && copied(self) == copied_before {
             let Some(key) = self.transfers.to_send.pop_front() else {
                 break;
             };
@@ -89,12 +97,26 @@ impl<T: Transport> State<T> {
                 link.is_queued = false;
                 continue;
             };
+            let runs = |state: &Self| {
+                let outgoing = state.transfers.outgoing.get(transfer.index());
+                outgoing.map_or(0, |outgoing| outgoing.announced / RUN_LEN)
+            };
+            let runs_before = runs(self);
             match self.send_piece(key, transfer) {
-                Sent::More | Sent::NoMemory => {
+                Sent::NoMemory => {
                     self.links[key.index()]
                         .transfers
                         .to_send
                         .push_back(transfer);
+                    self.transfers.to_send.push_back(key);
+                }
+                Sent::More => {
+                    let ends_run = runs(self) != runs_before;
+                    let link = &mut self.links[key.index()].transfers;
+                    match ends_run {
+                        true => link.to_send.push_back(transfer),
+                        false => link.to_send.push_front(transfer),
+                    }
                     self.transfers.to_send.push_back(key);
                 }
                 Sent::NotNow => {

@@ -4,7 +4,7 @@ use rpc_core::Limits;
 
 use super::Sizing;
 use crate::transport::plan::ReadPlan;
-use crate::verbs::{DeviceAttributes, LinkLayer};
+use crate::verbs::{CopyRule, DeviceAttributes, LinkLayer};
 
 /// READs that a queue pair has outstanding, if the device supports as many. Enough to cover the round
 /// trip of a network with READs of the usual length.
@@ -17,9 +17,9 @@ const MAX_READING: usize = 64;
 /// them by itself. Long enough for its full bandwidth.
 const PIECE_LEN: usize = 256 * 1024;
 
-/// The same on the software device, where this thread copies them: the calls of other connections
-/// wait meanwhile, some 5 microseconds.
-const SOFT_PIECE_LEN: usize = 64 * 1024;
+/// Bytes of a READ on the software device, where this thread copies them, one READ between two polls:
+/// the calls of other connections wait meanwhile, some 3 microseconds.
+const SOFT_READ_LEN: usize = 32 * 1024;
 
 /// Part of the memory for messages that a piece may have.
 const SHARE_OF_MEMORY: u64 = 16;
@@ -51,8 +51,10 @@ pub(super) fn choose(
         (_, why) => why,
     };
     let is_soft = support.link_layer == LinkLayer::Memory;
+    let rule = CopyRule::of_this_machine();
     let wanted = match is_soft {
-        true => SOFT_PIECE_LEN,
+        // This thread copies them, and the calls of other connections wait meanwhile.
+        true => rule.piece_len,
         false => PIECE_LEN,
     };
     if let Some(why) = why_not {
@@ -64,18 +66,21 @@ pub(super) fn choose(
     let share = usize::try_from(limits.message_memory / SHARE_OF_MEMORY).unwrap_or(usize::MAX);
     limits.piece_len = sizing.piece_len.unwrap_or(wanted).min(share).max(1);
     limits.read_depth = depth;
-    limits.long_messages = match sizing.trusted_peers {
+    let travel = match sizing.trusted_peers {
         true => "by RDMA READ, with the keys of whole regions, because peers are trusted",
         false if is_soft => {
             "by RDMA READ through memory windows; this thread copies each piece, while other calls wait"
         }
         false => "by RDMA READ through memory windows of type 2",
-    }
-    .to_owned();
+    };
+    limits.long_messages = format!("{travel}; {rule}");
     ReadPlan {
         depth,
         uses_windows: !sizing.trusted_peers,
-        max_read_len: wanted,
+        max_read_len: match is_soft {
+            true => SOFT_READ_LEN,
+            false => wanted,
+        },
         // On the software device, a READ is executed where it is posted.
         reads_per_poll: if is_soft { 1 } else { usize::from(depth) },
         max_reading: MAX_READING,

@@ -16,6 +16,11 @@ use crate::verbs::{BlockRegion, MemoryWindow, WorkRequest};
 /// The longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;
 
+/// Pieces whose keys are revoked together, or that have waited for so many polls. Some microseconds,
+/// in which a message's other pieces are released too.
+const REVOKED_AT_ONCE: usize = 8;
+const REVOKING_POLLS: usize = 64;
+
 impl Lane {
     /// Lets the connection's peer read the next piece of `message`.
     pub(crate) fn expose(
@@ -62,7 +67,7 @@ impl Lane {
                 memory: Memory::Shared(bytes),
             });
         }
-        let len = message.len().min(long_messages.piece_len);
+        let len = long_messages.next_piece_len(message.len());
         let mut buf = long_messages.pool.allocate(len).ok()?;
         let mut at = 0;
         while at < len {
@@ -149,6 +154,23 @@ impl Lane {
             connection.one_sided.to_invalidate.push_back(key.0);
             self.long_messages.revoking.push(id.index);
             self.pending.set(Pending::LONG_MESSAGES);
+        }
+    }
+
+    /// Posts the invalidations that wait, if they are many or have waited for some polls.
+    ///
+    /// An invalidation waits for all requests before it, and those behind it wait for the
+    /// invalidation: a message that is being sent would stop for a round trip.
+    pub(super) fn post_invalidations_if_due(&mut self) {
+        let long_messages = &mut self.long_messages;
+        if long_messages.revoking.is_empty() {
+            return;
+        }
+        long_messages.polls_revoking += 1;
+        let are_many = long_messages.revoking.len() >= REVOKED_AT_ONCE;
+        if are_many || long_messages.polls_revoking > REVOKING_POLLS {
+            long_messages.polls_revoking = 0;
+            self.post_invalidations();
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rpc_core::transport::MessageMemory;
 
 use super::process_memory::CountedBytes;
-use crate::verbs::{Block, BlockRegion};
+use crate::verbs::{Block, BlockRegion, CopyRule};
 
 /// Registered memory of one message. It goes back to its pool when it is dropped, on whatever
 /// thread, or to the system if the poller is gone.
@@ -115,7 +115,8 @@ impl AsMut<[u8]> for MessageBuf {
 
 impl MessageMemory for MessageBuf {
     fn write(&mut self, at: usize, bytes: &[u8]) {
-        self.as_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        let to = &mut self.as_mut()[at..at + bytes.len()];
+        CopyRule::of_this_machine().copy(to, bytes);
     }
 
     fn freeze(mut self: Box<Self>, len: usize) -> Bytes {

@@ -72,13 +72,14 @@ impl Lane {
     #[inline(never)]
     pub(crate) fn advance_long_messages(&mut self) {
         self.long_messages.reads_left = self.long_messages.reads_per_poll;
-        self.post_invalidations();
+        self.post_invalidations_if_due();
         self.post_reads();
         let long_messages = &self.long_messages;
         let may_read = long_messages.reading < long_messages.max_reading;
         // What is not in the ring waits for a completion. `reads_left` is reset once more after the
         // last READ.
-        if (long_messages.ring.is_empty() || !may_read)
+        if long_messages.revoking.is_empty()
+            && (long_messages.ring.is_empty() || !may_read)
             && long_messages.reads_left == long_messages.reads_per_poll
         {
             self.pending.clear(Pending::LONG_MESSAGES);

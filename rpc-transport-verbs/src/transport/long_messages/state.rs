@@ -16,6 +16,9 @@ use crate::verbs::{BlockRegion, Destination, MemoryWindow, RemoteKey, WorkReques
 /// message. Copying a shorter one costs less than its window.
 const MIN_REFERENCE_LEN: usize = 4096;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// The long messages of a lane.
 #[derive(Debug)]
 pub(crate) struct LongMessages {
@@ -40,6 +43,8 @@ pub(crate) struct LongMessages {
     pub(super) ring: VecDeque<u32>,
     /// Connections with windows to invalidate. A connection may be there more than once.
     pub(super) revoking: Vec<u32>,
+    /// Polls since a connection was added to `revoking`.
+    pub(super) polls_revoking: usize,
     /// Bytes of the blocks and slices that are exposed.
     pub(super) exposed: u64,
     /// Bytes of the blocks that are fetched into.
@@ -68,6 +73,7 @@ impl LongMessages {
             fetches: KeyTable::new(lane, lane_mask),
             ring: VecDeque::new(),
             revoking: Vec::new(),
+            polls_revoking: 0,
             exposed: 0,
             fetching: 0,
             requests: Vec::new(),
@@ -86,6 +92,14 @@ impl LongMessages {
             fetching: self.fetching,
             held,
         }
+    }
+
+    /// Returns the length of the next piece of a message of which `len` bytes are left. All its
+    /// pieces are about as long: a short one at the end would cost as much as another.
+    pub(super) fn next_piece_len(&self, len: usize) -> usize {
+        let pieces = len.div_ceil(self.piece_len).max(1);
+        let equal = len.div_ceil(pieces).next_multiple_of(LINE);
+        equal.min(self.piece_len).min(len)
     }
 
     /// Returns the region in which the message's first chunk lies, if it is to be exposed there.
