@@ -64,11 +64,19 @@ async fn check_long<C: Caller>(channel: C) {
     assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
     assert_eq!(error.execution(), Execution::NeverSent, "{error}");
     // The message has a tag and two bytes of length.
-    let Cause::RequestTooLong { message_len: 5003, limit } = *error.cause() else {
+    let Cause::RequestTooLong {
+        message_len: 5003,
+        limit,
+    } = *error.cause()
+    else {
         panic!("{error:?}");
     };
     let said = error.to_string();
-    for word in ["5003 bytes", &format!("limit of {limit} bytes"), "`max_message_len` on the server"] {
+    for word in [
+        "5003 bytes",
+        &format!("limit of {limit} bytes"),
+        "`max_message_len` on the server",
+    ] {
         assert!(said.contains(word), "{said}");
     }
     // Only that call has ended, and one that fits goes through.

@@ -35,7 +35,9 @@ fn allocate(side: &mut Side, connection: ConnectionId, len: usize) -> MessageBuf
     loop {
         match side.transport.allocate_for(connection, len) {
             Ok(memory) => return memory,
-            Err(AllocateError::NotNow | AllocateError::InUse) => assert!(Instant::now() < deadline, "no memory"),
+            Err(AllocateError::NotNow | AllocateError::InUse) => {
+                assert!(Instant::now() < deadline, "no memory")
+            }
             Err(error) => panic!("{error}"),
         }
         side.turn();

@@ -65,9 +65,7 @@ impl LongMessages {
                 false => ReadExecution::InPlace,
             },
             piece_len: [None, Some(1000), Some(16 * 1024)][random.below(3) as usize],
-            memory: random
-                .happens(400)
-                .then(|| 1 + random.below(4) as u32),
+            memory: random.happens(400).then(|| 1 + random.below(4) as u32),
             waits_for_memory: random.happens(700),
         }
     }

@@ -693,7 +693,10 @@ impl Campaign {
         let nodes = self.world.processes().filter_map(|it| self.world.node(it));
         for node in nodes {
             let counts = long::counts(&node.poller().stats().pollers[0]);
-            transfers.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+            transfers
+                .iter_mut()
+                .zip(counts)
+                .for_each(|(sum, n)| *sum += n);
         }
         Report {
             transfers,

@@ -65,7 +65,9 @@ impl Topology {
     /// nothing.
     pub(crate) fn scarce(&self) -> Vec<bool> {
         let makes_calls = |process| self.edges.iter().any(|edge| edge.0 == process);
-        (0..self.processes).map(|process| !makes_calls(process)).collect()
+        (0..self.processes)
+            .map(|process| !makes_calls(process))
+            .collect()
     }
 
     /// Returns true if a forwarded call can return to a process that it has passed.
