@@ -12,7 +12,7 @@ demo: ## Run the greeter as two processes, then the latency table
 test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
 	@.ci/test
 
-test-versions: ## Run this build against the last ones of version 1 and without streams (needs the history)
+test-versions: ## Run this build against the last ones of version 1, without streams and without long messages (needs the history)
 	@.ci/test-versions
 
 setup: ## Install valgrind, the dependencies of the feature `rdma` and its tests (Debian, Ubuntu; packages as root)

@@ -514,3 +514,22 @@ fn trusted_peers_read_without_windows() {
             .contains("trusted")
     );
 }
+
+#[test]
+fn a_segment_of_more_reads_than_may_be_outstanding_arrives() {
+    let sizing = Sizing {
+        read_depth: Some(1),
+        ..Sizing::default()
+    };
+    let mut rig = Rig::new(&intents(), &sizing);
+    let pair = rig.connect(1)[0];
+    // Exposed where it lies, as one segment.
+    let mut memory = allocate(&mut rig.client, pair.0, 300 * KIB);
+    memory.write(0, &message(300 * KIB));
+    let chunks = Chunks::from(Box::new(memory).freeze(300 * KIB));
+    let (mut received, copied) = transfer(&mut rig, pair, chunks);
+    assert_eq!(copied, 0);
+    assert!(received.as_mut() == message(300 * KIB));
+    drop(received);
+    assert_all_back(&mut rig);
+}

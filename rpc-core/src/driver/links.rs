@@ -302,8 +302,7 @@ impl<T: Transport> State<T> {
             self.owe(key);
         }
         if wants_window {
-            self.has_window_for_streams(key);
-            self.owe(key);
+            self.open_window(key);
         }
         cancelled
     }

@@ -211,7 +211,15 @@ impl<T: Transport> Driver<T> {
             }
         }
         state.finish_answered(key);
+        let stream = state.streams.get_mut(key);
+        let is_served = stream.is_some_and(|stream| matches!(stream.phase, Phase::Serving(_)));
         drop(borrowed);
+        if is_served {
+            // Its client has cancelled the call. The handler must not take an end that was sent
+            // behind the message for the end of a complete stream.
+            let status = Status::cancelled("the client cancelled the call");
+            self.fail_receiving(key, status);
+        }
         self.wake_collected();
     }
 }

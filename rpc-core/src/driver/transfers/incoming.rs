@@ -122,8 +122,7 @@ impl<T: Transport> Driver<T> {
         }
         // The rest of a message of the server needs receives.
         if state.links[link.index()].connection.wants_window() {
-            state.has_window_for_streams(link);
-            state.owe(link);
+            state.open_window(link);
         }
         drop(state);
         self.conclude(completed);

@@ -66,6 +66,8 @@ pub(crate) struct Transfers<M> {
     pieces_waiting: usize,
     /// Messages that wait for memory.
     waiting: WaitingMessages,
+    /// Links whose server needs receives for the rest of its messages, when there were none free.
+    awaiting_window: Vec<LinkKey>,
     /// Messages by the number that the transport has for them.
     fetches: HashMap<FetchKey, IncomingKey>,
     memory: Arc<PollerMemory>,
@@ -87,6 +89,7 @@ impl<M> Default for Transfers<M> {
             to_send: VecDeque::new(),
             pieces_waiting: 0,
             waiting: WaitingMessages::default(),
+            awaiting_window: Vec::new(),
             fetches: HashMap::new(),
             memory: Arc::default(),
             receiving: 0,

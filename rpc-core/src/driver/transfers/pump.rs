@@ -45,6 +45,7 @@ impl<T: Transport> Driver<T> {
     #[inline(never)]
     pub(in super::super) fn advance_transfers(&self) {
         let mut state = self.state.borrow_mut();
+        state.open_windows();
         state.send_pieces();
         let waits = state.transfers.waiting.len() != 0;
         drop(state);
@@ -66,6 +67,26 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
+    /// Promises receives to a server that has messages or their rest to send and holds none. If none
+    /// are free, a later turn tries again.
+    #[cold]
+    pub(in super::super) fn open_window(&mut self, link: LinkKey) {
+        if self.has_window_for_streams(link) {
+            self.owe(link);
+        } else if !self.transfers.awaiting_window.contains(&link) {
+            self.transfers.awaiting_window.push(link);
+        }
+    }
+
+    fn open_windows(&mut self) {
+        for link in mem::take(&mut self.transfers.awaiting_window) {
+            let entry = self.links.get(link.index());
+            if entry.is_some_and(|entry| entry.ended.is_none() && entry.connection.wants_window()) {
+                self.open_window(link);
+            }
+        }
+    }
+
     /// Queues a message of which a piece may be sent.
     pub(super) fn queue_piece(&mut self, key: TransferKey) {
         let outgoing = &mut self.transfers.outgoing[key.index()];
