@@ -310,7 +310,10 @@ impl<T: Transport> State<T> {
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
         self.take_piece(key, header.selector, body)?;
-        let is_new = |incoming: &Incoming<T::Memory>| !incoming.has_asked_for_memory;
+        // A message of a stream gets memory when its reader is about to need it.
+        let is_new = |incoming: &Incoming<T::Memory>| {
+            !incoming.has_asked_for_memory && incoming.header.kind != FrameKind::LongMessage
+        };
         if self.transfers.incoming.get(key.index()).is_some_and(is_new)
             && let Some(status) = self.admit_incoming(key)
         {
