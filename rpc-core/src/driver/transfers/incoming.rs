@@ -120,9 +120,12 @@ impl<T: Transport> Driver<T> {
         } else {
             state.release_received(link, buf);
         }
-        // The rest of a message of the server needs receives.
-        if state.links[link.index()].connection.wants_window() {
+        // The rest of a message of the server needs receives, promised anew or long since.
+        let connection = &state.links[link.index()].connection;
+        if connection.wants_window() {
             state.open_window(link);
+        } else if connection.wants_control_frame() {
+            state.owe(link);
         }
         drop(state);
         self.conclude(completed);
