@@ -54,13 +54,12 @@ impl<T: Transport> Driver<T> {
         if let Some((key, status)) = refusal {
             self.fail_receiving(key, status);
         }
-        self.fail_refused();
         self.wake_collected();
         Ok(completed)
     }
 
     /// Fails the streams with long messages that get no memory.
-    pub(super) fn fail_refused(&self) {
+    pub(in super::super) fn fail_refused(&self) {
         loop {
             let refused = self.state.borrow_mut().streams.refused.pop_front();
             let Some((key, status)) = refused else { return };
@@ -382,9 +381,9 @@ impl<T: Transport> State<T> {
             let mut receiving = stream.receiving.iter().copied();
             if let Some(incoming) = receiving.find(|incoming| incoming.number() == number) {
                 let refusal = self.admit_incoming(incoming);
-                self.streams
-                    .refused
-                    .extend(refusal.map(|status| (key, status)));
+                if let Some(status) = refusal {
+                    self.streams.refuse(key, status);
+                }
             }
         }
     }

@@ -161,6 +161,11 @@ impl Phase {
 }
 
 impl Streams {
+    /// Fails a stream with a long message that gets no memory, as soon as nothing is borrowed.
+    pub(super) fn refuse(&mut self, key: StreamKey, status: Status) {
+        self.refused.push_back((key, status));
+    }
+
     fn insert(&mut self, stream: Stream) -> StreamKey {
         // Call ids bound the streams of a connection.
         StreamKey(self.entries.insert(stream) as u32)
