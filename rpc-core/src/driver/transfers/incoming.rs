@@ -232,7 +232,7 @@ impl<T: Transport> Driver<T> {
 pub(in super::super) fn too_long(len: u32, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
-         `max_message_len` there"
+         `max_message_len` or the method's limit there"
     ))
 }
 
