@@ -84,11 +84,14 @@ impl Pools {
     /// Takes memory for a message that arrives.
     pub(crate) fn allocate_to_receive(&self, len: usize) -> Result<RegisteredBuf, AllocateError> {
         match self.receiving.allocate(len) {
-            Err(AllocateError::InUse) if self.receiving.bytes().1 == 0 => {}
+            Err(AllocateError::InUse) if self.receiving.is_untouched() => {}
             Err(AllocateError::TooLong { .. }) => {}
             other => return other,
         }
-        self.only_message.allocate(len)
+        match self.only_message.is_untouched() {
+            true => self.only_message.allocate(len),
+            false => Err(AllocateError::InUse),
+        }
     }
 
     /// Returns true if the memory is of a pool for messages that arrive.
@@ -116,5 +119,69 @@ impl Pools {
     /// Takes back a window whose invalidation has completed.
     pub(super) fn give_back_window(&self, window: MemoryWindow) {
         self.sending.give_back_window(window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::process_memory::ProcessMemory;
+    use super::*;
+    use crate::transport::wakeup::Wakeup;
+    use crate::verbs::Context;
+
+    const MIB: usize = 1 << 20;
+    const PIECE_LEN: usize = 64 << 10;
+
+    fn pools(process_memory: &Arc<ProcessMemory>) -> Pools {
+        let config = PoolConfig {
+            domain: Context::open("soft").unwrap().alloc_pd().unwrap(),
+            wakeup: Wakeup::new().unwrap(),
+            process_memory: Arc::clone(process_memory),
+            limit: 2 * MIB as u64,
+            max_region_len: 1 << 30,
+            is_readable: false,
+        };
+        Pools::new(&config, PIECE_LEN)
+    }
+
+    /// Tries until there is memory, or it is known that there is none.
+    fn take(mut attempt: impl FnMut() -> Option<RegisteredBuf>) -> Option<RegisteredBuf> {
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {
+            if let Some(buf) = attempt() {
+                return Some(buf);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    #[test]
+    fn a_lane_without_a_message_gets_memory_for_one() {
+        let process_memory = Arc::default();
+        let lanes = [pools(&process_memory), pools(&process_memory)];
+        let receive = |lane: usize| take(|| lanes[lane].allocate_to_receive(MIB).ok());
+        let _all = receive(0).unwrap();
+        assert!(receive(0).is_none(), "it has a message");
+        let only = receive(1).unwrap();
+        assert!(lanes[1].receives_into(&only));
+        assert!(receive(1).is_none(), "it has a message");
+        drop(only);
+        assert!(receive(1).is_some());
+    }
+
+    #[test]
+    fn messages_to_send_leave_memory_to_those_that_arrive_and_to_accepted_pieces() {
+        let lane = pools(&Arc::default());
+        let _half = take(|| lane.allocate_to_send(MIB).ok()).unwrap();
+        assert!(take(|| lane.allocate_to_send(1).ok()).is_none());
+        assert!(take(|| lane.allocate_piece(PIECE_LEN, false)).is_none());
+        let piece = take(|| lane.allocate_piece(PIECE_LEN, true)).unwrap();
+        assert!(take(|| lane.allocate_piece(PIECE_LEN, true)).is_none());
+        drop(piece);
+        assert!(take(|| lane.allocate_piece(PIECE_LEN, true)).is_some());
+        assert!(take(|| lane.allocate_to_receive(MIB).ok()).is_some());
     }
 }

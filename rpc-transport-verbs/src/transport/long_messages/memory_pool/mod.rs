@@ -107,6 +107,14 @@ impl MemoryPool {
         })
     }
 
+    /// Returns true if no block is taken. Otherwise, the poller is woken when one is given back.
+    pub(super) fn is_untouched(&self) -> bool {
+        let mut state = self.lock();
+        let is_untouched = state.taken == 0;
+        state.is_awaited |= !is_untouched;
+        is_untouched
+    }
+
     /// Takes a window that is not bound. If there is none, more are allocated, and the poller is
     /// woken.
     pub(super) fn take_window(&self) -> Option<MemoryWindow> {
