@@ -17,8 +17,10 @@ pub struct Intents {
     /// Length in bytes of the longest encoded message to send. Default: 2 GiB, the longest there is.
     pub max_send_message_len: usize,
     /// Bytes that this process may register for messages that are longer than a slot: for those that
-    /// it receives, until their fields are dropped, and for those that it sends. One connection may
-    /// use a quarter of it, or one message. Default: 256 MiB.
+    /// it receives, until their fields are dropped, and for those that it sends, at most half of it.
+    /// One connection may use a quarter of it, or one message. Beyond it, a poller without memory gets
+    /// some for one message, and for one piece of a message, on each device, so that two sides never
+    /// wait for each other's. Default: 256 MiB.
     pub message_memory: u64,
     /// Whether a long message waits while [`message_memory`](Self::message_memory) is in use, up to
     /// the deadline of its call. If false, its call fails with `RESOURCE_EXHAUSTED`. Default: true.

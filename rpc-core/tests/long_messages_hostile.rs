@@ -254,8 +254,15 @@ fn more_fragments_than_are_free_wait_for_the_receiver() {
     attacked(false, 4, |raw, pair| {
         // Other messages use all of the memory.
         let memory = pair.server().with_transport(|transport| {
-            use rpc_core::transport::Transport;
-            [(); 4].map(|()| transport.allocate(LONGEST).expect("it is free"))
+            use rpc_core::transport::{ConnectionId, Transport};
+            let connection = ConnectionId {
+                index: 0,
+                generation: 0,
+            };
+            [(); 4].map(|()| {
+                let memory = transport.allocate_for(connection, LONGEST);
+                memory.expect("it is free")
+            })
         });
         let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[]);
         raw.send(first, &body);
@@ -354,8 +361,15 @@ fn more_segments_than_a_sender_may_have_exposed() {
     };
     attacked(true, 4, |raw, pair| {
         let memory = pair.server().with_transport(|transport| {
-            use rpc_core::transport::Transport;
-            [(); 4].map(|()| transport.allocate(LONGEST).expect("it is free"))
+            use rpc_core::transport::{ConnectionId, Transport};
+            let connection = ConnectionId {
+                index: 0,
+                generation: 0,
+            };
+            [(); 4].map(|()| {
+                let memory = transport.allocate_for(connection, LONGEST);
+                memory.expect("it is free")
+            })
         });
         let (first, body) = request(1, 9, 5000, SEGMENTS, &segments(&[segment; 64]));
         raw.send(first, &body);

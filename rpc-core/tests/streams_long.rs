@@ -60,8 +60,22 @@ fn register(methods: &mut Methods) {
             .unwrap();
         responses.send_all(Ok(response)).await
     });
+    register_echo(methods, &ECHO);
     methods.streaming(
-        &ECHO,
+        &IDLE,
+        |request: Request<Streaming<Vec<u8>>>, responses| async move {
+            let _messages = request.into_inner();
+            let never = stream(async move |_responses: rpc_core::ResponseSender<Vec<u8>>| {
+                std::future::pending().await
+            });
+            responses.send_all(Ok(Response::new(never))).await
+        },
+    );
+}
+
+fn register_echo(methods: &mut Methods, method: &'static MethodSpec) {
+    methods.streaming(
+        method,
         |request: Request<Streaming<Vec<u8>>>, responses| async move {
             let mut messages = request.into_inner();
             let echoes = stream(async move |mut responses| {
@@ -71,16 +85,6 @@ fn register(methods: &mut Methods) {
                 Ok(())
             });
             responses.send_all(Ok(Response::new(echoes))).await
-        },
-    );
-    methods.streaming(
-        &IDLE,
-        |request: Request<Streaming<Vec<u8>>>, responses| async move {
-            let _messages = request.into_inner();
-            let never = stream(async move |_responses: rpc_core::ResponseSender<Vec<u8>>| {
-                std::future::pending().await
-            });
-            responses.send_all(Ok(Response::new(never))).await
         },
     );
 }
@@ -336,6 +340,68 @@ fn a_message_beyond_the_limit_of_the_receiver_is_not_sent() {
     assert_eq!(error.code(), Code::ResourceExhausted);
     drop((sender, echoes, channel));
     pair.assert_nothing_left();
+}
+
+#[test]
+fn messages_beyond_the_limit_of_their_method_are_not_sent() {
+    // The encoded messages have 3 or 4 bytes more, for the tag and the length.
+    const LIMITED: MethodSpec = spec("test.Long/Echo", MethodKind::Streaming)
+        .with_max_request_len(3000)
+        .with_max_response_len(3000);
+    const LONGER: MethodSpec = spec("test.Long/Echo", MethodKind::Streaming)
+        .with_max_request_len(50_005)
+        .with_max_response_len(50_004);
+    for (method, allowed) in [(&LIMITED, 2997), (&LONGER, 50_000)] {
+        in_both_forms(|pair| {
+            let channel = pair.connect();
+            let (mut sender, mut echoes) = open(pair, &channel, method, None);
+            pair.run(sender.send(message(1, allowed))).unwrap();
+            let echo = pair.run(echoes.message()).unwrap().unwrap();
+            assert_eq!(echo.len(), allowed);
+            drop((sender, echoes));
+            let (mut sender, mut echoes) = open(pair, &channel, method, None);
+            let sent = pair.run(sender.send(message(1, allowed + 1)));
+            if method.max_request_len == Some(3000) {
+                assert!(
+                    matches!(sent, Err(SendError::TooLong { limit: 3000, .. })),
+                    "{sent:?}"
+                );
+            } else {
+                sent.unwrap();
+            }
+            // The request of the second method is within its limit, and the echo is not.
+            let error = pair.run(echoes.message()).unwrap_err();
+            assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+            drop((sender, echoes, channel));
+        });
+    }
+}
+
+#[test]
+fn a_server_refuses_messages_beyond_the_limit_of_its_method() {
+    // The encoded messages have 4 bytes more.
+    const OF_REQUESTS: MethodSpec =
+        spec("test.Long/Echo", MethodKind::Streaming).with_max_request_len(50_004);
+    const OF_RESPONSES: MethodSpec =
+        spec("test.Long/Echo", MethodKind::Streaming).with_max_response_len(50_004);
+    for method in [&OF_REQUESTS, &OF_RESPONSES] {
+        for reads in [false, true] {
+            let pair = Pair::new(|methods| register_echo(methods, method));
+            if reads {
+                pair.network().use_reads();
+            }
+            let channel = pair.connect();
+            let (mut sender, mut echoes) = open(&pair, &channel, &ECHO, None);
+            pair.run(sender.send(message(1, 50_000))).unwrap();
+            assert_eq!(pair.run(echoes.message()).unwrap().unwrap().len(), 50_000);
+            pair.run(sender.send(message(1, 50_001))).unwrap();
+            let error = pair.run(echoes.message()).unwrap_err();
+            assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+            assert!(error.to_string().contains("50004"), "{error}");
+            drop((sender, echoes, channel));
+            pair.assert_nothing_left();
+        }
+    }
 }
 
 /// Random calls of all kinds, whose messages are short, fit a slot, or do not.

@@ -109,4 +109,4 @@ pub use device::survey::{Survey, SurveyedDevice, SurveyedPort};
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
 pub use rpc_core::transport::SlotsByState;
 pub use transport::failure::ConnectionFailure;
-pub use transport::{MessageBuf, RecvBuf, SendBuf, VerbsTransport};
+pub use transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};

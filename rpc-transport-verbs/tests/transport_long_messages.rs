@@ -11,7 +11,7 @@ use rpc_core::transport::{
     AllocateError, Chunks, CloseReason, ConnectionId, ExposeError, Exposed, FetchKey, LongMessages,
     MemoryByOwner, MessageMemory, RemoteSegment, Transport,
 };
-use rpc_transport_verbs::{MessageBuf, Sizing};
+use rpc_transport_verbs::{RegisteredBuf, Sizing};
 use transport_harness::{PATIENCE, Rig, Side, frame};
 
 const KIB: usize = 1 << 10;
@@ -30,7 +30,7 @@ fn rig() -> Rig {
 }
 
 /// Allocates, and waits while memory is being registered.
-fn allocate(side: &mut Side, connection: ConnectionId, len: usize) -> MessageBuf {
+fn allocate(side: &mut Side, connection: ConnectionId, len: usize) -> RegisteredBuf {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match side.transport.allocate_for(connection, len) {
@@ -50,7 +50,7 @@ fn expose(side: &mut Side, connection: ConnectionId, message: &mut Chunks) -> Ex
     let deadline = Instant::now() + PATIENCE;
     loop {
         let left = message.len();
-        match side.transport.expose(connection, message) {
+        match side.transport.expose(connection, message, false) {
             Ok(exposed) => {
                 assert_eq!(message.len(), left - exposed.segment.len as usize);
                 return exposed;
@@ -70,7 +70,7 @@ fn transfer(
     rig: &mut Rig,
     (client, server): (ConnectionId, ConnectionId),
     mut message: Chunks,
-) -> (MessageBuf, usize) {
+) -> (RegisteredBuf, usize) {
     let len = message.len();
     let memory = allocate(&mut rig.server, server, len);
     let fetch = rig.server.transport.begin_fetch(server, memory).unwrap();
@@ -454,7 +454,12 @@ fn a_message_that_can_never_get_memory_is_refused_at_once() {
         ..intents()
     };
     let mut side = Side::open(&transport_harness::device(), &intents);
-    let too_long = side.transport.allocate(4 * MIB + 1).unwrap_err();
+    let connection = ConnectionId {
+        index: 0,
+        generation: 0,
+    };
+    let too_long = side.transport.allocate_for(connection, 4 * MIB + 1);
+    let too_long = too_long.unwrap_err();
     assert!(
         matches!(too_long, AllocateError::TooLong { limit, .. } if limit == 4 * MIB),
         "{too_long}"
@@ -484,7 +489,7 @@ fn one_side_without_reads_is_enough_for_fragments() {
         for (side, id) in [(&mut rig.client, client), (&mut rig.server, server)] {
             assert_eq!(side.transport.long_messages(id), LongMessages::Fragments);
             let mut message = Chunks::from(Bytes::from_static(b"bytes"));
-            let refused = side.transport.expose(id, &mut message);
+            let refused = side.transport.expose(id, &mut message, false);
             assert_eq!(refused.unwrap_err(), ExposeError::Closed);
             let memory = allocate(side, id, 9000);
             assert!(side.transport.begin_fetch(id, memory).is_err());

@@ -82,6 +82,7 @@ impl OpenStream for ChannelCore {
         if let Some(number) = method.number {
             let request = StreamRequest {
                 method: number,
+                spec: stream.method,
                 counters,
                 deadline: stream.deadline,
                 sends_messages: stream.sends_messages,

@@ -2,10 +2,10 @@
 
 use std::convert::Infallible;
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use prost::Message;
 
-use super::writer::Writer;
+use super::writer::{Writer, encode_prost};
 use super::{Allocate, BY_REFERENCE_LEN, Chunks, GeneratedMessage, LengthChanged, MessageMemory};
 
 /// The length from which [`MessageMemory::write`] copies a slice.
@@ -50,19 +50,6 @@ pub(super) fn encode_prost_chunks(
     };
     ChunkWriter(&mut parts).put_prost(message, len)?;
     parts.finish()
-}
-
-/// Encodes a message with prost into a slice of its length. Does not panic if the code of the
-/// message, which may be the user's, returns a wrong length.
-pub(super) fn encode_prost(message: &impl Message, out: &mut [u8]) -> Result<(), LengthChanged> {
-    let mut excess = Vec::new();
-    let mut out = out.chain_mut(&mut excess);
-    message.encode_raw(&mut out);
-    let (rest, excess) = out.into_inner();
-    match rest.is_empty() && excess.is_empty() {
-        true => Ok(()),
-        false => Err(LengthChanged),
-    }
 }
 
 /// Returns memory of at least `len` bytes from `allocate`, if there is some.

@@ -6,7 +6,6 @@ use std::mem;
 use bytes::{BufMut, Bytes};
 use prost::Message;
 
-use super::chunk_writer::encode_prost;
 use super::{GeneratedMessage, LengthChanged, encode_exactly};
 
 /// Takes the parts of an encoded message in order.
@@ -43,6 +42,19 @@ pub trait Writer: Sized {
 
     /// Writes a message of `len` bytes, which prost encodes.
     fn put_prost(&mut self, message: &impl Message, len: usize) -> Result<(), Self::Error>;
+}
+
+/// Encodes a message with prost into a slice of its length. Does not panic if the code of the
+/// message, which may be the user's, returns a wrong length.
+pub(super) fn encode_prost(message: &impl Message, out: &mut [u8]) -> Result<(), LengthChanged> {
+    let mut excess = Vec::new();
+    let mut out = out.chain_mut(&mut excess);
+    message.encode_raw(&mut out);
+    let (rest, excess) = out.into_inner();
+    match rest.is_empty() && excess.is_empty() {
+        true => Ok(()),
+        false => Err(LengthChanged),
+    }
 }
 
 /// Writes into a slice, which the message must fill.

@@ -42,6 +42,7 @@ impl RequestHead {
 pub(crate) struct StreamRequest {
     /// The method's number on this connection.
     pub(crate) method: u16,
+    pub(crate) spec: &'static MethodSpec,
     pub(crate) counters: Arc<MethodCounters>,
     pub(crate) deadline: Option<Instant>,
     /// The client sends messages after the request, which has none itself.

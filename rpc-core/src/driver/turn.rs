@@ -224,10 +224,13 @@ impl<T: Transport> Driver<T> {
                     Some(ReaderWake::Other(reader)) => wake_all([reader]),
                 }
             }
-            FrameKind::Request => match state.accept_stream(key, &header) {
-                Ok(()) => return Some((key, header, buf)),
-                Err(error) => state.close_for_violation(key, buf, error),
-            },
+            FrameKind::Request => {
+                let spec = self.methods.borrow().spec(header.selector);
+                match state.accept_stream(key, &header, spec) {
+                    Ok(()) => return Some((key, header, buf)),
+                    Err(error) => state.close_for_violation(key, buf, error),
+                }
+            }
             FrameKind::Response => {
                 state.complete_stream(key, &header, buf);
                 drop(borrowed);

@@ -145,6 +145,7 @@ impl<T: Transport> Streams<T> {
             };
             let request = StreamRequest {
                 method,
+                spec: submission.method,
                 counters,
                 deadline: submission.deadline,
                 sends_messages: submission.sends_messages,

@@ -351,7 +351,15 @@ impl Transport for Loopback {
     }
 
     fn allocate(&mut self, len: usize) -> Result<LoopbackMemory, AllocateError> {
-        self.allocate_memory(len)
+        self.allocate_to_send(len)
+    }
+
+    fn allocate_for(
+        &mut self,
+        _: ConnectionId,
+        len: usize,
+    ) -> Result<LoopbackMemory, AllocateError> {
+        self.allocate_to_receive(len)
     }
 
     fn memory_by_owner(&self) -> MemoryByOwner {
@@ -362,8 +370,9 @@ impl Transport for Loopback {
         &mut self,
         connection: ConnectionId,
         message: &mut Chunks,
+        is_accepted: bool,
     ) -> Result<Exposed, ExposeError> {
-        self.expose_piece(connection, message)
+        self.expose_piece(connection, message, is_accepted)
     }
 
     fn conceal(&mut self, exposed: ExposureKey) {

@@ -250,8 +250,9 @@ pub trait Transport: 'static {
         LongMessages::Fragments
     }
 
-    /// Takes registered memory for a message of `len` bytes. It goes back when it is dropped, on
-    /// whatever thread.
+    /// Takes registered memory for a message of `len` bytes that this side makes. It goes back when it
+    /// is dropped, on whatever thread. Such memory never uses what
+    /// [`allocate_for`](Self::allocate_for) needs.
     ///
     /// # Errors
     ///
@@ -259,8 +260,9 @@ pub trait Transport: 'static {
     /// off the data path; then the transport's waker is used.
     fn allocate(&mut self, len: usize) -> Result<Self::Memory, AllocateError>;
 
-    /// Takes registered memory for a message that will be fetched from the peer of `connection`. The
-    /// default is right for a transport with one device.
+    /// Takes memory for a message that arrives from the peer of `connection`. If this side has none,
+    /// it gets some, whatever others use. The default is right for a transport without READs, whose
+    /// messages to send need no such memory.
     ///
     /// # Errors
     ///
@@ -279,7 +281,9 @@ pub trait Transport: 'static {
         MemoryByOwner::default()
     }
 
-    /// Takes the next piece from the front of `message`, and lets the connection's peer read it. A
+    /// Takes the next piece from the front of `message`, and lets the connection's peer read it. If it
+    /// `is_accepted`, the peer has memory for all of the message: its next piece gets memory even if
+    /// pieces that wait for their receivers use all that they may have. A
     /// chunk that lies in registered memory of this transport is exposed where it is; the bytes of
     /// others are copied, at most [`Limits::piece_len`] of them. The peer may read the piece once it
     /// has received a frame that is sent after this, until [`conceal`](Self::conceal).
@@ -292,8 +296,9 @@ pub trait Transport: 'static {
         &mut self,
         connection: ConnectionId,
         message: &mut Chunks,
+        is_accepted: bool,
     ) -> Result<Exposed, ExposeError> {
-        let _ = (connection, message);
+        let _ = (connection, message, is_accepted);
         Err(ExposeError::Closed)
     }
 

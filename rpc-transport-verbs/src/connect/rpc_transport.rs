@@ -14,13 +14,13 @@ use rpc_core::transport::{
 use super::client::{self, Dialed, HandshakeDialer};
 use crate::transport::counters::TransportCounterReader;
 use crate::transport::lane::Lane;
-use crate::transport::{MessageBuf, RecvBuf, SendBuf, VerbsTransport};
+use crate::transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
 
 impl Transport for VerbsTransport {
     type SendBuf = SendBuf;
     type RecvBuf = RecvBuf;
     type Dialed = Dialed;
-    type Memory = MessageBuf;
+    type Memory = RegisteredBuf;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -132,18 +132,18 @@ impl Transport for VerbsTransport {
         })
     }
 
-    fn allocate(&mut self, len: usize) -> Result<MessageBuf, AllocateError> {
-        self.first.long_messages.pool.allocate(len)
+    fn allocate(&mut self, len: usize) -> Result<RegisteredBuf, AllocateError> {
+        self.first.long_messages.pools.allocate_to_send(len)
     }
 
     fn allocate_for(
         &mut self,
         connection: ConnectionId,
         len: usize,
-    ) -> Result<MessageBuf, AllocateError> {
+    ) -> Result<RegisteredBuf, AllocateError> {
         match self.lane(connection.index) {
-            Some(lane) => lane.long_messages.pool.allocate(len),
-            None => self.allocate(len),
+            Some(lane) => lane.long_messages.pools.allocate_to_receive(len),
+            None => self.first.long_messages.pools.allocate_to_receive(len),
         }
     }
 
@@ -163,10 +163,11 @@ impl Transport for VerbsTransport {
         &mut self,
         connection: ConnectionId,
         message: &mut Chunks,
+        is_accepted: bool,
     ) -> Result<Exposed, ExposeError> {
         self.lane(connection.index)
             .ok_or(ExposeError::Closed)?
-            .expose(connection, message)
+            .expose(connection, message, is_accepted)
     }
 
     fn conceal(&mut self, exposed: ExposureKey) {
@@ -178,8 +179,8 @@ impl Transport for VerbsTransport {
     fn begin_fetch(
         &mut self,
         connection: ConnectionId,
-        memory: MessageBuf,
-    ) -> Result<FetchKey, MessageBuf> {
+        memory: RegisteredBuf,
+    ) -> Result<FetchKey, RegisteredBuf> {
         match self.lane(connection.index) {
             Some(lane) => lane.begin_fetch(connection, memory),
             None => Err(memory),
@@ -192,7 +193,7 @@ impl Transport for VerbsTransport {
         }
     }
 
-    fn finish_fetch(&mut self, fetch: FetchKey) -> Option<MessageBuf> {
+    fn finish_fetch(&mut self, fetch: FetchKey) -> Option<RegisteredBuf> {
         self.lane(fetch.0)?.finish_fetch(fetch)
     }
 

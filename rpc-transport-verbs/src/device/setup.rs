@@ -20,7 +20,8 @@ use crate::transport::counters::DeviceCounterReader;
 use crate::transport::endpoint::SOFT;
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
-use crate::transport::long_messages::memory_pool::{MemoryPool, PoolConfig};
+use crate::transport::long_messages::memory_pool::PoolConfig;
+use crate::transport::long_messages::pools::Pools;
 use crate::transport::long_messages::process_memory::ProcessMemory;
 use crate::transport::long_messages::state::LongMessages;
 use crate::transport::notices;
@@ -302,21 +303,20 @@ fn open_lane(
     )
     .map_err(|e| refused(name, "has no thread for its events", e))?;
 
-    let memory_pool = MemoryPool::new(PoolConfig {
-        domain: queue_pairs.domain().clone(),
-        wakeup: Arc::clone(wakeup),
-        process_memory: ProcessMemory::of_this_process(),
-        limit: limits.message_memory,
-        max_region_len,
-        is_readable: plan.reads.depth > 0 && !plan.reads.uses_windows,
-    });
-    let lane_mask = connections.lane_mask();
-    let long_messages = LongMessages::new(
-        memory_pool,
-        &plan.reads,
+    let pools = Pools::new(
+        &PoolConfig {
+            domain: queue_pairs.domain().clone(),
+            wakeup: Arc::clone(wakeup),
+            process_memory: ProcessMemory::of_this_process(),
+            limit: limits.message_memory,
+            max_region_len,
+            is_readable: plan.reads.depth > 0 && !plan.reads.uses_windows,
+        },
         limits.piece_len,
-        (number, lane_mask),
     );
+    let lane_mask = connections.lane_mask();
+    let long_messages =
+        LongMessages::new(pools, &plan.reads, limits.piece_len, (number, lane_mask));
     let max_connections = limits.max_connections as usize;
     Ok(Lane {
         number,

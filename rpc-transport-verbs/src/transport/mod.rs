@@ -41,7 +41,7 @@ use rpc_core::transport::{Event, SlotsByState};
 
 pub use self::buf::{RecvBuf, SendBuf};
 use self::lane::Lane;
-pub use self::long_messages::message_buf::MessageBuf;
+pub use self::long_messages::registered_buf::RegisteredBuf;
 use self::sleep::Sleep;
 
 /// A poller's transport: one lane for each device, each with its own context, memory region,

@@ -11,7 +11,7 @@ use super::super::tasks::Task;
 use super::super::transfers::LongMessage;
 use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Serving, Stream, StreamKey};
-use crate::method::MethodKind;
+use crate::method::{MethodKind, MethodSpec};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
 use crate::service::handler::{Handler, RawRequest, Served, SharedMessage};
@@ -30,6 +30,7 @@ impl<T: Transport> State<T> {
         &mut self,
         link: LinkKey,
         header: &FrameHeader,
+        spec: Option<&MethodSpec>,
     ) -> Result<(), ProtocolError> {
         let call = header.call;
         if self.links[link.index()].streams.served.contains_key(&call) {
@@ -42,10 +43,13 @@ impl<T: Transport> State<T> {
             task: None,
             answer: None,
         });
-        let key = self
-            .streams
-            .insert(Stream::new(Arc::clone(&core), link, phase));
-        let sizes = self.stream_sizes(link);
+        let key = self.streams.insert(Stream::new(
+            Arc::clone(&core),
+            link,
+            phase,
+            spec.and_then(|spec| spec.max_request_len),
+        ));
+        let sizes = self.stream_sizes(link, spec.and_then(|spec| spec.max_response_len));
         // No task waits for a new stream.
         let _ = core.attach(self.signals.clone(), key.0, sizes);
         let mut state = core.lock();

@@ -14,6 +14,7 @@ use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
 use super::super::transfers::{Completed, LongMessage, Purpose, too_long};
 use super::super::{Driver, State, TimerTarget};
+use super::open::at_most;
 use super::{Phase, StreamKey};
 use crate::call_error::CallError;
 use crate::protocol::connection::ProtocolError;
@@ -54,13 +55,12 @@ impl<T: Transport> Driver<T> {
         if let Some((key, status)) = refusal {
             self.fail_receiving(key, status);
         }
-        self.fail_refused();
         self.wake_collected();
         Ok(completed)
     }
 
     /// Fails the streams with long messages that get no memory.
-    pub(super) fn fail_refused(&self) {
+    pub(in super::super) fn fail_refused(&self) {
         loop {
             let refused = self.state.borrow_mut().streams.refused.pop_front();
             let Some((key, status)) = refused else { return };
@@ -82,8 +82,9 @@ impl<T: Transport> Driver<T> {
         if parts.is_expired || parts.handler.is_none() {
             refusal = Some(self.rejection(header, parts.is_expired));
         }
+        let spec = self.methods.borrow().spec(header.selector);
         let state = &mut *self.state.borrow_mut();
-        let accepted = state.accept_stream(link, header);
+        let accepted = state.accept_stream(link, header, spec);
         let key = match accepted.map(|()| state.stream_of(link, header.call)) {
             Ok(Some(key)) => key,
             Ok(None) => return Err(ProtocolError::UnknownCall { call: header.call }),
@@ -95,7 +96,7 @@ impl<T: Transport> Driver<T> {
         state.set_served(key, served);
         let purpose = Purpose::Stream(key);
         let incoming = state.begin_incoming(link, header, metadata, body, purpose, None)?;
-        let limit = state.transport.limits().max_message_len;
+        let limit = state.longest_of_stream(key);
         if refusal.is_none() && body.len as usize > limit {
             refusal = Some(too_long(body.len, limit));
         }
@@ -246,7 +247,7 @@ impl<T: Transport> State<T> {
             return Ok((incoming, None));
         };
         let is_wanted = self.begin_long_message(key, header, metadata, incoming)?;
-        let limit = self.transport.limits().max_message_len;
+        let limit = self.longest_of_stream(key);
         if is_wanted && body.len as usize <= limit {
             self.receive_for(key, incoming);
             self.fetch_ahead(key);
@@ -255,6 +256,12 @@ impl<T: Transport> State<T> {
         self.stop_incoming(incoming);
         let refusal = is_wanted.then(|| (key, too_long(body.len, limit)));
         Ok((incoming, refusal))
+    }
+
+    /// Returns the most bytes of a message that this side receives on a stream.
+    fn longest_of_stream(&mut self, key: StreamKey) -> usize {
+        let of_method = self.streams.get_mut(key).and_then(|stream| stream.longest);
+        at_most(self.transport.limits().max_message_len, of_method)
     }
 
     /// Applies the first frame of a long message to its stream. Returns false if nobody wants the
@@ -325,7 +332,7 @@ impl<T: Transport> State<T> {
         };
         let incoming = self.begin_incoming(link, header, metadata, body, purpose, None)?;
         self.note_answer(key, header);
-        let limit = self.transport.limits().max_message_len;
+        let limit = self.longest_of_stream(key);
         if !is_wanted {
             self.stop_incoming(incoming);
             self.remove_stream(key);
@@ -382,9 +389,9 @@ impl<T: Transport> State<T> {
             let mut receiving = stream.receiving.iter().copied();
             if let Some(incoming) = receiving.find(|incoming| incoming.number() == number) {
                 let refusal = self.admit_incoming(incoming);
-                self.streams
-                    .refused
-                    .extend(refusal.map(|status| (key, status)));
+                if let Some(status) = refusal {
+                    self.streams.refuse(key, status);
+                }
             }
         }
     }

@@ -74,6 +74,8 @@ struct Stream {
     core: Arc<StreamCore>,
     link: LinkKey,
     phase: Phase,
+    /// The most bytes of a message that this side receives, if the method has a limit.
+    longest: Option<u32>,
     timer: Option<TimerKey>,
     /// In `to_look`.
     is_queued: bool,
@@ -126,11 +128,12 @@ struct Serving {
 }
 
 impl Stream {
-    fn new(core: Arc<StreamCore>, link: LinkKey, phase: Phase) -> Self {
+    fn new(core: Arc<StreamCore>, link: LinkKey, phase: Phase, longest: Option<u32>) -> Self {
         Self {
             core,
             link,
             phase,
+            longest,
             timer: None,
             is_queued: false,
             is_stalled: false,
@@ -161,6 +164,11 @@ impl Phase {
 }
 
 impl Streams {
+    /// Fails a stream with a long message that gets no memory, as soon as nothing is borrowed.
+    pub(super) fn refuse(&mut self, key: StreamKey, status: Status) {
+        self.refused.push_back((key, status));
+    }
+
     fn insert(&mut self, stream: Stream) -> StreamKey {
         // Call ids bound the streams of a connection.
         StreamKey(self.entries.insert(stream) as u32)

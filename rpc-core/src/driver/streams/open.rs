@@ -35,6 +35,11 @@ pub(crate) enum StreamCapacity {
     None,
 }
 
+/// Returns the limit of a connection, or that of a method if it is lower.
+pub(super) fn at_most(limit: usize, of_method: Option<u32>) -> usize {
+    of_method.map_or(limit, |of_method| limit.min(of_method as usize))
+}
+
 /// What a request that opens a stream has reserved.
 enum Reserved<T: Transport> {
     /// Nothing: it is sent inline.
@@ -61,12 +66,16 @@ impl<T: Transport> Driver<T> {
             wake_all(wakers.into_iter().flatten());
             return;
         }
-        let sizes = state.stream_sizes(link);
+        let spec = request.spec;
+        let sizes = state.stream_sizes(link, spec.max_request_len);
         let deadline = request.deadline;
         let phase = Phase::Opening(Box::new(request));
-        let key = state
-            .streams
-            .insert(Stream::new(Arc::clone(&core), link, phase));
+        let key = state.streams.insert(Stream::new(
+            Arc::clone(&core),
+            link,
+            phase,
+            spec.max_response_len,
+        ));
         state.links[link.index()].streams.open += 1;
         if let Some(deadline) = deadline {
             let timer = state.timers.insert(deadline, TimerTarget::Stream(key));
@@ -142,7 +151,7 @@ impl<T: Transport> State<T> {
             request.message = Chunks::from(frame.split_off(overhead));
             request.frame = frame.into();
         }
-        let longest = self.longest_message(link);
+        let longest = at_most(self.longest_message(link), request.spec.max_request_len);
         if message_len > longest {
             return too_long(message_len, longest);
         }
@@ -166,8 +175,9 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Returns the sizes of the streams of a link.
-    pub(super) fn stream_sizes(&self, link: LinkKey) -> StreamSizes {
+    /// Returns the sizes of a stream of a link. Its method may have a limit for the messages that this
+    /// side sends.
+    pub(super) fn stream_sizes(&self, link: LinkKey, of_method: Option<u32>) -> StreamSizes {
         let entry = &self.links[link.index()];
         StreamSizes {
             frame_room: self
@@ -177,7 +187,7 @@ impl<T: Transport> State<T> {
             inbound_window: entry.streams.inbound_window,
             outbound_window: entry.streams.outbound_window,
             coalesces: crate::stream::core::coalesces(),
-            longest_message: self.longest_message(link),
+            longest_message: at_most(self.longest_message(link), of_method),
         }
     }
 

@@ -45,10 +45,14 @@ enum NoMemory {
 }
 
 impl<T: Transport> State<T> {
-    /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
-    /// ends if it gets none.
+    /// Gives a message memory for all of it, or lets it wait; if none of it can be fetched yet, when
+    /// some can. Returns the status with which its call ends if it gets none.
     pub(in super::super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
         let incoming = &mut self.transfers.incoming[key.index()];
+        incoming.wants_memory = true;
+        if !incoming.has_begun {
+            return None;
+        }
         incoming.has_asked_for_memory = true;
         let (len, form) = (incoming.len, incoming.form);
         let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;

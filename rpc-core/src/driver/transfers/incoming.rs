@@ -46,6 +46,11 @@ pub(super) struct Incoming<M> {
     pub(super) received: u32,
     /// Bytes counted in the link's and the poller's `receiving`.
     pub(super) charged: u64,
+    /// Some of it can be fetched, or has arrived. Otherwise, its sender may have no memory to expose,
+    /// and would keep that of this side.
+    pub(super) has_begun: bool,
+    /// It is to get memory once it has begun.
+    pub(super) wants_memory: bool,
     /// It has had memory, waits for it, or was refused.
     pub(super) has_asked_for_memory: bool,
     /// It has had memory for all of it.
@@ -129,6 +134,7 @@ impl<T: Transport> Driver<T> {
         }
         drop(state);
         self.conclude(completed);
+        self.fail_refused();
     }
 
     fn receive_long_request(
@@ -169,7 +175,7 @@ impl<T: Transport> Driver<T> {
                 return Err(error);
             }
         };
-        let refusal = refusal.or_else(|| state.admit_begun(key, &body));
+        let refusal = refusal.or_else(|| state.admit_incoming(key));
         if refusal.is_some() {
             state.stop_incoming(key);
         }
@@ -212,7 +218,7 @@ impl<T: Transport> Driver<T> {
         } else if body.len as usize > limit {
             Some(too_long(body.len, limit))
         } else {
-            state.admit_begun(key, &body)
+            state.admit_incoming(key)
         };
         if refusal.is_some() {
             state.stop_incoming(key);
@@ -229,7 +235,7 @@ impl<T: Transport> Driver<T> {
 pub(in super::super) fn too_long(len: u32, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
-         `max_message_len` there"
+         `max_message_len` or the method's limit there"
     ))
 }
 
@@ -274,6 +280,8 @@ impl<T: Transport> State<T> {
             fetching: 0,
             received: 0,
             charged: 0,
+            has_begun: body.form == FRAGMENT || !body.piece.is_empty(),
+            wants_memory: false,
             has_asked_for_memory: false,
             is_accepted: false,
             owed: Owed::default(),
@@ -312,10 +320,11 @@ impl<T: Transport> State<T> {
             let len = self.transfers.incoming[key.index()].len;
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
+        self.transfers.incoming[key.index()].has_begun = true;
         self.take_piece(key, header.selector, body)?;
         // A message of a stream gets memory when its reader is about to need it.
         let is_new = |incoming: &Incoming<T::Memory>| {
-            !incoming.has_asked_for_memory && incoming.header.kind != FrameKind::LongMessage
+            incoming.wants_memory && !incoming.has_asked_for_memory
         };
         if self.transfers.incoming.get(key.index()).is_some_and(is_new)
             && let Some(status) = self.admit_incoming(key)
@@ -323,15 +332,6 @@ impl<T: Transport> State<T> {
             return Ok(self.refuse_incoming(key, status));
         }
         Ok(self.complete(key))
-    }
-
-    /// Gives a message whose first frame has arrived memory, unless none of it can be fetched yet: a
-    /// sender that has no memory to expose would keep that of its receiver.
-    fn admit_begun(&mut self, key: IncomingKey, body: &LongBody<'_>) -> Option<Status> {
-        if body.form == SEGMENTS && body.piece.is_empty() {
-            return None;
-        }
-        self.admit_incoming(key)
     }
 
     /// Checks the next piece of a message, and takes its bytes or segments.

@@ -336,7 +336,7 @@ impl<T: Transport> State<T> {
             return Err(ExposeError::NotNow);
         }
         let front = message.front().cloned();
-        let exposed = self.transport.expose(id, message)?;
+        let exposed = self.transport.expose(id, message, is_accepted)?;
         self.transfers.exposed += u64::from(exposed.segment.len);
         self.transfers.spent.extend(front);
         Ok(exposed)

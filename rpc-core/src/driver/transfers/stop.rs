@@ -36,7 +36,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Stops a message that gets no memory. Returns how its call ends.
+    /// Stops a message that gets no memory. Returns how its call ends; a stream fails later.
     pub(super) fn refuse_incoming(
         &mut self,
         key: IncomingKey,
@@ -44,6 +44,11 @@ impl<T: Transport> State<T> {
     ) -> Option<Completed> {
         let incoming = &self.transfers.incoming[key.index()];
         let (link, call, purpose) = (incoming.link, incoming.header.call, incoming.purpose);
+        if let Purpose::Stream(stream) = purpose {
+            // The end of the stream stops its messages.
+            self.streams.refuse(stream, status);
+            return None;
+        }
         self.stop_incoming(key);
         match purpose {
             Purpose::Request(served) => Some(Completed::NotStarted {

@@ -40,8 +40,12 @@ struct Frozen {
 /// The long messages of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    /// Bytes of memory in use.
-    in_use: Arc<AtomicU64>,
+    /// Bytes of memory in use for messages that are made or sent, at most half of the limit.
+    sending: Arc<AtomicU64>,
+    /// Bytes of memory in use for messages that arrive or have arrived.
+    receiving: Arc<AtomicU64>,
+    /// Bytes of a piece that was copied beyond that half, because its receiver waits for no memory.
+    accepted: Arc<AtomicU64>,
     next_key: u32,
     exposed: HashMap<u32, Exposure>,
     fetches: HashMap<u32, Fetch>,
@@ -92,6 +96,15 @@ impl Drop for InUse {
     }
 }
 
+impl LoopbackMemory {
+    fn new(len: usize, count: &Arc<AtomicU64>) -> Self {
+        Self {
+            bytes: vec![0; len],
+            _in_use: InUse::new(count, len),
+        }
+    }
+}
+
 impl AsMut<[u8]> for LoopbackMemory {
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
@@ -118,15 +131,22 @@ impl AsRef<[u8]> for Frozen {
 impl Reads {
     /// Returns the numbers of segments exposed and messages fetched, and the bytes in use.
     pub(super) fn counts(&self) -> (usize, usize, u64) {
-        let in_use = self.in_use.load(Ordering::Relaxed);
-        (self.exposed.len(), self.fetches.len(), in_use)
+        (self.exposed.len(), self.fetches.len(), self.in_use())
+    }
+
+    fn in_use(&self) -> u64 {
+        let counts = [&self.sending, &self.receiving, &self.accepted];
+        counts
+            .map(|count| count.load(Ordering::Relaxed))
+            .iter()
+            .sum()
     }
 
     pub(super) fn memory_by_owner(&self) -> MemoryByOwner {
         let exposed = self.exposed.values();
         let fetching = self.fetches.values();
         MemoryByOwner {
-            registered: self.in_use.load(Ordering::Relaxed),
+            registered: self.in_use(),
             exposed: exposed.map(|exposure| exposure.bytes.len() as u64).sum(),
             fetching: fetching.map(|fetch| fetch.memory.bytes.len() as u64).sum(),
             held: 0,
@@ -137,26 +157,53 @@ impl Reads {
         self.queue.is_empty()
     }
 
-    fn allocate(&self, len: usize, limit: u64) -> Result<LoopbackMemory, AllocateError> {
+    fn allocate_to_send(&self, len: usize, limit: u64) -> Result<LoopbackMemory, AllocateError> {
+        let share = limit / 2;
+        if len as u64 > share {
+            let limit = share as usize;
+            return Err(AllocateError::TooLong { len, limit });
+        }
+        let of_sending = self.sending.load(Ordering::Relaxed) + len as u64;
+        if of_sending > share || self.in_use() + len as u64 > limit {
+            return Err(AllocateError::InUse);
+        }
+        Ok(LoopbackMemory::new(len, &self.sending))
+    }
+
+    fn allocate_to_receive(&self, len: usize, limit: u64) -> Result<LoopbackMemory, AllocateError> {
         if len as u64 > limit {
             let limit = limit as usize;
             return Err(AllocateError::TooLong { len, limit });
         }
-        if self.in_use.load(Ordering::Relaxed) + len as u64 > limit {
+        let is_only = self.receiving.load(Ordering::Relaxed) == 0;
+        if !is_only && self.in_use() + len as u64 > limit {
             return Err(AllocateError::InUse);
         }
-        Ok(LoopbackMemory {
-            bytes: vec![0; len],
-            _in_use: InUse::new(&self.in_use, len),
-        })
+        Ok(LoopbackMemory::new(len, &self.receiving))
+    }
+
+    /// Returns what counts a copy of a piece, if there is memory for it.
+    fn count_for_piece(
+        &self,
+        len: usize,
+        limit: u64,
+        is_accepted: bool,
+    ) -> Option<&Arc<AtomicU64>> {
+        let len = len as u64;
+        let of_sending = self.sending.load(Ordering::Relaxed) + len;
+        if of_sending <= limit / 2 && self.in_use() + len <= limit {
+            return Some(&self.sending);
+        }
+        let is_free = self.accepted.load(Ordering::Relaxed) == 0;
+        (is_accepted && is_free).then_some(&self.accepted)
     }
 
     /// Exposes bytes to the peer of a connection.
-    pub(super) fn expose(
+    fn expose(
         &mut self,
         connection: ConnectionId,
         bytes: Bytes,
-        is_copy: bool,
+        in_use: Option<InUse>,
     ) -> (RemoteSegment, ExposureKey) {
         let key = self.next_key;
         self.next_key = key.wrapping_add(1);
@@ -167,7 +214,7 @@ impl Reads {
         };
         let exposure = Exposure {
             connection,
-            _in_use: is_copy.then(|| InUse::new(&self.in_use, bytes.len())),
+            _in_use: in_use,
             bytes,
         };
         self.exposed.insert(key, exposure);
@@ -270,18 +317,30 @@ impl Loopback {
         }
     }
 
-    pub(super) fn allocate_memory(&mut self, len: usize) -> Result<LoopbackMemory, AllocateError> {
+    pub(super) fn allocate_to_send(&mut self, len: usize) -> Result<LoopbackMemory, AllocateError> {
         if self.random.happens(self.faults.no_memory) {
             return Err(AllocateError::NotNow);
         }
         let limit = self.limits.message_memory;
-        self.with_endpoint(|endpoint| endpoint.reads.allocate(len, limit))
+        self.with_endpoint(|endpoint| endpoint.reads.allocate_to_send(len, limit))
+    }
+
+    pub(super) fn allocate_to_receive(
+        &mut self,
+        len: usize,
+    ) -> Result<LoopbackMemory, AllocateError> {
+        if self.random.happens(self.faults.no_memory) {
+            return Err(AllocateError::NotNow);
+        }
+        let limit = self.limits.message_memory;
+        self.with_endpoint(|endpoint| endpoint.reads.allocate_to_receive(len, limit))
     }
 
     pub(super) fn expose_piece(
         &mut self,
         connection: ConnectionId,
         message: &mut Chunks,
+        is_accepted: bool,
     ) -> Result<Exposed, ExposeError> {
         if self.random.happens(self.faults.no_memory) {
             return Err(ExposeError::NotNow);
@@ -295,16 +354,22 @@ impl Loopback {
                 return Err(ExposeError::Closed);
             }
             let was_copied = !message.front_is_reference();
-            let in_use = endpoint.reads.in_use.load(Ordering::Relaxed);
-            if was_copied && in_use + piece_len as u64 > limit {
+            let reads = &mut endpoint.reads;
+            let count = reads.count_for_piece(piece_len, limit, is_accepted);
+            let count = count.cloned();
+            if was_copied && count.is_none() {
                 return Err(ExposeError::NotNow);
             }
             let piece = message.take_front(piece_len).unwrap_or_default();
-            let bytes = match was_copied {
-                true => Bytes::copy_from_slice(&piece),
-                false => piece,
+            let (bytes, in_use) = match count {
+                Some(count) if was_copied => {
+                    let bytes = Bytes::copy_from_slice(&piece);
+                    let in_use = InUse::new(&count, bytes.len());
+                    (bytes, Some(in_use))
+                }
+                _ => (piece, None),
             };
-            let (segment, key) = endpoint.reads.expose(connection, bytes, was_copied);
+            let (segment, key) = reads.expose(connection, bytes, in_use);
             Ok(Exposed {
                 segment,
                 key,

@@ -281,8 +281,9 @@ impl Transport for SimulatedTransport {
         &mut self,
         connection: ConnectionId,
         message: &mut Chunks,
+        is_accepted: bool,
     ) -> Result<Exposed, ExposeError> {
-        self.verbs.expose(connection, message)
+        self.verbs.expose(connection, message, is_accepted)
     }
 
     fn conceal(&mut self, exposed: ExposureKey) {

@@ -22,11 +22,13 @@ const REVOKED_AT_ONCE: usize = 8;
 const REVOKING_POLLS: usize = 64;
 
 impl Lane {
-    /// Lets the connection's peer read the next piece of `message`.
+    /// Lets the connection's peer read the next piece of `message`, for all of which it has memory
+    /// if it `is_accepted`.
     pub(crate) fn expose(
         &mut self,
         id: ConnectionId,
         message: &mut Chunks,
+        is_accepted: bool,
     ) -> Result<Exposed, ExposeError> {
         let connection = self.connections.get(id).ok_or(ExposeError::Closed)?;
         if !connection.is_open() || !connection.one_sided.has_reads() {
@@ -39,15 +41,15 @@ impl Lane {
         let window = match self.long_messages.uses_windows {
             true => Some(
                 self.long_messages
-                    .pool
+                    .pools
                     .take_window()
                     .ok_or(ExposeError::NotNow)?,
             ),
             false => None,
         };
-        let Some(piece) = self.take_piece(message) else {
+        let Some(piece) = self.take_piece(message, is_accepted) else {
             if let Some(window) = window {
-                self.long_messages.pool.give_back_window(window);
+                self.long_messages.pools.give_back_window(window);
             }
             return Err(ExposeError::NotNow);
         };
@@ -56,7 +58,7 @@ impl Lane {
 
     /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
     /// there is no memory.
-    fn take_piece(&self, message: &mut Chunks) -> Option<Piece> {
+    fn take_piece(&self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
         let long_messages = &self.long_messages;
         if let Some(region) = long_messages.region_of_front(message) {
             let bytes = message.take_front(MAX_REFERENCE_LEN)?;
@@ -68,7 +70,7 @@ impl Lane {
             });
         }
         let len = long_messages.next_piece_len(message.len());
-        let mut buf = long_messages.pool.allocate(len).ok()?;
+        let mut buf = long_messages.pools.allocate_piece(len, is_accepted)?;
         let mut at = 0;
         while at < len {
             let front = message.chunk();
@@ -216,7 +218,7 @@ impl Lane {
         };
         self.long_messages.exposed -= exposure.memory.bytes();
         if let Some((window, _)) = exposure.window {
-            self.long_messages.pool.give_back_window(window);
+            self.long_messages.pools.give_back_window(window);
         }
     }
 

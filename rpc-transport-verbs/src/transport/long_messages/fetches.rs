@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use rpc_core::transport::{ConnectionId, Event, FetchKey, RemoteSegment};
 
-use super::message_buf::MessageBuf;
 use super::one_sided::Request;
+use super::registered_buf::RegisteredBuf;
 use super::state::{Fetch, Segment};
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
@@ -19,12 +19,12 @@ impl Lane {
     pub(crate) fn begin_fetch(
         &mut self,
         id: ConnectionId,
-        memory: MessageBuf,
-    ) -> Result<FetchKey, MessageBuf> {
+        memory: RegisteredBuf,
+    ) -> Result<FetchKey, RegisteredBuf> {
         let connection = self.connections.get(id);
         let has_reads = connection.is_some_and(|it| it.is_open() && it.one_sided.has_reads());
         // The device writes only memory that is registered with it.
-        if !has_reads || !memory.is_of(&*self.long_messages.pool) {
+        if !has_reads || !self.long_messages.pools.receives_into(&memory) {
             return Err(memory);
         }
         let (block, memory) = memory.take_block()?;
@@ -89,7 +89,7 @@ impl Lane {
     }
 
     /// Ends a fetch of which everything has arrived.
-    pub(crate) fn finish_fetch(&mut self, key: FetchKey) -> Option<MessageBuf> {
+    pub(crate) fn finish_fetch(&mut self, key: FetchKey) -> Option<RegisteredBuf> {
         let fetch = self.long_messages.fetches.get(key.0)?;
         if fetch.reading > 0 || !fetch.segments.is_empty() || fetch.is_cancelled {
             return None;
@@ -137,10 +137,10 @@ impl Lane {
     }
 
     /// Removes a fetch. Returns its memory, if no READ names it.
-    fn end_fetch(&mut self, key: u32) -> Option<MessageBuf> {
+    fn end_fetch(&mut self, key: u32) -> Option<RegisteredBuf> {
         let fetch = self.long_messages.fetches.remove(key)?;
         let memory = fetch.into_memory();
-        let bytes = memory.as_ref().map_or(0, MessageBuf::block_len);
+        let bytes = memory.as_ref().map_or(0, RegisteredBuf::block_len);
         self.long_messages.fetching -= bytes as u64;
         memory
     }

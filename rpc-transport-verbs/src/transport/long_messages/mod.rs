@@ -3,7 +3,7 @@
 //!
 //! | moment | owner of the memory | until |
 //! | --- | --- | --- |
-//! | a message is made or was received | the application, as [`MessageBuf`](message_buf::MessageBuf) or as `Bytes` | it is dropped, on whatever thread |
+//! | a message is made or was received | the application, as [`RegisteredBuf`](registered_buf::RegisteredBuf) or as `Bytes` | it is dropped, on whatever thread |
 //! | a piece is exposed | its exposure | the completion of its window's invalidation was polled, or the queue pair is gone |
 //! | a message is fetched | its fetch, and each READ that names it | all of its READs have completed, or the queue pair is gone |
 //! | none of these | the pool | the chunk is deregistered |
@@ -12,10 +12,11 @@ mod exposures;
 mod fetches;
 mod keys;
 pub(crate) mod memory_pool;
-pub(crate) mod message_buf;
 pub(crate) mod one_sided;
 mod one_sided_requests;
+pub(crate) mod pools;
 pub(crate) mod process_memory;
+pub(crate) mod registered_buf;
 mod registrar;
 mod size_class;
 pub(crate) mod state;

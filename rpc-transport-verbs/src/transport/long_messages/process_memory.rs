@@ -1,12 +1,49 @@
 //! [`ProcessMemory`]: how many bytes this process has registered for messages.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What registered memory is for. Each has its own chunks: otherwise, a message that is to be sent
+/// could keep the rest of a chunk from messages that arrive, and those are what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Messages that are made or sent.
+    Sending,
+    /// Messages that arrive.
+    Receiving,
+}
+
+impl Purpose {
+    /// Returns how much of `limit` bytes may be used for this. Messages to send never use what the
+    /// messages need for which their receivers wait, and some is left for them.
+    pub(super) fn share_of(self, limit: u64) -> u64 {
+        match self {
+            Self::Sending => limit / 2,
+            Self::Receiving => limit - limit / 8,
+        }
+    }
+}
+
+/// The registered bytes, by what they are for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Registered {
+    sending: u64,
+    receiving: u64,
+}
+
+impl Registered {
+    fn of(&mut self, purpose: Purpose) -> &mut u64 {
+        match purpose {
+            Purpose::Sending => &mut self.sending,
+            Purpose::Receiving => &mut self.receiving,
+        }
+    }
+}
 
 /// The bytes registered for messages by all pollers of a process.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessMemory {
-    registered: AtomicU64,
+    registered: Mutex<Registered>,
     /// True while a pool waits for another to deregister memory.
     is_short: AtomicBool,
 }
@@ -22,15 +59,41 @@ impl ProcessMemory {
         Arc::clone(ONE.get_or_init(Arc::default))
     }
 
-    /// Counts `len` more bytes, until what is returned is dropped. Returns `None` if there would be
-    /// more than `limit`.
-    pub(super) fn reserve(self: &Arc<Self>, len: u64, limit: u64) -> Option<CountedBytes> {
-        // Relaxed: the number publishes no other data.
-        let more = |registered: u64| registered.checked_add(len).filter(|sum| *sum <= limit);
-        let order = Ordering::Relaxed;
-        self.registered.fetch_update(order, order, more).ok()?;
+    fn change<R>(&self, change: impl FnOnce(&mut Registered) -> R) -> R {
+        // A poisoned lock is usable: the numbers are changed in one step.
+        let mut registered = self
+            .registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        change(&mut registered)
+    }
+
+    /// Counts `len` more bytes, until what is returned is dropped, if there are at most `share`
+    /// bytes for this purpose then, and at most `limit` in total.
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        len: u64,
+        (share, limit): (u64, u64),
+    ) -> Result<CountedBytes, Full> {
+        self.change(|registered| {
+            let total = registered.sending + registered.receiving;
+            let of_purpose = registered.of(purpose);
+            if of_purpose.saturating_add(len) > share {
+                return Err(Full::Share);
+            }
+            if total.saturating_add(len) > limit {
+                return Err(Full::Limit);
+            }
+            *of_purpose += len;
+            Ok(())
+        })?;
         let memory = Arc::clone(self);
-        Some(CountedBytes { len, memory })
+        Ok(CountedBytes {
+            purpose,
+            len,
+            memory,
+        })
     }
 
     /// Says whether some pool waits for memory that others have.
@@ -45,9 +108,19 @@ impl ProcessMemory {
     }
 }
 
+/// The reason that no more bytes may be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// There are as many for this purpose as there may be.
+    Share,
+    /// There are as many as there may be.
+    Limit,
+}
+
 /// Bytes that are counted as registered.
 #[derive(Debug)]
 pub(super) struct CountedBytes {
+    purpose: Purpose,
     len: u64,
     memory: Arc<ProcessMemory>,
 }
@@ -61,8 +134,7 @@ impl CountedBytes {
 impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.memory
-            .registered
-            .fetch_sub(self.len, Ordering::Relaxed);
+            .change(|registered| *registered.of(self.purpose) -= self.len);
     }
 }
 
@@ -73,12 +145,28 @@ mod tests {
     #[test]
     fn no_more_than_the_limit_is_counted() {
         let memory = Arc::new(ProcessMemory::default());
-        let first = memory.reserve(60, 100).unwrap();
-        assert!(memory.reserve(41, 100).is_none());
-        let _second = memory.reserve(40, 100).unwrap();
-        assert!(memory.reserve(u64::MAX, u64::MAX).is_none());
+        let reserve = |len, limit| memory.reserve(Purpose::Receiving, len, (u64::MAX, limit));
+        let first = reserve(60, 100).unwrap();
+        assert_eq!(reserve(41, 100).unwrap_err(), Full::Limit);
+        let _second = reserve(40, 100).unwrap();
+        assert!(reserve(u64::MAX, u64::MAX - 1).is_err());
         drop(first);
-        let _third = memory.reserve(60, 100).unwrap();
-        assert!(memory.reserve(1, 50).is_none(), "another limit");
+        let _third = reserve(60, 100).unwrap();
+        assert!(reserve(1, 50).is_err(), "another limit");
+    }
+
+    #[test]
+    fn neither_purpose_takes_all() {
+        let memory = Arc::new(ProcessMemory::default());
+        let reserve =
+            |purpose: Purpose, len| memory.reserve(purpose, len, (purpose.share_of(80), 80));
+        let sending = reserve(Purpose::Sending, 40).unwrap();
+        assert_eq!(reserve(Purpose::Sending, 1).unwrap_err(), Full::Share);
+        let _receiving = reserve(Purpose::Receiving, 40).unwrap();
+        assert_eq!(reserve(Purpose::Receiving, 1).unwrap_err(), Full::Limit);
+        drop(sending);
+        let _rest = reserve(Purpose::Receiving, 30).unwrap();
+        assert_eq!(reserve(Purpose::Receiving, 1).unwrap_err(), Full::Share);
+        let _some = reserve(Purpose::Sending, 10).unwrap();
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::process_memory::ProcessMemory;
+use super::process_memory::{Full, ProcessMemory, Purpose};
 
 /// How often free chunks are looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -32,6 +32,9 @@ pub(super) trait RegisteringPool: Send + Sync {
 
     /// Returns the count of the process.
     fn process_memory(&self) -> &Arc<ProcessMemory>;
+
+    /// Returns what its memory is for.
+    fn purpose(&self) -> Purpose;
 }
 
 /// What an attempt to register more memory has led to.
@@ -41,8 +44,8 @@ pub(super) enum Growth {
     Unneeded,
     /// Something was registered, or cannot be.
     Settled,
-    /// The limit is reached: this many bytes have to be deregistered first.
-    Short(u64),
+    /// A limit is reached: this many bytes have to be deregistered first.
+    Short { needed: u64, full: Full },
 }
 
 static WORK: Mutex<Work> = Mutex::new(Work {
@@ -142,8 +145,8 @@ fn serve(pools: &[Arc<dyn RegisteringPool>]) {
             is_busy |= match pool.grow() {
                 Growth::Unneeded => false,
                 Growth::Settled => true,
-                Growth::Short(needed) => {
-                    let is_room = make_room(pool, pools, needed);
+                Growth::Short { needed, full } => {
+                    let is_room = make_room(pool, pools, needed, full);
                     if !is_room {
                         pool.note_shortage();
                     }
@@ -159,11 +162,14 @@ fn make_room(
     pool: &Arc<dyn RegisteringPool>,
     pools: &[Arc<dyn RegisteringPool>],
     needed: u64,
+    full: Full,
 ) -> bool {
     // Before the pools are searched: see `ProcessMemory::set_short`.
     pool.process_memory().set_short(true);
     let others = pools.iter().filter(|other| {
-        !Arc::ptr_eq(other, pool) && Arc::ptr_eq(other.process_memory(), pool.process_memory())
+        !Arc::ptr_eq(other, pool)
+            && Arc::ptr_eq(other.process_memory(), pool.process_memory())
+            && (full == Full::Limit || other.purpose() == pool.purpose())
     });
     let mut freed = 0;
     for pool in std::iter::once(pool).chain(others) {

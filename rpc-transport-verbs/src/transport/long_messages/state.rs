@@ -7,8 +7,8 @@ use bytes::Bytes;
 use rpc_core::transport::{Chunks, ConnectionId, MemoryByOwner};
 
 use super::keys::KeyTable;
-use super::memory_pool::MemoryPool;
-use super::message_buf::{MessageBuf, WithoutBlock};
+use super::pools::Pools;
+use super::registered_buf::{RegisteredBuf, WithoutBlock};
 use crate::transport::plan::ReadPlan;
 use crate::verbs::{BlockRegion, Destination, MemoryWindow, RemoteKey, WorkRequest};
 
@@ -22,7 +22,7 @@ const LINE: usize = 64;
 /// The long messages of a lane.
 #[derive(Debug)]
 pub(crate) struct LongMessages {
-    pub(crate) pool: Arc<MemoryPool>,
+    pub(crate) pools: Pools,
     /// False if peers are trusted with the keys of whole regions.
     pub(super) uses_windows: bool,
     /// Bytes that are copied at a time.
@@ -55,13 +55,13 @@ pub(crate) struct LongMessages {
 
 impl LongMessages {
     pub(crate) fn new(
-        pool: Arc<MemoryPool>,
+        pools: Pools,
         plan: &ReadPlan,
         piece_len: usize,
         (lane, lane_mask): (u32, u32),
     ) -> Self {
         Self {
-            pool,
+            pools,
             uses_windows: plan.uses_windows,
             piece_len,
             max_read_len: plan.max_read_len,
@@ -82,7 +82,7 @@ impl LongMessages {
 
     /// Returns the registered bytes by their owner.
     pub(crate) fn memory_by_owner(&self) -> MemoryByOwner {
-        let (registered, taken) = self.pool.bytes();
+        let (registered, taken) = self.pools.bytes();
         // Slices that are exposed lie in blocks of messages, and are counted once. A message that
         // is exposed to several peers would be subtracted several times.
         let held = taken.saturating_sub(self.exposed + self.fetching);
@@ -108,7 +108,7 @@ impl LongMessages {
         if front.len() < MIN_REFERENCE_LEN && front.len() < message.len() {
             return None;
         }
-        self.pool.region_of(front)
+        self.pools.region_of(front)
     }
 }
 
@@ -125,7 +125,7 @@ pub(super) struct Exposure {
 /// The memory of a piece, which is kept while the piece is exposed.
 #[derive(Debug)]
 pub(super) enum Memory {
-    Copied(MessageBuf),
+    Copied(RegisteredBuf),
     Shared(Bytes),
 }
 
@@ -167,7 +167,7 @@ pub(super) struct Segment {
 
 impl Fetch {
     /// Returns the memory, if no READ names it.
-    pub(super) fn into_memory(self) -> Option<MessageBuf> {
+    pub(super) fn into_memory(self) -> Option<RegisteredBuf> {
         let block = self.destination.into_block().ok()?;
         Some(self.memory.with_block(block))
     }

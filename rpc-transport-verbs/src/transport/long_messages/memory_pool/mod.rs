@@ -15,8 +15,8 @@ use bytes::Bytes;
 use rpc_core::transport::AllocateError;
 
 use self::state::{Chunk, State};
-use super::message_buf::{MessageBuf, Place, TakesBack};
-use super::process_memory::ProcessMemory;
+use super::process_memory::{Full, ProcessMemory, Purpose};
+use super::registered_buf::{Place, RegisteredBuf, TakesBack};
 use super::registrar::{self, Growth, RegisteringPool};
 use super::size_class::{block_len, blocks_per_chunk};
 use crate::transport::wakeup::Wakeup;
@@ -26,7 +26,7 @@ use crate::verbs::{Block, BlockRegion, MemoryWindow, ProtectionDomain, VerbsErro
 const WINDOW_BATCH: usize = 32;
 
 /// The settings of a pool.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PoolConfig {
     pub(crate) domain: ProtectionDomain,
     /// What is woken when somebody waits and there may be memory.
@@ -44,14 +44,19 @@ pub(crate) struct PoolConfig {
 #[derive(Debug)]
 pub(crate) struct MemoryPool {
     config: PoolConfig,
+    purpose: Purpose,
+    /// Bytes that the process may register for this purpose.
+    share: u64,
     state: Mutex<State>,
     this: Weak<Self>,
 }
 
 impl MemoryPool {
-    pub(crate) fn new(config: PoolConfig) -> Arc<Self> {
+    pub(super) fn new(config: PoolConfig, purpose: Purpose, share: u64) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             config,
+            purpose,
+            share,
             state: Mutex::default(),
             this: this.clone(),
         })
@@ -65,12 +70,12 @@ impl MemoryPool {
 
     /// Returns the most bytes that a block may have.
     fn longest_block(&self) -> usize {
-        let limit = usize::try_from(self.config.limit).unwrap_or(usize::MAX);
+        let limit = usize::try_from(self.share).unwrap_or(usize::MAX);
         limit.min(self.config.max_region_len)
     }
 
     /// Takes a block for a message of `len` bytes.
-    pub(crate) fn allocate(&self, len: usize) -> Result<MessageBuf, AllocateError> {
+    pub(crate) fn allocate(&self, len: usize) -> Result<RegisteredBuf, AllocateError> {
         let longest = self.longest_block();
         let block_len = block_len(len).min(longest);
         let mut state = self.lock();
@@ -86,7 +91,7 @@ impl MemoryPool {
                 chunk,
                 _counted,
             };
-            return Ok(MessageBuf::new(block, len, place));
+            return Ok(RegisteredBuf::new(block, len, place));
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
@@ -100,6 +105,14 @@ impl MemoryPool {
             true => AllocateError::InUse,
             false => AllocateError::NotNow,
         })
+    }
+
+    /// Returns true if no block is taken. Otherwise, the poller is woken when one is given back.
+    pub(super) fn is_untouched(&self) -> bool {
+        let mut state = self.lock();
+        let is_untouched = state.taken == 0;
+        state.is_awaited |= !is_untouched;
+        is_untouched
     }
 
     /// Takes a window that is not bound. If there is none, more are allocated, and the poller is
@@ -195,7 +208,7 @@ impl RegisteringPool for MemoryPool {
             self.allocate_windows();
             return Growth::Settled;
         }
-        let limit = self.config.limit;
+        let (purpose, share, limit) = (self.purpose, self.share, self.config.limit);
         let mut state = self.lock();
         let Some(&block_len) = state.wanted.first() else {
             return Growth::Unneeded;
@@ -210,13 +223,18 @@ impl RegisteringPool for MemoryPool {
         drop(state);
         let most = self.config.max_region_len / block_len;
         let count = blocks_per_chunk(block_len, limit).min(most).max(1);
-        // If a whole chunk does not fit, one block may.
-        let reserved = [count, 1].into_iter().find_map(|count| {
+        let reserve = |count: usize| {
             let len = (block_len * count) as u64;
-            Some((count, self.config.process_memory.reserve(len, limit)?))
-        });
-        let Some((count, counted)) = reserved else {
-            return Growth::Short(block_len as u64);
+            let memory = &self.config.process_memory;
+            Ok((count, memory.reserve(purpose, len, (share, limit))?))
+        };
+        // If a whole chunk does not fit, one block may.
+        let (count, counted) = match reserve(count).or_else(|_: Full| reserve(1)) {
+            Ok(reserved) => reserved,
+            Err(full) => {
+                let needed = block_len as u64;
+                return Growth::Short { needed, full };
+            }
         };
         let is_readable = self.config.is_readable;
         let registered = self
@@ -275,6 +293,10 @@ impl RegisteringPool for MemoryPool {
 
     fn process_memory(&self) -> &Arc<ProcessMemory> {
         &self.config.process_memory
+    }
+
+    fn purpose(&self) -> Purpose {
+        self.purpose
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::MessageMemory;
 
+use super::super::process_memory::CountedBytes;
 use super::*;
 use crate::verbs::Context;
 
@@ -12,14 +13,15 @@ const MIB: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn pool_of(process_memory: &Arc<ProcessMemory>, limit: usize) -> Arc<MemoryPool> {
-    MemoryPool::new(PoolConfig {
+    let config = PoolConfig {
         domain: Context::open("soft").unwrap().alloc_pd().unwrap(),
         wakeup: Wakeup::new().unwrap(),
         process_memory: Arc::clone(process_memory),
         limit: limit as u64,
         max_region_len: 1 << 30,
         is_readable: false,
-    })
+    };
+    MemoryPool::new(config, Purpose::Receiving, limit as u64)
 }
 
 fn pool(limit: usize) -> Arc<MemoryPool> {
@@ -27,7 +29,7 @@ fn pool(limit: usize) -> Arc<MemoryPool> {
 }
 
 /// Takes a block, and waits while one is registered.
-fn take(pool: &MemoryPool, len: usize) -> MessageBuf {
+fn take(pool: &MemoryPool, len: usize) -> RegisteredBuf {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match pool.allocate(len) {
@@ -149,6 +151,12 @@ fn pollers_share_the_limit_of_the_process() {
     drop(second);
 }
 
+/// Counts bytes of a process that may register 1 MiB.
+fn reserve(memory: &Arc<ProcessMemory>, len: usize) -> Result<CountedBytes, Full> {
+    let limit = MIB as u64;
+    memory.reserve(Purpose::Sending, len as u64, (limit, limit))
+}
+
 #[test]
 fn memory_outlives_its_pool_and_is_counted_until_it_is_dropped() {
     let process_memory: Arc<ProcessMemory> = Arc::default();
@@ -159,10 +167,10 @@ fn memory_outlives_its_pool_and_is_counted_until_it_is_dropped() {
     drop(pool);
     thread::spawn(move || {
         assert_eq!(&bytes[3..8], b"bytes");
-        assert!(process_memory.reserve(1, MIB as u64).is_none());
+        assert!(reserve(&process_memory, 1).is_err());
         drop(bytes);
         wait_until("the memory is gone", || {
-            process_memory.reserve(MIB as u64, MIB as u64).is_some()
+            reserve(&process_memory, MIB).is_ok()
         });
     })
     .join()
@@ -172,7 +180,7 @@ fn memory_outlives_its_pool_and_is_counted_until_it_is_dropped() {
 #[test]
 fn threads_give_back_while_the_poller_takes() {
     let pool = pool(4 * MIB);
-    let (sender, receiver) = crossbeam_channel::bounded::<MessageBuf>(64);
+    let (sender, receiver) = crossbeam_channel::bounded::<RegisteredBuf>(64);
     thread::scope(|scope| {
         for _ in 0..2 {
             let receiver = receiver.clone();

@@ -1,4 +1,4 @@
-//! [`MessageBuf`]: registered memory of one message.
+//! [`RegisteredBuf`]: registered memory of one message.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use crate::verbs::{Block, BlockRegion, CopyRule};
 /// thread, or to the system if the poller is gone.
 ///
 /// Its bytes are those of an earlier message until they are written.
-pub struct MessageBuf {
+pub struct RegisteredBuf {
     /// `None` only while it is taken apart.
     block: Option<Block>,
     len: usize,
@@ -36,7 +36,7 @@ pub(super) struct Place {
     pub(super) _counted: Arc<CountedBytes>,
 }
 
-impl MessageBuf {
+impl RegisteredBuf {
     pub(super) fn new(block: Block, len: usize, place: Place) -> Self {
         debug_assert!(len <= block.len());
         Self {
@@ -76,9 +76,9 @@ impl MessageBuf {
     }
 }
 
-/// A [`MessageBuf`] whose block is elsewhere.
+/// A [`RegisteredBuf`] whose block is elsewhere.
 #[derive(Debug)]
-pub(super) struct WithoutBlock(MessageBuf);
+pub(super) struct WithoutBlock(RegisteredBuf);
 
 impl WithoutBlock {
     pub(super) fn len(&self) -> usize {
@@ -86,14 +86,14 @@ impl WithoutBlock {
     }
 
     /// Puts the block back.
-    pub(super) fn with_block(self, block: Block) -> MessageBuf {
+    pub(super) fn with_block(self, block: Block) -> RegisteredBuf {
         let mut buf = self.0;
         buf.block = Some(block);
         buf
     }
 }
 
-impl Drop for MessageBuf {
+impl Drop for RegisteredBuf {
     fn drop(&mut self) {
         if let Some(block) = self.block.take()
             && let Some(pool) = self.place.pool.upgrade()
@@ -103,7 +103,7 @@ impl Drop for MessageBuf {
     }
 }
 
-impl AsMut<[u8]> for MessageBuf {
+impl AsMut<[u8]> for RegisteredBuf {
     fn as_mut(&mut self) -> &mut [u8] {
         let len = self.len;
         match &mut self.block {
@@ -113,7 +113,7 @@ impl AsMut<[u8]> for MessageBuf {
     }
 }
 
-impl MessageMemory for MessageBuf {
+impl MessageMemory for RegisteredBuf {
     fn write(&mut self, at: usize, bytes: &[u8]) {
         let to = &mut self.as_mut()[at..at + bytes.len()];
         CopyRule::of_this_machine().copy(to, bytes);
@@ -131,7 +131,7 @@ impl MessageMemory for MessageBuf {
 }
 
 /// Memory that is only read any more.
-struct Shared(MessageBuf);
+struct Shared(RegisteredBuf);
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
@@ -139,9 +139,9 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-impl fmt::Debug for MessageBuf {
+impl fmt::Debug for RegisteredBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageBuf")
+        f.debug_struct("RegisteredBuf")
             .field("len", &self.len)
             .field("block_len", &self.block_len())
             .finish_non_exhaustive()

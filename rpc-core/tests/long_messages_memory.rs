@@ -1,0 +1,240 @@
+//! Memory for long messages is short: messages wait for it, are refused, or give up; and two sides
+//! that send each other long messages never wait in a circle.
+
+#![allow(
+    clippy::print_stderr,
+    reason = "prints a failing seed for the person who runs the test"
+)]
+
+mod support;
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rpc_core::testing::{Faults, Network, Pair, Random};
+use rpc_core::transport::Transport;
+use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, Request};
+use support::{ECHO, Gate, register};
+
+const LONGEST: usize = 40_000;
+
+fn message(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + at / 251) as u8).collect()
+}
+
+async fn echo(channel: &LocalChannel, message: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    let response = channel.unary(&ECHO, Request::new(message)).await?;
+    Ok(response.into_inner())
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, CallError>> + 'a>>;
+
+fn poll_once(call: &mut Call<'_>) -> Poll<Result<Vec<u8>, CallError>> {
+    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Two sides call each other, and each has memory for a few messages at most, both for those it sends
+/// and for those it receives.
+fn calls_both_ways(seed: u64) {
+    let random = Random::new(seed);
+    let intents = Intents {
+        max_message_len: LONGEST,
+        // Sometimes for only one.
+        message_memory: LONGEST as u64 + random.below(5 * LONGEST as u64),
+        ..Intents::default()
+    };
+    let faults = match random.happens(500) {
+        true => Faults::none(),
+        false => Faults::rough(),
+    };
+    let mut network = Network::new(faults, random.next_u64());
+    network.use_reads();
+    let gate = Gate::default();
+    gate.open();
+    let nodes = ["one", "other"]
+        .map(|name| network.add(name, &intents, |methods| register(methods, &gate)));
+    let channels = [(0, "other"), (1, "one")]
+        .map(|(node, peer): (usize, _)| nodes[node].poller().connect(peer).expect("there is room"));
+    let mut calls: Vec<(usize, Call<'_>)> = Vec::new();
+    for _ in 0..40 {
+        let len = 5000 + random.below((LONGEST - 5010) as u64) as usize;
+        let channel = &channels[random.below(2) as usize];
+        calls.push((len, Box::pin(echo(channel, message(len)))));
+    }
+    for _ in 0..60_000 {
+        calls.retain_mut(|(len, call)| match poll_once(call) {
+            Poll::Pending => true,
+            Poll::Ready(outcome) => {
+                assert!(outcome.expect("it waits for memory") == message(*len));
+                false
+            }
+        });
+        if calls.is_empty() {
+            break;
+        }
+        network.step();
+    }
+    assert_eq!(calls.len(), 0, "calls wait for each other's memory");
+    drop(calls);
+    network.assert_nothing_left();
+}
+
+#[test]
+fn two_sides_that_call_each_other_never_wait_in_a_circle() {
+    /// Prints the seed if the test fails.
+    struct Seed(u64);
+    impl Drop for Seed {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("failed with VERBLINE_SEED={}", self.0);
+            }
+        }
+    }
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    if let Some(seed) = number("VERBLINE_SEED") {
+        return calls_both_ways(seed);
+    }
+    for seed in 0..number("VERBLINE_SEEDS").unwrap_or(60) {
+        let _seed = Seed(seed);
+        calls_both_ways(seed);
+    }
+}
+
+/// A server with memory for two messages, of which the test uses some.
+fn short_of_memory(waits_for_memory: bool) -> Pair {
+    let intents = Intents {
+        max_message_len: LONGEST,
+        message_memory: 2 * LONGEST as u64,
+        waits_for_memory,
+        ..Intents::default()
+    };
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        let gate = Gate::default();
+        gate.open();
+        register(methods, &gate);
+    });
+    pair.network().use_reads();
+    pair
+}
+
+/// Uses all of a server's memory for messages that arrive.
+fn use_memory(pair: &Pair) -> impl Sized + use<> {
+    pair.server().with_transport(|transport| {
+        let connection = rpc_core::transport::ConnectionId {
+            index: 0,
+            generation: 0,
+        };
+        [(); 2].map(|()| {
+            transport
+                .allocate_for(connection, LONGEST)
+                .expect("it is free")
+        })
+    })
+}
+
+#[test]
+fn a_message_is_refused_at_once_if_it_may_not_wait() {
+    let pair = short_of_memory(false);
+    let channel = pair.connect();
+    let used = use_memory(&pair);
+    let error = pair.run(echo(&channel, message(20_000))).unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("no memory for a message of 2000"),
+        "{error}"
+    );
+    drop(used);
+    pair.run(echo(&channel, message(20_000))).unwrap();
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_message_that_waits_gives_up_at_its_deadline() {
+    let pair = short_of_memory(true);
+    let channel = pair.connect();
+    let used = use_memory(&pair);
+    let request = Request::new(message(20_000)).with_timeout(Duration::from_secs(5));
+    let mut call: Call<'_> = Box::pin(async {
+        let response = channel.unary(&ECHO, request).await?;
+        Ok(response.into_inner())
+    });
+    for _ in 0..200 {
+        assert!(poll_once(&mut call).is_pending());
+        pair.network().step();
+    }
+    pair.network().advance(Duration::from_secs(6));
+    let error = pair.run(call).unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
+    drop(used);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn messages_of_a_class_get_memory_in_their_order() {
+    let pair = short_of_memory(true);
+    let channel = pair.connect();
+    let used = use_memory(&pair);
+    let mut calls: Vec<(usize, Call<'_>)> = (0..6)
+        .map(|number| {
+            (
+                number,
+                Box::pin(echo(&channel, message(20_000 + number))) as Call<'_>,
+            )
+        })
+        .collect();
+    for (_, call) in &mut calls {
+        for _ in 0..50 {
+            assert!(poll_once(call).is_pending());
+            pair.network().step();
+        }
+    }
+    drop(used);
+    let mut order = Vec::new();
+    for _ in 0..10_000 {
+        calls.retain_mut(|(number, call)| match poll_once(call) {
+            Poll::Pending => true,
+            Poll::Ready(outcome) => {
+                outcome.unwrap();
+                order.push(*number);
+                false
+            }
+        });
+        pair.network().step();
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4, 5]);
+    drop(calls);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_connection_that_ends_ends_the_messages_that_wait() {
+    let pair = short_of_memory(true);
+    let channel = pair.connect();
+    let used = use_memory(&pair);
+    let mut calls: Vec<Call<'_>> = [20_000, 30_000]
+        .map(|len| Box::pin(echo(&channel, message(len))) as Call<'_>)
+        .into();
+    for _ in 0..50 {
+        for call in &mut calls {
+            assert!(poll_once(call).is_pending());
+        }
+        pair.network().step();
+    }
+    let connection = pair.server().connections()[0];
+    pair.server().with_transport(|transport| {
+        transport.close(connection);
+    });
+    for call in calls {
+        let error = pair.run(call).unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+    }
+    drop(used);
+    pair.assert_nothing_left();
+}

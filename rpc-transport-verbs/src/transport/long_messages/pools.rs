@@ -1,0 +1,187 @@
+//! [`Pools`]: the registered memory for messages of a lane.
+//!
+//! Two sides that send each other long messages must not wait for memory in a circle. What frees the
+//! memory of a message to send is that its receiver fetches it, and so:
+//!
+//! - Messages to send and messages that arrive have chunks of their own, and messages to send use at
+//!   most half of the limit ([`Purpose`]).
+//! - A lane in which no message arrives or is kept gets memory for one, even if those of other lanes
+//!   use all that the process may register.
+//! - A message for which its receiver has memory gets memory for its next piece, even if others that
+//!   wait for their receivers use all of it.
+//!
+//! So the process may register more than its limit: one message and one piece for each lane.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rpc_core::transport::AllocateError;
+
+use super::memory_pool::{MemoryPool, PoolConfig};
+use super::process_memory::Purpose;
+use super::registered_buf::RegisteredBuf;
+use super::size_class::block_len;
+use crate::verbs::{BlockRegion, MemoryWindow};
+
+/// The registered memory for messages of a lane.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    sending: Arc<MemoryPool>,
+    receiving: Arc<MemoryPool>,
+    /// One piece of a message for which its receiver has memory.
+    accepted_piece: Arc<MemoryPool>,
+    /// One message of a lane that has none.
+    only_message: Arc<MemoryPool>,
+}
+
+impl Pools {
+    /// Makes pools without memory. Pieces that are copied have at most `piece_len` bytes.
+    pub(crate) fn new(config: &PoolConfig, piece_len: usize) -> Self {
+        let pool = |purpose: Purpose| {
+            MemoryPool::new(config.clone(), purpose, purpose.share_of(config.limit))
+        };
+        let beyond_the_limit = |purpose, limit| {
+            let config = PoolConfig {
+                process_memory: Arc::default(),
+                limit,
+                ..config.clone()
+            };
+            MemoryPool::new(config, purpose, limit)
+        };
+        let piece_len = block_len(piece_len) as u64;
+        Self {
+            sending: pool(Purpose::Sending),
+            receiving: pool(Purpose::Receiving),
+            accepted_piece: beyond_the_limit(Purpose::Sending, piece_len),
+            only_message: beyond_the_limit(Purpose::Receiving, config.limit),
+        }
+    }
+
+    fn all(&self) -> [&Arc<MemoryPool>; 4] {
+        [
+            &self.sending,
+            &self.receiving,
+            &self.accepted_piece,
+            &self.only_message,
+        ]
+    }
+
+    /// Takes memory for a message that this side makes.
+    pub(crate) fn allocate_to_send(&self, len: usize) -> Result<RegisteredBuf, AllocateError> {
+        self.sending.allocate(len)
+    }
+
+    /// Takes memory for a piece of a message, for all of which the receiver has memory if it
+    /// `is_accepted`.
+    pub(super) fn allocate_piece(&self, len: usize, is_accepted: bool) -> Option<RegisteredBuf> {
+        let piece = self.sending.allocate(len);
+        if !is_accepted {
+            return piece.ok();
+        }
+        piece.or_else(|_| self.accepted_piece.allocate(len)).ok()
+    }
+
+    /// Takes memory for a message that arrives.
+    pub(crate) fn allocate_to_receive(&self, len: usize) -> Result<RegisteredBuf, AllocateError> {
+        match self.receiving.allocate(len) {
+            Err(AllocateError::InUse) if self.receiving.is_untouched() => {}
+            Err(AllocateError::TooLong { .. }) => {}
+            other => return other,
+        }
+        match self.only_message.is_untouched() {
+            true => self.only_message.allocate(len),
+            false => Err(AllocateError::InUse),
+        }
+    }
+
+    /// Returns true if the memory is of a pool for messages that arrive.
+    pub(super) fn receives_into(&self, memory: &RegisteredBuf) -> bool {
+        memory.is_of(&*self.receiving) || memory.is_of(&*self.only_message)
+    }
+
+    /// Returns the region in which `bytes` lie, if it is one of this lane.
+    pub(super) fn region_of(&self, bytes: &Bytes) -> Option<Arc<BlockRegion>> {
+        self.all().iter().find_map(|pool| pool.region_of(bytes))
+    }
+
+    /// Returns the registered bytes, and those of them that are taken.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        let pools = self.all().map(|pool| pool.bytes());
+        let sum = |sum: (u64, u64), pool: &(u64, u64)| (sum.0 + pool.0, sum.1 + pool.1);
+        pools.iter().fold((0, 0), sum)
+    }
+
+    /// Takes a window that is not bound, as [`MemoryPool::take_window`] does.
+    pub(super) fn take_window(&self) -> Option<MemoryWindow> {
+        self.sending.take_window()
+    }
+
+    /// Takes back a window whose invalidation has completed.
+    pub(super) fn give_back_window(&self, window: MemoryWindow) {
+        self.sending.give_back_window(window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::process_memory::ProcessMemory;
+    use super::*;
+    use crate::transport::wakeup::Wakeup;
+    use crate::verbs::Context;
+
+    const MIB: usize = 1 << 20;
+    const PIECE_LEN: usize = 64 << 10;
+
+    fn pools(process_memory: &Arc<ProcessMemory>) -> Pools {
+        let config = PoolConfig {
+            domain: Context::open("soft").unwrap().alloc_pd().unwrap(),
+            wakeup: Wakeup::new().unwrap(),
+            process_memory: Arc::clone(process_memory),
+            limit: 2 * MIB as u64,
+            max_region_len: 1 << 30,
+            is_readable: false,
+        };
+        Pools::new(&config, PIECE_LEN)
+    }
+
+    /// Tries until there is memory, or it is known that there is none.
+    fn take(mut attempt: impl FnMut() -> Option<RegisteredBuf>) -> Option<RegisteredBuf> {
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {
+            if let Some(buf) = attempt() {
+                return Some(buf);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    #[test]
+    fn a_lane_without_a_message_gets_memory_for_one() {
+        let process_memory = Arc::default();
+        let lanes = [pools(&process_memory), pools(&process_memory)];
+        let receive = |lane: usize| take(|| lanes[lane].allocate_to_receive(MIB).ok());
+        let _all = receive(0).unwrap();
+        assert!(receive(0).is_none(), "it has a message");
+        let only = receive(1).unwrap();
+        assert!(lanes[1].receives_into(&only));
+        assert!(receive(1).is_none(), "it has a message");
+        drop(only);
+        assert!(receive(1).is_some());
+    }
+
+    #[test]
+    fn messages_to_send_leave_memory_to_those_that_arrive_and_to_accepted_pieces() {
+        let lane = pools(&Arc::default());
+        let _half = take(|| lane.allocate_to_send(MIB).ok()).unwrap();
+        assert!(take(|| lane.allocate_to_send(1).ok()).is_none());
+        assert!(take(|| lane.allocate_piece(PIECE_LEN, false)).is_none());
+        let piece = take(|| lane.allocate_piece(PIECE_LEN, true)).unwrap();
+        assert!(take(|| lane.allocate_piece(PIECE_LEN, true)).is_none());
+        drop(piece);
+        assert!(take(|| lane.allocate_piece(PIECE_LEN, true)).is_some());
+        assert!(take(|| lane.allocate_to_receive(MIB).ok()).is_some());
+    }
+}
