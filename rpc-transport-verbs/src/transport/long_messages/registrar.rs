@@ -73,15 +73,10 @@ fn lock() -> MutexGuard<'static, Work> {
 pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if crate::hooks::is_simulated() {
-        let pool = pool.clone() as Weak<dyn RegisteringPool>;
-        return serve(&upgrade(&[pool]));
+        return serve_simulated(pool);
     }
     let mut work = lock();
-    let is_it =
-        |known: &Weak<dyn RegisteringPool>| std::ptr::addr_eq(known.as_ptr(), pool.as_ptr());
-    if !work.pools.iter().any(is_it) {
-        work.pools.push(pool.clone());
-    }
+    add(&mut work, pool);
     work.is_asked = true;
     let starts = !std::mem::replace(&mut work.is_running, true);
     drop(work);
@@ -95,6 +90,28 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
             lock().is_running = false;
             tracing::warn!(%error, "no thread can be started that registers memory for long messages");
         }
+    }
+}
+
+/// Serves the pools of a simulated process, which are those with the same count of bytes.
+#[cfg(feature = "test-util")]
+fn serve_simulated<P: RegisteringPool + 'static>(pool: &Weak<P>) {
+    let Some(asking) = pool.upgrade() else { return };
+    let mut work = lock();
+    work.pools.retain(|known| known.strong_count() > 0);
+    add(&mut work, pool);
+    let mut pools = upgrade(&work.pools);
+    drop(work);
+    pools.retain(|other| Arc::ptr_eq(other.process_memory(), asking.process_memory()));
+    serve(&pools);
+}
+
+/// Makes a pool known.
+fn add<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {
+    let is_it =
+        |known: &Weak<dyn RegisteringPool>| std::ptr::addr_eq(known.as_ptr(), pool.as_ptr());
+    if !work.pools.iter().any(is_it) {
+        work.pools.push(pool.clone());
     }
 }
 
