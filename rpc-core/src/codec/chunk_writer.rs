@@ -255,6 +255,8 @@ mod tests {
     use prost::DecodeError;
     use prost::encoding::{DecodeContext, WireType};
 
+    use bytes::BufMut;
+
     use super::*;
     use crate::codec::field::{self, Field};
     use crate::codec::{Codec, GeneratedCodec, ProstCodec};

@@ -45,15 +45,10 @@ enum NoMemory {
 }
 
 impl<T: Transport> State<T> {
-    /// Gives a message memory for all of it, or lets it wait; if none of it can be fetched yet, when
-    /// some can. Returns the status with which its call ends if it gets none.
+    /// Gives a message memory for all of it, or lets it wait. Returns the status with which its call
+    /// ends if it gets none.
     pub(in super::super) fn admit_incoming(&mut self, key: IncomingKey) -> Option<Status> {
-        let incoming = &mut self.transfers.incoming[key.index()];
-        incoming.wants_memory = true;
-        if !incoming.has_begun {
-            return None;
-        }
-        incoming.has_asked_for_memory = true;
+        let incoming = &self.transfers.incoming[key.index()];
         let (len, form) = (incoming.len, incoming.form);
         let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;
         let waits_behind = !is_short && self.transfers.waiting.has_class_of(len);
@@ -159,16 +154,21 @@ impl<T: Transport> State<T> {
             }
             return;
         }
-        let id = self.links[incoming.link.index()].id;
+        if !incoming.has_begun {
+            // Its sender may have no memory to expose before it knows that the message is fetched.
+            incoming.owed.is_accepted = true;
+            self.owe_entry(key);
+        }
+        let id = self.links[self.transfers.incoming[key.index()].link.index()].id;
         match self.transport.begin_fetch(id, memory) {
             Ok(fetch) => {
-                incoming.place = Place::Fetch(fetch);
+                self.transfers.incoming[key.index()].place = Place::Fetch(fetch);
                 self.transfers.fetches.insert(fetch, key);
                 self.fetch_announced(key, fetch);
             }
             // The connection has ended, and the next event reports it.
             Err(_) => {
-                incoming.place = Place::Nowhere;
+                self.transfers.incoming[key.index()].place = Place::Nowhere;
                 self.discharge(key);
             }
         }

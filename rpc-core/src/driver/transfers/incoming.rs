@@ -46,13 +46,8 @@ pub(super) struct Incoming<M> {
     pub(super) received: u32,
     /// Bytes counted in the link's and the poller's `receiving`.
     pub(super) charged: u64,
-    /// Some of it can be fetched, or has arrived. Otherwise, its sender may have no memory to expose,
-    /// and would keep that of this side.
+    /// Some of it can be fetched, or has arrived.
     pub(super) has_begun: bool,
-    /// It is to get memory once it has begun.
-    pub(super) wants_memory: bool,
-    /// It has had memory, waits for it, or was refused.
-    pub(super) has_asked_for_memory: bool,
     /// It has had memory for all of it.
     pub(super) is_accepted: bool,
     pub(super) owed: Owed,
@@ -281,8 +276,6 @@ impl<T: Transport> State<T> {
             received: 0,
             charged: 0,
             has_begun: body.form == FRAGMENT || !body.piece.is_empty(),
-            wants_memory: false,
-            has_asked_for_memory: false,
             is_accepted: false,
             owed: Owed::default(),
             is_owing: false,
@@ -322,15 +315,6 @@ impl<T: Transport> State<T> {
         }
         self.transfers.incoming[key.index()].has_begun = true;
         self.take_piece(key, header.selector, body)?;
-        // A message of a stream gets memory when its reader is about to need it.
-        let is_new = |incoming: &Incoming<T::Memory>| {
-            incoming.wants_memory && !incoming.has_asked_for_memory
-        };
-        if self.transfers.incoming.get(key.index()).is_some_and(is_new)
-            && let Some(status) = self.admit_incoming(key)
-        {
-            return Ok(self.refuse_incoming(key, status));
-        }
         Ok(self.complete(key))
     }
 

@@ -62,8 +62,8 @@ impl<T: Transport> State<T> {
             }
             ControlRequest::Accepted => {
                 let len = outgoing.announced as usize + outgoing.message.len();
-                let needs = len > FREE_FRAGMENTS as usize || outgoing.is_abandoned;
-                if outgoing.form != FRAGMENT || outgoing.is_accepted || !needs {
+                let is_long = outgoing.form == SEGMENTS || len > FREE_FRAGMENTS as usize;
+                if outgoing.is_accepted || !(is_long || outgoing.is_abandoned) {
                     return Err(twice);
                 }
                 outgoing.is_accepted = true;

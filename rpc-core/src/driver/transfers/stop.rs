@@ -19,7 +19,6 @@ impl<T: Transport> State<T> {
         self.cancel_incoming_timer(key);
         self.counters.transfers.stopped.add(1);
         let incoming = &mut self.transfers.incoming[key.index()];
-        incoming.has_asked_for_memory = true;
         incoming.purpose = Purpose::Nobody;
         incoming.segments.clear();
         match std::mem::replace(&mut incoming.place, Place::Nowhere) {
@@ -33,30 +32,6 @@ impl<T: Transport> State<T> {
                 incoming.place = Place::Cancelling(fetch);
                 self.transport.cancel_fetch(fetch);
             }
-        }
-    }
-
-    /// Stops a message that gets no memory. Returns how its call ends; a stream fails later.
-    pub(super) fn refuse_incoming(
-        &mut self,
-        key: IncomingKey,
-        status: Status,
-    ) -> Option<Completed> {
-        let incoming = &self.transfers.incoming[key.index()];
-        let (link, call, purpose) = (incoming.link, incoming.header.call, incoming.purpose);
-        if let Purpose::Stream(stream) = purpose {
-            // The end of the stream stops its messages.
-            self.streams.refuse(stream, status);
-            return None;
-        }
-        self.stop_incoming(key);
-        match purpose {
-            Purpose::Request(served) => Some(Completed::NotStarted {
-                call: unary(link, call, served),
-                status,
-            }),
-            Purpose::Response(call) => Some(Completed::Refused { link, call, status }),
-            Purpose::Stream(_) | Purpose::Nobody => None,
         }
     }
 
