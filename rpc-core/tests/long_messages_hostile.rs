@@ -464,7 +464,7 @@ fn a_server_may_keep_the_request_of_a_call_that_waits() {
 fn releases_of_more_than_was_exposed_and_after_the_end() {
     for requests in [
         &[ControlRequest::Fetched(9)][..],
-        &[ControlRequest::Accepted],
+        &[ControlRequest::Accepted, ControlRequest::Accepted],
         // The message has two segments.
         &[ControlRequest::Fetched(2), ControlRequest::Fetched(1)],
     ] {
