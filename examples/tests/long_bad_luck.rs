@@ -122,10 +122,7 @@ fn a_client_that_is_killed_in_the_middle_leaves_no_memory_behind_in_the_server()
     let observer = Client::connect(&address);
     for call in [PUT, GET] {
         let client = stopped_client(&address, call);
-        observer.wait_for_server("the message has memory", |memory| match call {
-            PUT => memory.posted > 0,
-            _ => memory.in_flight > 0,
-        });
+        observer.wait_for_message(call == PUT);
         client.kill();
         observer.wait_until_all_is_back();
     }
@@ -142,7 +139,7 @@ fn a_client_that_is_stopped_in_the_middle_holds_up_nobody_and_goes_on_afterwards
         }
         other.poller.block_on(other.put(DROP, LONG)).unwrap();
         other.poller.block_on(other.get(LONG)).unwrap();
-        other.wait_for_server("the message has memory", |memory| !is_free(memory));
+        other.wait_for_message(call == PUT);
         let deadline = Instant::now() + PATIENCE;
         while other.server_memory().held == 0 {
             // More than once, because it may have been stopped before it stopped itself.

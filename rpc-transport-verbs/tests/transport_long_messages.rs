@@ -419,7 +419,12 @@ fn pieces_and_frames_share_the_send_queue() {
 
 #[test]
 fn fetches_of_connections_take_turns() {
-    let mut rig = rig();
+    // More segments than a connection may read at a time.
+    let sizing = Sizing {
+        read_depth: Some(2),
+        ..sizing()
+    };
+    let mut rig = Rig::new(&intents(), &sizing);
     let pairs = rig.connect(2);
     let mut long = Chunks::from(Bytes::from(message(2 * MIB)));
     let mut pieces = Vec::new();
