@@ -225,7 +225,8 @@ fn a_killed_server_is_told_of_by_its_tcp_connection_before_the_device_gives_up()
 #[test]
 fn a_message_that_is_too_long_is_refused_here_and_the_connection_lives() {
     let (_server, poller, echo, _) = server_and_client("rxe0", "rxe0");
-    let error = poller.block_on(call(&echo, &[0; 100_000])).unwrap_err();
+    let too_long = vec![0; 4 << 20];
+    let error = poller.block_on(call(&echo, &too_long)).unwrap_err();
     assert_eq!(error.execution(), Execution::NeverSent, "{error}");
     assert!(error.to_string().contains("max_message_len"), "{error}");
     assert_eq!(poller.block_on(call(&echo, b"on")).unwrap(), b"on");

@@ -131,7 +131,11 @@ impl Scene {
     fn expose_front(&mut self, connection: ConnectionId, mut message: Chunks) -> Exposed {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.hostile.transport.expose(connection, &mut message) {
+            match self
+                .hostile
+                .transport
+                .expose(connection, &mut message, true)
+            {
                 Ok(exposed) => return exposed,
                 Err(ExposeError::NotNow) => assert!(Instant::now() < deadline, "no memory"),
                 Err(error) => panic!("{error}"),

@@ -25,8 +25,18 @@ fn intents() -> Intents {
     }
 }
 
+/// Returns the sizing with which messages are read. Soft-RoCE does not protect memory by windows, so
+/// there the peers have to be trusted.
+fn sizing() -> Sizing {
+    let by_default = Side::open(&transport_harness::device(), &intents());
+    Sizing {
+        trusted_peers: by_default.transport.limits().read_depth == 0,
+        ..Sizing::default()
+    }
+}
+
 fn rig() -> Rig {
-    Rig::new(&intents(), &Sizing::default())
+    Rig::new(&intents(), &sizing())
 }
 
 /// Allocates, and waits while memory is being registered.
@@ -409,7 +419,12 @@ fn pieces_and_frames_share_the_send_queue() {
 
 #[test]
 fn fetches_of_connections_take_turns() {
-    let mut rig = rig();
+    // More segments than a connection may read at a time.
+    let sizing = Sizing {
+        read_depth: Some(2),
+        ..sizing()
+    };
+    let mut rig = Rig::new(&intents(), &sizing);
     let pairs = rig.connect(2);
     let mut long = Chunks::from(Bytes::from(message(2 * MIB)));
     let mut pieces = Vec::new();
@@ -478,7 +493,7 @@ fn an_idle_transport_has_registered_nothing() {
 
 #[test]
 fn one_side_without_reads_is_enough_for_fragments() {
-    let with = transport_harness::device();
+    let with = transport_harness::device_with(sizing());
     let without = transport_harness::device_with(Sizing {
         read_depth: Some(0),
         ..Sizing::default()
@@ -524,7 +539,7 @@ fn trusted_peers_read_without_windows() {
 fn a_segment_of_more_reads_than_may_be_outstanding_arrives() {
     let sizing = Sizing {
         read_depth: Some(1),
-        ..Sizing::default()
+        ..sizing()
     };
     let mut rig = Rig::new(&intents(), &sizing);
     let pair = rig.connect(1)[0];

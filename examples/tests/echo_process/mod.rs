@@ -91,7 +91,11 @@ impl Process {
     }
 
     /// Same as `start`, with environment variables.
-    fn start_with(test: &str, environment: &[(&str, &str)], word: &str) -> (Self, String) {
+    pub(crate) fn start_with(
+        test: &str,
+        environment: &[(&str, &str)],
+        word: &str,
+    ) -> (Self, String) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
@@ -124,7 +128,8 @@ impl Process {
         Self::listening(&[("VERBLINE_DEVICE", device)])
     }
 
-    fn listening(environment: &[(&str, &str)]) -> (Self, String) {
+    /// Starts a server with environment variables.
+    pub(crate) fn listening(environment: &[(&str, &str)]) -> (Self, String) {
         let (process, line) = Self::start_with("server_process", environment, "listening at ");
         (process, line["listening at ".len()..].to_owned())
     }

@@ -35,6 +35,30 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
+    /// Sets the length in bytes of the longest encoded message to send: see
+    /// [`Intents::max_send_message_len`].
+    #[must_use]
+    pub fn max_send_message_len(mut self, bytes: usize) -> Self {
+        self.intents.max_send_message_len = bytes;
+        self
+    }
+
+    /// Limits the bytes that the process registers for long messages: see
+    /// [`Intents::message_memory`].
+    #[must_use]
+    pub fn message_memory(mut self, bytes: u64) -> Self {
+        self.intents.message_memory = bytes;
+        self
+    }
+
+    /// Sets whether long messages wait for memory, or are refused: see
+    /// [`Intents::waits_for_memory`].
+    #[must_use]
+    pub fn waits_for_memory(mut self, waits: bool) -> Self {
+        self.intents.waits_for_memory = waits;
+        self
+    }
+
     /// Sets the number of calls that a connection may have in flight: see
     /// [`Intents::max_in_flight`].
     #[must_use]

@@ -13,11 +13,13 @@ use prost::Message;
 use crate::metadata::Metadata;
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{
-    CallId, ControlEntries, ControlEntry, Flags, FrameHeader, FrameKind, HEADER_LEN, INITIAL_LEN,
-    StatusBody, split_initial,
+    CallId, ControlEntries, ControlEntry, ControlRequest, Flags, FrameHeader, FrameKind,
+    HEADER_LEN, INITIAL_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, Segments, StatusBody,
+    split_initial,
 };
 use crate::protocol::session::{Agreed, ClientSession, ServerSession};
 use crate::stream::batch::{PREFIX_LEN, next_message};
+use crate::transport::RemoteSegment;
 
 pub use driver::driver;
 pub use streams::streams;
@@ -96,11 +98,19 @@ pub fn frame(bytes: &[u8]) {
     }
     match ControlEntries::parse(message) {
         Ok(entries) => {
+            for entry in entries.clone() {
+                let is_of_call = matches!(
+                    entry.request,
+                    ControlRequest::Cancel | ControlRequest::Grant(_)
+                );
+                assert_eq!(entry.transfer().is_none(), is_of_call);
+            }
             let again: Vec<u8> = entries.flat_map(ControlEntry::encode).collect();
             assert_eq!(again, message);
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+    long_body(header.kind, message);
     // A batch: as much of it as is well-formed.
     let mut at = 0;
     let mut len = 0;
@@ -111,6 +121,24 @@ pub fn frame(bytes: &[u8]) {
     assert!(at <= message.len());
     if let Ok(body) = StatusBody::decode(message) {
         assert_eq!(StatusBody::decode(&*body.encode_to_vec()), Ok(body));
+    }
+}
+
+/// Tests the body of a frame that begins a long message, and the segments in its piece.
+fn long_body(kind: FrameKind, body: &[u8]) {
+    let long = match LongBody::parse(kind, body) {
+        Ok(long) => long,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert!(long.len > 0, "a message of no bytes is not long");
+    let mut emitted = [0; LONG_BODY_LEN];
+    LongBody::encode(long.transfer, long.len, long.form, &mut emitted);
+    assert_eq!([&emitted, long.piece].concat(), body);
+    if long.form == SEGMENTS {
+        let again: Vec<u8> = Segments::of(long.piece)
+            .flat_map(RemoteSegment::encode)
+            .collect();
+        assert_eq!(again, long.piece);
     }
 }
 
@@ -131,7 +159,11 @@ pub fn connection(bytes: &[u8]) {
     let shape = script.byte();
     let (granted, limit) = (u32::from(script.byte()), u32::from(script.byte()) + 1);
     let agreed = Agreed {
-        version: if shape & 2 == 0 { 3 } else { 2 },
+        version: match shape & 6 {
+            0 => 3,
+            4 => 4,
+            _ => 2,
+        },
         max_in_flight: limit,
         max_streams: if shape & 2 == 0 { limit } else { 0 },
         // A driver never grants more credits than the in-flight limit.
@@ -203,10 +235,11 @@ impl OneSide {
                     return false;
                 }
                 let is_stream = header.flags.contains(Flags::STREAM);
+                let kind = header.kind.short();
                 let (is_request, is_response, is_message) = (
-                    header.kind == FrameKind::Request,
-                    header.kind == FrameKind::Response,
-                    header.kind == FrameKind::Message,
+                    kind == FrameKind::Request,
+                    kind == FrameKind::Response,
+                    matches!(kind, FrameKind::Message | FrameKind::Continuation),
                 );
                 let takes_credit = is_request || is_message || (is_response && is_stream);
                 self.received += u32::from(takes_credit);
@@ -278,6 +311,10 @@ fn header_of(script: &mut Script<'_>) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     let shape = script.byte();
     header[0] = shape % 8;
+    if shape & 0x88 == 0x88 {
+        // The same kind, with a long message.
+        header[0] |= 0x80;
+    }
     // Mostly the flags of version 2, of which each is a bit here, or one of the others.
     header[1] = match shape >> 4 {
         flags @ 0..=11 => flags,

@@ -88,7 +88,7 @@ impl Plan {
         let slot_len = slot_len(intents.max_message_len, sizing)?;
         let send_queue = SendQueue::choose(max_in_flight, sizing)?;
         let budget = Budget::new(device, intents, slot_len, sizing, attributes)?;
-        let receives = budget.receives(intents.max_message_len)?;
+        let receives = budget.receives()?;
         let completions = completions(connections, send_queue.depth, &budget, attributes)?;
 
         let send_slots = budget.send_slots(&receives);

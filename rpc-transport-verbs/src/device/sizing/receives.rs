@@ -172,10 +172,10 @@ impl<'a> Budget<'a> {
     ///
     /// Returns an error if the device's shared receive queues are too short for them, or if they
     /// need more memory than the user allows.
-    pub(super) fn receives(&self, max_message_len: usize) -> Result<Receives, FabricError> {
+    pub(super) fn receives(&self) -> Result<Receives, FabricError> {
         let receives = self.receives_for(self.connections);
         self.check_srq_depth(&receives)?;
-        self.check_memory(&receives, max_message_len)?;
+        self.check_memory(&receives)?;
         Ok(receives)
     }
 
@@ -200,7 +200,7 @@ impl<'a> Budget<'a> {
         ))
     }
 
-    fn check_memory(&self, receives: &Receives, max_message_len: usize) -> Result<(), FabricError> {
+    fn check_memory(&self, receives: &Receives) -> Result<(), FabricError> {
         let (needed, connections) = (self.locked(receives), self.connections);
         if needed <= self.max_memory {
             return Ok(());
@@ -209,10 +209,11 @@ impl<'a> Budget<'a> {
             self.locked(&self.receives_for(fewer)) <= self.max_memory
         });
         let reason = format!(
-            "{connections} connections, with messages of up to {max_message_len} bytes, need {needed} bytes at least"
+            "{connections} connections, with slots of {} bytes, need {needed} bytes at least",
+            self.slot_len
         );
         let refused = does_not_fit("max_memory", self.max_memory, reason);
-        Err(with_advice(refused, most, "max_message_len"))
+        Err(with_advice(refused, most, "slot_message_len"))
     }
 
     /// Describes why fewer receives are posted than wanted; `None` if they are not fewer.

@@ -338,7 +338,7 @@ fn a_poller_makes_do_with_the_memory_that_it_may_register_or_says_what_it_needs(
         panic!("another error");
     };
     assert!(
-        reason.contains("64 connections, with messages of up to 4194304 bytes"),
+        reason.contains("64 connections, with slots of 4352 bytes"),
         "{reason}"
     );
     // The amount in the message is sufficient, and one byte less is not.
@@ -360,7 +360,7 @@ fn a_poller_makes_do_with_the_memory_that_it_may_register_or_says_what_it_needs(
     };
     assert!(plan(&intents, &Sizing::default()).is_ok(), "{reason}");
     let error = with(1000).unwrap_err().to_string();
-    assert!(error.contains("lower max_message_len"), "{error}");
+    assert!(error.contains("lower slot_message_len"), "{error}");
 }
 
 proptest! {

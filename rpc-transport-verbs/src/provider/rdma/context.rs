@@ -22,8 +22,8 @@ use super::library::{Library, library};
 use super::memory::ProtectionDomain;
 use super::port_counters;
 use crate::verbs::types::{
-    AsyncEvent, DeviceAttributes, Gid, OpenError, PartitionKey, PortAttributes, RnrCounters,
-    TransportType, VerbsError,
+    AsyncEvent, DeviceAttributes, DeviceCapability, Gid, OpenError, PartitionKey, PortAttributes,
+    RnrCounters, TransportType, VerbsError,
 };
 
 #[derive(Clone, Debug)]

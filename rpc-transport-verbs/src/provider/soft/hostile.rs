@@ -248,8 +248,9 @@ impl Side {
             let state = domain.enter().expect("this process has not forked");
             match step & 16 {
                 0 => state.common.ready.scribble(at, script.piece()),
-                // As the owner of the memory that the other side reads.
-                _ => scribble(state.common.notes.mapping(), at, script.piece()),
+                // As the owner of the memory that the other side reads: all of its published table,
+                // which is longer than two bytes count.
+                _ => scribble(state.common.notes.mapping(), at * 4, script.piece()),
             }
         }
     }

@@ -106,8 +106,14 @@ impl Lane {
             return;
         }
         let (id, is_listed) = (fetch.connection, !fetch.segments.is_empty());
+        // The last READ of a segment is signaled. Those before it may have no completion of their own:
+        // a segment that was begun ends with a READ of one byte, whose completion tells of all.
+        let begun = fetch.segments.front().copied();
+        let begun = begun.filter(|segment| fetch.reading > 0 && segment.is_begun());
         fetch.segments.clear();
-        if is_listed && let Some(connection) = self.connections.get(id) {
+        if let Some(segment) = begun {
+            fetch.segments.push_back(Segment { left: 1, ..segment });
+        } else if is_listed && let Some(connection) = self.connections.get(id) {
             connection
                 .one_sided
                 .to_fetch

@@ -19,8 +19,8 @@ pub(super) trait RegisteringPool: Send + Sync {
     /// Registers one chunk that is wanted, or allocates windows.
     fn grow(&self) -> Growth;
 
-    /// Records that the limit leaves no room for what is wanted: no pool has free memory.
-    fn note_shortage(&self);
+    /// Records whether the limit leaves no room for what is wanted, because no pool has free memory.
+    fn note_shortage(&self, is_short: bool);
 
     /// Deregisters chunks without a message in them until `needed` bytes are free, and returns
     /// their number.
@@ -164,9 +164,7 @@ fn serve(pools: &[Arc<dyn RegisteringPool>]) {
                 Growth::Settled => true,
                 Growth::Short { needed, full } => {
                     let is_room = make_room(pool, pools, needed, full);
-                    if !is_room {
-                        pool.note_shortage();
-                    }
+                    pool.note_shortage(!is_room);
                     is_room
                 }
             };

@@ -153,7 +153,7 @@ pub(super) struct Fetch {
 }
 
 /// The part of a segment for which no READ was posted yet.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub(super) address: u64,
     pub(super) key: RemoteKey,
@@ -163,6 +163,13 @@ pub(super) struct Segment {
     pub(super) at: usize,
     /// Bytes of the whole segment.
     pub(super) len: u32,
+}
+
+impl Segment {
+    /// Returns true if a READ of some of it was posted, but not of all.
+    pub(super) fn is_begun(&self) -> bool {
+        self.left < self.len as usize
+    }
 }
 
 impl Fetch {

@@ -96,7 +96,7 @@ impl MemoryPool {
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
         // What was wanted before and is not there was looked for in vain.
-        let is_in_use = !is_new && (state.is_short || state.was_refused());
+        let is_in_use = !is_new && state.is_used_up();
         drop(state);
         if is_new {
             registrar::request(&self.this);
@@ -255,9 +255,11 @@ impl RegisteringPool for MemoryPool {
         Growth::Settled
     }
 
-    fn note_shortage(&self) {
-        self.lock().is_short = true;
-        self.config.wakeup.notify();
+    fn note_shortage(&self, is_short: bool) {
+        self.lock().is_short = is_short;
+        if is_short {
+            self.config.wakeup.notify();
+        }
     }
 
     fn shed(&self, needed: u64) -> u64 {

@@ -146,23 +146,33 @@ impl State {
         chunk
     }
 
-    fn remove_if(&mut self, is_it: impl Fn(&Chunk) -> bool) -> Option<Chunk> {
+    /// Returns the index of a chunk whose blocks are all free, and of a length that nobody wants.
+    fn free_chunk(&self) -> Option<usize> {
+        let is_it = |chunk: &Chunk| chunk.is_free() && !self.wanted.contains(&chunk.block_len);
         let found = self.chunks.iter().find(|(_, chunk)| is_it(chunk));
-        let index = found.map(|(index, _)| index)?;
-        Some(self.remove(index))
+        found.map(|(index, _)| index)
+    }
+
+    /// Returns true if what is wanted and was not found is in use. It is not if there is a chunk that
+    /// makes room for it: the registrar is about to find it.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.was_refused() || self.is_short && self.free_chunk().is_none()
     }
 
     /// Removes a chunk whose blocks are all free, and of a length that nobody wants.
     pub(super) fn remove_free_chunk(&mut self) -> Option<Chunk> {
-        let wanted = std::mem::take(&mut self.wanted);
-        let removed = self.remove_if(|chunk| chunk.is_free() && !wanted.contains(&chunk.block_len));
-        self.wanted = wanted;
-        removed
+        let index = self.free_chunk()?;
+        // There is room for another one.
+        self.is_short = false;
+        Some(self.remove(index))
     }
 
     /// Removes a chunk whose blocks have all been free for some ticks.
     pub(super) fn remove_idle_chunk(&mut self) -> Option<Chunk> {
-        self.remove_if(|chunk| chunk.is_free() && chunk.idle_ticks >= IDLE_TICKS)
+        let is_it = |chunk: &Chunk| chunk.is_free() && chunk.idle_ticks >= IDLE_TICKS;
+        let found = self.chunks.iter().find(|(_, chunk)| is_it(chunk));
+        let index = found.map(|(index, _)| index)?;
+        Some(self.remove(index))
     }
 
     /// Counts a tick. Returns true if the poller is to be woken.

@@ -102,8 +102,10 @@ fn what_can_never_fit_is_refused_and_what_may_fit_waits() {
         pool.allocate(1).unwrap_err() == AllocateError::InUse
     });
     assert_eq!(pool.bytes().0, MIB as u64);
-    // The chunk goes to make room for blocks of another length, long before it is idle.
+    // The chunk goes to make room for blocks of another length, long before it is idle. Until then,
+    // nobody is told that it is in use.
     drop(all);
+    assert_ne!(pool.allocate(1).err(), Some(AllocateError::InUse));
     let short = take(&pool, 1);
     assert!(pool.bytes().0 <= MIB as u64);
     drop(short);
