@@ -87,7 +87,7 @@ impl OneSided {
     /// Returns true if something waits for a completion of the send queue.
     #[inline]
     pub(crate) fn awaits_completion(&self) -> bool {
-        !self.posted.is_empty() || !self.to_fetch.is_empty()
+        !self.posted.is_empty() || !self.to_fetch.is_empty() || !self.to_invalidate.is_empty()
     }
 
     /// Removes the oldest request that a successful completion of request `number` covers.
