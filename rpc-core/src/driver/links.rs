@@ -199,13 +199,17 @@ impl<T: Transport> State<T> {
                 message: usize::MAX,
             };
         };
-        let frame = match link.connection.speaks_long_messages() {
-            true => self.transport.longest_frame(link.id),
-            false => usize::MAX,
-        };
-        SendLimits {
-            frame,
-            message: link.longest_message,
+        let frame = self.transport.longest_frame(link.id);
+        match link.connection.speaks_long_messages() {
+            true => SendLimits {
+                frame,
+                message: link.longest_message,
+            },
+            // The peer's slots bound its messages.
+            false => SendLimits {
+                frame: usize::MAX,
+                message: link.longest_message.min(frame.saturating_sub(HEADER_LEN)),
+            },
         }
     }
 

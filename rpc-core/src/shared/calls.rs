@@ -228,10 +228,15 @@ impl<T: Transport> Calls<T> {
         };
         let limits = self.driver.send_limits(link);
         let longest = limits.message_of(submission.method);
-        if request.message_len > longest {
+        // What was divided already cannot be sent to a peer whose version has no long messages.
+        let takes_long = limits.frame < usize::MAX;
+        if request.message_len > longest || submission.long.is_some() && !takes_long {
             let cause = Cause::RequestTooLong {
                 message_len: request.message_len,
-                limit: longest,
+                limit: match takes_long {
+                    true => longest,
+                    false => longest.saturating_sub(request.metadata_len),
+                },
             };
             self.fail_unsent(submission.permit, cause);
             return None;
