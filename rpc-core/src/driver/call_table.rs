@@ -335,7 +335,8 @@ impl<B> CallTable<B> {
     }
 
     /// Takes the error of a call, or its response if the body has at most `longest` bytes.
-    #[inline]
+    // Always inlined: `longest` is a constant for one of its callers.
+    #[inline(always)]
     pub(crate) fn take(&mut self, id: CallId, longest: usize) -> TakeOutcome<B>
     where
         B: AsRef<[u8]>,

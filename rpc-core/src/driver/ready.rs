@@ -16,8 +16,10 @@ use crate::stream::core::SignalQueue;
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
+    /// The number of the queue that the thread's variable belongs to. It has no destructor, so reading
+    /// it is one instruction.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
     static LOCAL: Local = const { Local {
-        number: Cell::new(0),
         queue: RefCell::new(None),
         ready: RefCell::new(Ready::new()),
     } };
@@ -25,8 +27,6 @@ thread_local! {
 
 /// What this thread has for the driver whose turn it took last.
 struct Local {
-    /// The number of the driver's queue.
-    number: Cell<u64>,
     queue: RefCell<Option<Arc<ReadyQueue>>>,
     ready: RefCell<Ready>,
 }
@@ -81,18 +81,17 @@ impl ReadyQueue {
     /// and streams are looked at: calls that do neither need no queue.
     #[inline]
     pub(super) fn enter(self: &Arc<Self>) {
-        LOCAL.with(|local| {
-            if local.number.get() != self.number {
-                self.replace(local);
-            }
-        });
+        if NUMBER.get() != self.number {
+            LOCAL.with(|local| self.replace(local));
+        }
     }
 
     /// Gives what this thread has for another driver, also of this thread, to that driver's queue.
     #[cold]
+    #[inline(never)]
     fn replace(self: &Arc<Self>, local: &Local) {
         let before = local.queue.replace(Some(Arc::clone(self)));
-        local.number.set(self.number);
+        NUMBER.set(self.number);
         let ready = local.ready.take();
         let Some(before) = before.filter(|_| !ready.is_empty()) else {
             return;
@@ -115,18 +114,17 @@ impl ReadyQueue {
         self.push(|ready| ready.tasks.push(index));
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&self, push: impl Fn(&mut Ready)) {
         // A waker may be called while the thread's variables are destroyed.
-        let is_local = LOCAL.try_with(|local| {
-            let is_local = local.number.get() == self.number;
-            if is_local {
-                push(&mut local.ready.borrow_mut());
-                self.has_local.store(true, Ordering::Relaxed);
-            }
-            is_local
-        });
-        if !is_local.unwrap_or(false) {
+        let is_pushed = NUMBER.get() == self.number
+            && LOCAL
+                .try_with(|local| {
+                    push(&mut local.ready.borrow_mut());
+                    self.has_local.store(true, Ordering::Relaxed);
+                })
+                .is_ok();
+        if !is_pushed {
             self.push_remote(push);
         }
     }
@@ -155,13 +153,11 @@ impl ReadyQueue {
             mem::swap(list(&mut remote), into);
             self.has_remote.store(!remote.is_empty(), Ordering::Relaxed);
         }
-        if !self.has_local.load(Ordering::Relaxed) {
+        if !self.has_local.load(Ordering::Relaxed) || NUMBER.get() != self.number {
             return;
         }
-        LOCAL.with(|local| {
-            if local.number.get() != self.number {
-                return;
-            }
+        // While the thread's variables are destroyed, nothing of them is left to take.
+        let _ = LOCAL.try_with(|local| {
             let mut ready = local.ready.borrow_mut();
             match into.is_empty() {
                 true => mem::swap(list(&mut ready), into),

@@ -144,6 +144,7 @@ impl StreamCore {
         })
     }
 
+    #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, StreamState> {
         // Under this lock only the allocator can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -227,6 +228,8 @@ impl StreamCore {
     }
 
     /// Queues a long message. If there is no room, registers the waker and leaves `message` as it is.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn poll_push_long(
         &self,
         message: &mut Option<Chunks>,

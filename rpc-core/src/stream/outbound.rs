@@ -75,7 +75,7 @@ enum Chunk {
         bytes: Vec<u8>,
         count: u32,
     },
-    Long(Chunks),
+    Long(Box<Chunks>),
 }
 
 impl Chunk {
@@ -142,11 +142,13 @@ impl Outbound {
     }
 
     /// Queues a batch of `count` messages that fits in a frame, and empties it.
+    #[inline(always)]
     pub(super) fn push(&mut self, batch: &mut Vec<u8>, count: u32) -> PushOutcome {
-        match self.room() {
-            None => return PushOutcome::Full,
-            Some(None) => return PushOutcome::Ended,
-            Some(Some(_)) => {}
+        if self.has_ended {
+            return PushOutcome::Ended;
+        }
+        if self.queued >= self.capacity() {
+            return PushOutcome::Full;
         }
         self.queued += batch.len();
         if let Some(Chunk::Batch {
@@ -168,14 +170,15 @@ impl Outbound {
 
     /// Queues a long message, and takes it. One waits at a time.
     pub(super) fn push_long(&mut self, message: &mut Option<Chunks>) -> PushOutcome {
-        match self.room() {
-            None => return PushOutcome::Full,
-            Some(None) => return PushOutcome::Ended,
-            Some(Some(_)) => {}
+        if self.has_ended {
+            return PushOutcome::Ended;
+        }
+        if self.queued >= self.capacity() {
+            return PushOutcome::Full;
         }
         if let Some(message) = message.take() {
             self.queued += self.capacity();
-            self.chunks.push_back(Chunk::Long(message));
+            self.chunks.push_back(Chunk::Long(Box::new(message)));
         }
         PushOutcome::Queued
     }
@@ -196,7 +199,7 @@ impl Outbound {
         let left = mem::take(&mut self.chunks).into_iter();
         self.left.extend(left.filter_map(|chunk| match chunk {
             Chunk::Batch { .. } => None,
-            Chunk::Long(message) => Some(message),
+            Chunk::Long(message) => Some(*message),
         }));
         self.spare = Vec::new();
         self.queued = 0;
@@ -217,10 +220,17 @@ impl Outbound {
     }
 
     /// Returns the next frame to send, if there is one that the peer's window allows.
+    // Inlined, because the second call of most looks finds nothing: everything was sent.
+    #[inline(always)]
     pub(crate) fn next_frame(&self) -> Option<NextFrame> {
-        if self.has_ended {
+        let closes = self.is_closed && !self.has_sent_close;
+        if self.has_ended || (self.is_empty() && !closes) {
             return None;
         }
+        self.next_of_some()
+    }
+
+    fn next_of_some(&self) -> Option<NextFrame> {
         let front = self.chunks.front();
         let allowed = front.filter(|chunk| chunk.charge() <= self.window as usize);
         let (form, message_len) = match allowed {
@@ -287,7 +297,7 @@ impl Outbound {
         self.has_sent_close |= frame.is_last;
         self.window -= LONG_MESSAGE_CHARGE;
         self.queued -= self.capacity();
-        Some((frame, message))
+        Some((frame, *message))
     }
 
     /// Reverts [`take_long`](Self::take_long) for a message that cannot be sent yet.
@@ -298,7 +308,7 @@ impl Outbound {
         self.has_sent_close &= !frame.is_last;
         self.window += LONG_MESSAGE_CHARGE;
         self.queued += self.capacity();
-        self.chunks.push_front(Chunk::Long(message));
+        self.chunks.push_front(Chunk::Long(Box::new(message)));
     }
 
     /// Takes the long messages that were not sent, when the call has ended. Their parts may be the
@@ -317,6 +327,7 @@ impl Outbound {
     }
 
     /// Returns true if nothing waits to be sent.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.metadata.is_none()
     }

@@ -111,6 +111,14 @@ impl Batcher {
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.count = 0;
+        if self.long.is_some() {
+            self.drop_long();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_long(&mut self) {
         self.long = None;
     }
 
@@ -188,10 +196,10 @@ impl Batcher {
         core: &StreamCore,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), PumpError>> {
-        let pushed = match (self.count, &mut self.long) {
-            (0, None) => return Poll::Ready(Ok(())),
-            (0, long) => core.poll_push_long(long, cx),
-            (count, _) => core.poll_push(&mut self.batch, count, cx),
+        let pushed = match self.count {
+            0 if self.long.is_none() => return Poll::Ready(Ok(())),
+            0 => core.poll_push_long(&mut self.long, cx),
+            count => core.poll_push(&mut self.batch, count, cx),
         };
         match ready!(pushed) {
             PushOutcome::Queued => {

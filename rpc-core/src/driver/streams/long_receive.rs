@@ -60,6 +60,8 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Fails the streams with long messages that get no memory.
+    #[cold]
+    #[inline(never)]
     pub(in super::super) fn fail_refused(&self) {
         loop {
             let refused = self.state.borrow_mut().streams.refused.pop_front();

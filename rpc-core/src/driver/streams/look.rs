@@ -77,11 +77,14 @@ impl<T: Transport> Driver<T> {
                 break;
             };
             let next = state.look_at(key, &mut memory);
+            let any_refused = !state.streams.refused.is_empty();
             drop(state);
             if next == Next::Answer {
                 self.send_answer(key);
             }
-            self.fail_refused();
+            if any_refused {
+                self.fail_refused();
+            }
         }
         self.inline_frame.put_back(memory);
         if !self.state.borrow().wakers.is_empty() {
@@ -102,31 +105,26 @@ impl<T: Transport> State<T> {
             // The event of its end ends the stream.
             return Next::Nothing;
         }
-        if !stream.receiving.is_empty() {
-            self.look_at_receiving(key);
-        }
-        let is_open = match self.streams.get_mut(key).map(|stream| &stream.phase) {
-            Some(Phase::Sent { .. } | Phase::Serving(_)) => true,
-            Some(Phase::Opening(_)) => self.open(key),
-            Some(Phase::Answered { .. } | Phase::Abandoned { .. }) | None => false,
-        };
-        if !is_open {
+        let is_open = matches!(stream.phase, Phase::Sent { .. } | Phase::Serving(_));
+        if (!is_open || !stream.receiving.is_empty()) && !self.prepare(key) {
             return Next::Nothing;
         }
-        let mut looked = self.send_messages(key, memory);
-        while let Stop::Long = looked.stop {
-            let owes_grant = looked.owes_grant;
-            looked = match self.send_long_message(key) {
-                Ok(()) => self.send_messages(key, memory),
-                Err(stop) => Looked { stop, ..looked },
+        let mut owes_grant = false;
+        let stop = loop {
+            let looked = self.send_messages(key, memory);
+            owes_grant |= looked.owes_grant;
+            let Stop::Long = looked.stop else {
+                break looked.stop;
             };
-            looked.owes_grant |= owes_grant;
-        }
-        if looked.owes_grant {
+            if let Err(stop) = self.send_long_message(key) {
+                break stop;
+            }
+        };
+        if owes_grant {
             self.links[link.index()].streams.grants.push(key);
             self.owe(link);
         }
-        match looked.stop {
+        match stop {
             Stop::Drained => return self.next_for_answer(key),
             Stop::AwaitsWindow | Stop::AwaitsTransfer | Stop::Closed | Stop::Long => {}
             Stop::Turn => {
@@ -139,6 +137,24 @@ impl<T: Transport> State<T> {
             Stop::TooLong { limit } => self.fail_too_long(key, limit),
         }
         Next::Nothing
+    }
+
+    /// Looks at the long messages that a stream receives, and opens a stream that is not open. Returns
+    /// true if it is open.
+    #[cold]
+    #[inline(never)]
+    fn prepare(&mut self, key: StreamKey) -> bool {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return false;
+        };
+        if !stream.receiving.is_empty() {
+            self.look_at_receiving(key);
+        }
+        match self.streams.get_mut(key).map(|stream| &stream.phase) {
+            Some(Phase::Sent { .. } | Phase::Serving(_)) => true,
+            Some(Phase::Opening(_)) => self.open(key),
+            Some(Phase::Answered { .. } | Phase::Abandoned { .. }) | None => false,
+        }
     }
 
     /// Sends the request of a stream that is not open, unless its application has given it up. Returns

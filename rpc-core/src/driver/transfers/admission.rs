@@ -81,6 +81,7 @@ impl<T: Transport> State<T> {
         }
         self.counters.transfers.waited.add(1);
         self.transfers.waiting.push(key, len);
+        self.transfers.note_work();
         if let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose {
             let end = self.clock.now() + LONGEST_WAIT;
             let timer = self.timers.insert(end, TimerTarget::Incoming(key));

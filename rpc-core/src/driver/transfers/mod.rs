@@ -66,6 +66,9 @@ pub(crate) struct Transfers<M> {
     pieces_waiting: usize,
     /// Messages that wait for memory.
     waiting: WaitingMessages,
+    /// Not 0 if a turn has to look at the pieces, at the messages that wait, or at `spent`. Empty turns
+    /// test this alone.
+    has_work: usize,
     /// Links whose server needs receives for the rest of its messages, when there were none free.
     awaiting_window: Vec<LinkKey>,
     /// Messages by the number that the transport has for them.
@@ -89,6 +92,7 @@ impl<M> Default for Transfers<M> {
             to_send: VecDeque::new(),
             pieces_waiting: 0,
             waiting: WaitingMessages::default(),
+            has_work: 0,
             awaiting_window: Vec::new(),
             fetches: HashMap::new(),
             memory: Arc::default(),
@@ -103,7 +107,23 @@ impl<M> Transfers<M> {
     /// Returns a number other than 0 if pieces, messages, or parts to drop wait for a turn.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.pieces_waiting | self.waiting.len() | self.spent.len()
+        self.has_work
+    }
+
+    /// Notes that a piece, a message, or a part to drop waits for a turn.
+    fn note_work(&mut self) {
+        self.has_work = 1;
+    }
+
+    /// Notes what is left at the end of a turn.
+    fn note_what_is_left(&mut self) {
+        self.has_work = self.pieces_waiting | self.waiting.len() | self.spent.len();
+    }
+
+    /// Keeps parts of a message until nothing is borrowed.
+    fn spend(&mut self, parts: impl IntoIterator<Item = Bytes>) {
+        self.spent.extend(parts);
+        self.note_work();
     }
 
     /// Returns true if no long message is under way.

@@ -338,7 +338,7 @@ impl<T: Transport> State<T> {
         let front = message.front().cloned();
         let exposed = self.transport.expose(id, message, is_accepted)?;
         self.transfers.exposed += u64::from(exposed.segment.len);
-        self.transfers.spent.extend(front);
+        self.transfers.spend(front);
         Ok(exposed)
     }
 }
@@ -383,14 +383,14 @@ impl<M> Transfers<M> {
             let (to, rest) = out.split_at_mut(part.len());
             to.copy_from_slice(&part);
             out = rest;
-            self.spent.push(part);
+            self.spend([part]);
         }
     }
 
     /// Drops a message when nothing is borrowed.
     pub(in super::super) fn discard(&mut self, mut message: Chunks) {
         while let Some(part) = message.take_front(usize::MAX) {
-            self.spent.push(part);
+            self.spend([part]);
         }
     }
 }

@@ -53,6 +53,7 @@ impl<T: Transport> Driver<T> {
             self.admit_waiting();
         }
         self.drop_spent();
+        self.state.borrow_mut().transfers.note_what_is_left();
     }
 
     /// Drops the parts of messages that have been sent, while nothing is borrowed.
@@ -97,6 +98,7 @@ impl<T: Transport> State<T> {
         let link = &mut self.links[link_key.index()].transfers;
         link.to_send.push_back(key);
         self.transfers.pieces_waiting += 1;
+        self.transfers.note_work();
         if !mem::replace(&mut link.is_queued, true) {
             self.transfers.to_send.push_back(link_key);
         }

@@ -101,14 +101,18 @@ impl State {
     /// Ends a poll that has more to do than to look at one hot ring.
     #[inline(never)]
     pub(crate) fn poll_general(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
-        if let Some(found) = self.poll_only_ring(cq) {
-            return Ok(found);
-        }
         if self.common.ready.is_round_over() {
             self.begin_round();
             if self.look_again() == Look::Nothing {
                 return Ok(None);
             }
+        }
+        // Acknowledgements are not due for long only after a message that was sent from an arena.
+        let common = &self.common;
+        if (common.pending.is_empty() || common.polls < common.acks_due)
+            && let Some(found) = self.poll_only_ring(cq)
+        {
+            return Ok(found);
         }
         if self.common.pending.has(Matter::Unattended) {
             self.mark_attended();
