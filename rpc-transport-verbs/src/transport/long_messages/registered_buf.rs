@@ -33,7 +33,7 @@ pub(super) struct Place {
     /// The index of the chunk in the pool.
     pub(super) chunk: usize,
     /// Counts the chunk's bytes as registered for as long as any of them is in use.
-    pub(super) _counted: Arc<CountedBytes>,
+    pub(super) counted: Option<Arc<CountedBytes>>,
 }
 
 impl RegisteredBuf {
@@ -98,6 +98,9 @@ impl Drop for RegisteredBuf {
         if let Some(block) = self.block.take()
             && let Some(pool) = self.place.pool.upgrade()
         {
+            // Before the chunk can be found free: the registrar deregisters it to make room, and
+            // would find its bytes still counted. The chunk counts them until then.
+            self.place.counted = None;
             pool.give_back(self.place.chunk, block);
         }
     }

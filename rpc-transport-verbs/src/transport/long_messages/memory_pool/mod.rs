@@ -83,13 +83,13 @@ impl MemoryPool {
         if len > limit {
             return Err(AllocateError::TooLong { len, limit });
         }
-        if let Some((chunk, block, _counted)) = state.take(block_len) {
+        if let Some((chunk, block, counted)) = state.take(block_len) {
             drop(state);
             let pool = self.this.clone() as Weak<dyn TakesBack>;
             let place = Place {
                 pool,
                 chunk,
-                _counted,
+                counted: Some(counted),
             };
             return Ok(RegisteredBuf::new(block, len, place));
         }
