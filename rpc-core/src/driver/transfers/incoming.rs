@@ -115,8 +115,8 @@ impl<T: Transport> Driver<T> {
             Err(error) => return state.close_for_violation(link, buf, error),
         };
         if is_response {
-            // The receive that the request has promised.
-            state.release_response(buf);
+            // The receive that the request has promised was given back when the call was found.
+            state.transport.release(buf);
         } else {
             state.release_received(link, buf);
         }
@@ -205,6 +205,8 @@ impl<T: Transport> Driver<T> {
             LongOutcome::Abandoned => Purpose::Nobody,
             LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
         };
+        // The end of the connection does not give this receive back, whatever follows.
+        state.budget.release(1);
         let key = state.begin_incoming(link, header, metadata, &body, purpose, None)?;
         let limit = state.transport.limits().max_message_len;
         let refusal = if outcome == LongOutcome::Abandoned {
