@@ -153,7 +153,7 @@ impl<T: Transport> Driver<T> {
             state = self.state.borrow_mut();
             Some(status)
         } else if body.len as usize > limit {
-            Some(too_long(body.len, limit))
+            Some(Status::message_too_long(body.len as usize, limit))
         } else {
             None
         };
@@ -213,7 +213,7 @@ impl<T: Transport> Driver<T> {
             state.stop_incoming(key);
             None
         } else if body.len as usize > limit {
-            Some(too_long(body.len, limit))
+            Some(Status::message_too_long(body.len as usize, limit))
         } else {
             state.admit_incoming(key)
         };
@@ -226,14 +226,6 @@ impl<T: Transport> Driver<T> {
             None => Ok(state.complete(key)),
         }
     }
-}
-
-/// Builds the status of a message that is longer than this side receives.
-pub(in super::super) fn too_long(len: u32, limit: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
-         `max_message_len` or the method's limit there"
-    ))
 }
 
 impl<T: Transport> State<T> {
