@@ -1,8 +1,8 @@
 //! Generates `CONFORMANCE.md` from the results of the runs on two devices.
 //!
 //! ```text
-//! conformance --render <results on soft> <results on rxe>
-//! conformance --render <results on soft> --committed <an earlier report, for its column of rxe>
+//! conformance --render <results on soft, of each run> <results on rxe>
+//! conformance --render <results on soft, of each run> --committed <an earlier report, for its column of rxe>
 //! ```
 
 use std::collections::HashMap;
@@ -36,18 +36,74 @@ pub(crate) fn render(arguments: &[String]) -> ExitCode {
     let read = |file: &String| {
         std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
     };
-    let (soft, rxe) = match arguments {
-        [soft, flag, committed] if flag == "--committed" => {
-            (results(&read(soft)), column(&read(committed)))
-        }
-        [soft, rxe] => (results(&read(soft)), results(&read(rxe))),
-        _ => {
-            eprintln!("--render <soft> <rxe>, or --render <soft> --committed <report>");
-            return ExitCode::FAILURE;
-        }
+    let (runs, rxe) = match arguments {
+        [runs @ .., flag, committed] if flag == "--committed" => (runs, column(&read(committed))),
+        [runs @ .., rxe] => (runs, results(&read(rxe))),
+        [] => (&[][..], Cells::new()),
     };
-    print!("{}", document(&soft, &rxe));
+    if runs.len() != RUNS.len() {
+        eprintln!(
+            "--render <soft, {} runs> <rxe>, or --render <soft, {0} runs> --committed <report>",
+            RUNS.len()
+        );
+        return ExitCode::FAILURE;
+    }
+    let runs: Vec<Cells> = runs.iter().map(|file| results(&read(file))).collect();
+    print!("{}", document(&runs, &rxe));
     ExitCode::SUCCESS
+}
+
+/// How the suite runs on `soft`: the command, what executes READs, and which receive of a shared queue
+/// is taken first. The column of `soft` is that of the first run.
+const RUNS: [[&str; 3]; 3] = [
+    [
+        "cargo test --test conformance",
+        "the reader, in place",
+        "the newest",
+    ],
+    [
+        "READS=target cargo test --test conformance",
+        "the side that owns the memory",
+        "the newest",
+    ],
+    [
+        "SHARED_RECEIVES=oldest cargo test --test conformance",
+        "the reader, in place",
+        "the oldest",
+    ],
+];
+
+const ABOUT_RUNS: &str = "
+## The runs on soft
+
+`soft` executes READs in one of two ways, and takes the receives of a shared queue in one of two orders
+(`SoftOptions`). `make conformance` runs all cases each way; *other* is the number of cases whose outcome is not that of
+the first run, which is the column of `soft` below. What only READs in place have, a peer's memory that is looked at
+without the peer, is tested in [tests/verbs_reads](tests/verbs_reads) besides.
+
+| run | READs are executed by | shared receives | pass | deviation | not supported | other |
+| --- | --- | --- | ---: | ---: | ---: | ---: |
+";
+
+fn section_of_runs(runs: &[Cells]) -> String {
+    let mut out = ABOUT_RUNS.to_owned();
+    for (cells, [command, reads, receives]) in runs.iter().zip(RUNS) {
+        let count = |beginning| {
+            let cells = cells.values();
+            cells.filter(|cell| cell.starts_with(beginning)).count()
+        };
+        let is_other = |(name, cell): &(&String, &String)| cells.get(*name) != Some(*cell);
+        let other = runs[0].iter().filter(is_other).count();
+        writeln!(
+            out,
+            "| `{command}` | {reads} | {receives} | {} | {} | {} | {other} |",
+            count("pass"),
+            count("deviation"),
+            count("not supported")
+        )
+        .unwrap();
+    }
+    out
 }
 
 /// Outcomes by the name of the case.
@@ -75,7 +131,8 @@ fn column(report: &str) -> Cells {
         .collect()
 }
 
-fn document(soft: &Cells, rxe: &Cells) -> String {
+fn document(runs: &[Cells], rxe: &Cells) -> String {
+    let soft = &runs[0];
     const MISSING: &str = "**not run**";
     let cell = |cells: &Cells, name: &str| {
         cells
@@ -111,6 +168,7 @@ fn document(soft: &Cells, rxe: &Cells) -> String {
             writeln!(out, "| {what} | {soft} | {rxe} |").unwrap();
         }
     }
+    out.push_str(&section_of_runs(runs));
     for section in SECTIONS {
         write!(
             out,
