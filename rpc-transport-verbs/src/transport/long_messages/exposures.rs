@@ -53,12 +53,22 @@ impl Lane {
             }
             return Err(ExposeError::NotNow);
         };
+        // A look for arrivals may have found that the connection has failed.
+        if !self.connections.get(id).is_some_and(|it| it.is_open()) {
+            if let Some(window) = window {
+                self.long_messages.pools.give_back_window(window);
+            }
+            return Err(ExposeError::Closed);
+        }
         self.expose_piece(id, piece, window)
     }
 
     /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
     /// there is no memory.
-    fn take_piece(&self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
+    ///
+    /// A copy ends early if something has arrived meanwhile, so that calls wait for one step of it at
+    /// most.
+    fn take_piece(&mut self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
         let long_messages = &self.long_messages;
         if let Some(region) = long_messages.region_of_front(message) {
             let bytes = message.take_front(MAX_REFERENCE_LEN)?;
@@ -71,14 +81,18 @@ impl Lane {
         }
         let len = long_messages.next_piece_len(message.len());
         let mut buf = long_messages.pools.allocate_piece(len, is_accepted)?;
+        let step_len = long_messages.step_len;
         let mut at = 0;
         while at < len {
             let front = message.chunk();
-            let count = front.len().min(len - at);
+            let count = front.len().min(len - at).min(step_len);
+            let ends_chunk = count == front.len();
             buf.write(at, &front[..count]);
             message.advance(count);
             at += count;
-            if long_messages.region_of_front(message).is_some() {
+            let is_next_exposed =
+                || ends_chunk && self.long_messages.region_of_front(message).is_some();
+            if at < len && (is_next_exposed() || self.has_arrivals()) {
                 break;
             }
         }
