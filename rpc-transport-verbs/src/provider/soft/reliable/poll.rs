@@ -175,7 +175,10 @@ impl State {
         if !acks_can_wait || !only_acks || !common.ready.pass_if_empty() {
             return None;
         }
-        if inject!(LateMessage) || inject!(ShortPoll) {
+        if inject!(LateMessage) {
+            return Some(None);
+        }
+        if inject!(ShortPoll) {
             return Some(None);
         }
         let Some(commit) = ring.next.look() else {
