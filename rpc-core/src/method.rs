@@ -48,6 +48,13 @@ impl MethodSpec {
         self
     }
 
+    /// Returns true if a request message is longer than the method permits.
+    #[inline(always)]
+    pub(crate) fn limits_request(&self, len: usize) -> bool {
+        self.max_request_len
+            .is_some_and(|limit| len > limit as usize)
+    }
+
     /// Limits the length of a response message. Called by generated code.
     #[must_use]
     pub const fn with_max_response_len(mut self, len: u32) -> Self {

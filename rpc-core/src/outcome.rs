@@ -75,6 +75,13 @@ pub(crate) fn decode_metadata(bytes: &[u8]) -> Result<Metadata, CallError> {
     Metadata::decode(bytes).map_err(|error| CallError::remote(Status::internal(error.to_string())))
 }
 
+/// Returns the error of a call whose response or message is longer than the method permits.
+#[cold]
+pub(crate) fn message_too_long(len: usize, limit: usize) -> CallError {
+    let status = Status::message_too_long(len, limit);
+    CallError::new(Cause::NotReceived(status), Execution::Answered)
+}
+
 /// Returns the error of a call whose response or message cannot be decoded.
 #[cold]
 pub(crate) fn undecodable(error: DecodeError) -> CallError {

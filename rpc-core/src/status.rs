@@ -135,6 +135,15 @@ struct Inner {
 }
 
 impl Status {
+    /// Builds the status of a message that is longer than this side receives.
+    #[cold]
+    pub(crate) fn message_too_long(len: usize, limit: usize) -> Self {
+        Self::resource_exhausted(format!(
+            "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
+             `max_message_len` or the method's limit there"
+        ))
+    }
+
     /// Creates a status from a code and a message for the person who reads the client's log.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {

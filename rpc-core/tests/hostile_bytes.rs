@@ -5,7 +5,7 @@ use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rpc_core::testing::hostile;
+use rpc_core::testing::{Random, hostile};
 
 /// Runs every file of a target's corpus.
 fn replay(target: &str, run: fn(&[u8])) {
@@ -49,6 +49,37 @@ fn corpus_of_streams() {
     replay("streams", hostile::streams);
 }
 
+#[test]
+fn corpus_of_transfers() {
+    replay("transfers", |script| drop(hostile::transfers(script)));
+}
+
+/// Random scripts reach everything that long messages count: otherwise they would test little.
+#[test]
+fn random_scripts_of_transfers_reach_the_counters() {
+    let random = Random::new(1);
+    let mut reached = [0; 7];
+    for _ in 0..200 {
+        let script: Vec<u8> = (0..300).map(|_| random.next_u64() as u8).collect();
+        for stats in hostile::transfers(&script) {
+            let transfers = &stats.transfers;
+            let counts = [
+                transfers.received,
+                transfers.bytes_fetched,
+                transfers.bytes_in_fragments,
+                transfers.waited,
+                transfers.refused,
+                transfers.stopped,
+                stats.connections.closed(),
+            ];
+            for (sum, count) in reached.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+    }
+    assert!(!reached.contains(&0), "{reached:?}");
+}
+
 proptest! {
     #[test]
     fn any_frame(bytes in vec(any::<u8>(), 0..200)) {
@@ -68,6 +99,11 @@ proptest! {
     #[test]
     fn any_script_of_a_driver(bytes in vec(any::<u8>(), 0..400)) {
         hostile::driver(&bytes);
+    }
+
+    #[test]
+    fn any_script_of_transfers(bytes in vec(any::<u8>(), 0..600)) {
+        drop(hostile::transfers(&bytes));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::driver::call_table::LongResponse;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
-use crate::outcome::{self, Section, undecodable};
+use crate::outcome::{self, Section, message_too_long, undecodable};
 use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
 
@@ -88,7 +88,9 @@ impl EncodedRequest {
 pub(crate) fn decode_long<S: Codec<Res>, Res>(
     head: ResponseHead,
     long: &LongResponse,
+    method: &MethodSpec,
 ) -> Result<(Response<Res>, usize), CallError> {
+    check_len(long.message.len(), method)?;
     let outcome = outcome::decode(head, &long.metadata, Section::Initial)?;
     let decoded = S::decode_shared(&long.message, long.share_from).map_err(undecodable)?;
     let mut response = Response::received(decoded.message, outcome.initial_metadata);
@@ -103,25 +105,37 @@ pub(crate) fn decode_long<S: Codec<Res>, Res>(
 pub(crate) fn decode<S: Codec<Res>, Res>(
     head: ResponseHead,
     body: &[u8],
+    method: &MethodSpec,
 ) -> Result<Response<Res>, CallError> {
-    if head.code != Code::Ok.number() || head.metadata_len != 0 {
-        return decode_rare::<S, Res>(head, body);
+    let is_rare = head.code != Code::Ok.number() || head.metadata_len != 0;
+    if is_rare || method.max_response_len.is_some() {
+        return decode_rare::<S, Res>(head, body, method);
     }
     let message = S::decode(body).map_err(undecodable)?;
     Ok(Response::received(message, Metadata::new()))
 }
 
-/// Decodes a response with metadata or with a code other than `OK`.
+/// Decodes a response with metadata, with a code other than `OK`, or of a method with a limit.
 #[cold]
 fn decode_rare<S: Codec<Res>, Res>(
     head: ResponseHead,
     body: &[u8],
+    method: &MethodSpec,
 ) -> Result<Response<Res>, CallError> {
     let outcome = outcome::decode(head, body, Section::Initial)?;
+    check_len(outcome.message.len(), method)?;
     let message = S::decode(outcome.message).map_err(undecodable)?;
     let mut response = Response::received(message, outcome.initial_metadata);
     if !outcome.trailing_metadata.is_empty() {
         *response.trailing_metadata_mut() = outcome.trailing_metadata;
     }
     Ok(response)
+}
+
+/// Checks the length of a response's message against the method's limit.
+fn check_len(len: usize, method: &MethodSpec) -> Result<(), CallError> {
+    match method.max_response_len {
+        Some(limit) if len > limit as usize => Err(message_too_long(len, limit as usize)),
+        _ => Ok(()),
+    }
 }

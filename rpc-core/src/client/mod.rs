@@ -226,7 +226,8 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             metadata_len: lengths.metadata,
             message_len: lengths.message,
         };
-        let begun = if head.frame_len() <= self.channel.longest_inline {
+        let is_permitted = !self.method.limits_request(head.message_len);
+        let begun = if head.frame_len() <= self.channel.longest_inline && is_permitted {
             self.send_inline(&head, lengths, waiter, cx)
         } else {
             self.send_long(&head, lengths, waiter, cx)
@@ -353,7 +354,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         let body = memory.bytes_mut();
         let taken = poller.take_response(channel.link, call, self.deadline, cx.waker(), body);
         if let PollOutcome::Received { head, len } = taken {
-            let outcome = decode::<S, Res>(head, &body[..len]);
+            let outcome = decode::<S, Res>(head, &body[..len], self.method);
             channel.inline_frame.put_back(memory);
             let code = outcome.as_ref().map_or_else(CallError::code, |_| Code::Ok);
             self.end(method, code);
@@ -376,7 +377,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Res>, CallError>> {
         let mut received = None;
-        let channel = self.channel;
+        let (channel, spec) = (self.channel, self.method);
         let polled = channel.poller.read_response(
             channel.link,
             call,
@@ -384,9 +385,9 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             cx.waker(),
             &mut |head, body| {
                 received = Some(match body {
-                    ResponseBody::Frame(body) => decode::<S, Res>(head, body),
+                    ResponseBody::Frame(body) => decode::<S, Res>(head, body, spec),
                     ResponseBody::Long(long) => {
-                        decode_long::<S, Res>(head, long).map(|(response, copied)| {
+                        decode_long::<S, Res>(head, long, spec).map(|(response, copied)| {
                             let counters = &channel.poller.poller_counters().transfers;
                             counters.bytes_copied_in.add(copied as u64);
                             response

@@ -231,8 +231,10 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
 
     fn new<S: Codec<Res>>(channel: &'a C, stream: NewStream) -> (Self, Arc<StreamCore>) {
         let core = channel.new_core();
+        let max_response_len = stream.method.max_response_len;
         let call = Self {
-            messages: Streaming::of_server(Arc::clone(&core), Decode::with::<S>()),
+            messages: Streaming::of_server(Arc::clone(&core), Decode::with::<S>())
+                .with_limit(max_response_len),
             waiting: Waiting {
                 channel,
                 number: channel.open(&core, stream),

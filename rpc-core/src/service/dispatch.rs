@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::handler::Handler;
 use super::handler_cells::HandlerCells;
 use super::input::{Input, Message, Messages, WithResponses};
+use super::limited::Limited;
 use crate::codec::{Codec, ProstCodec};
 use crate::deadline::DeadlinePolicy;
 use crate::message::{Request, Response};
@@ -188,8 +189,12 @@ impl Methods {
         S: Codec<Res> + 'static,
         Res: 'static,
     {
-        let handler = HandlerCells::<H, F, I, S, Res>::new(handler);
-        self.entries.push((spec, Rc::new(handler)));
+        let cells = HandlerCells::<H, F, I, S, Res>::new(handler);
+        let handler: Rc<dyn Handler> = match Limited::of(spec, cells) {
+            Ok(limited) => Rc::new(limited),
+            Err(cells) => Rc::new(cells),
+        };
+        self.entries.push((spec, handler));
     }
 
     /// Sets the policy for the deadlines of all calls: see

@@ -6,4 +6,5 @@ pub(crate) mod executor;
 pub(crate) mod handler;
 mod handler_cells;
 mod input;
+mod limited;
 mod response_lengths;

@@ -81,7 +81,7 @@ impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for SharedCall<'_, Q, S, Req
                 None => Poll::Pending,
                 Some(settled) => {
                     this.state = State::Done;
-                    Poll::Ready(finish::<S, Res>(handle, number, settled))
+                    Poll::Ready(finish::<S, Res>(handle, number, this.method, settled))
                 }
             },
             // The future was polled after completion. The contract of `Future` permits any result.
@@ -216,6 +216,7 @@ impl<Q, S, Req, Res> Drop for SharedCall<'_, Q, S, Req, Res> {
 fn finish<S: Codec<Res>, Res>(
     handle: &PollerHandle,
     number: u32,
+    method: &MethodSpec,
     settled: Settled,
 ) -> Result<Response<Res>, CallError> {
     let Settled { buf, long, outcome } = settled;
@@ -225,11 +226,12 @@ fn finish<S: Codec<Res>, Res>(
     };
     let head = outcome?;
     if let Some(long) = long {
-        return decode_long::<S, Res>(head, &long).map(|(response, _)| response);
+        return decode_long::<S, Res>(head, &long, method).map(|(response, _)| response);
     }
     decode::<S, Res>(
         head,
         guard.permit.as_ref().map_or(&[], |permit| &permit.buf),
+        method,
     )
 }
 

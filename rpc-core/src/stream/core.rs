@@ -105,6 +105,8 @@ pub(crate) struct StreamCore {
     state: Mutex<StreamState>,
     signal: OnceLock<Signal>,
     turns: Turns,
+    /// Length of the longest message that the server's method permits a client to send.
+    longest_request: usize,
 }
 
 /// Both directions of a stream.
@@ -123,15 +125,25 @@ impl StreamCore {
     /// Creates a stream that no driver knows yet. Nothing can be sent before
     /// [`attach`](Self::attach).
     pub(crate) fn new() -> Arc<Self> {
-        Self::with_turns(Turns(None))
+        Self::with_turns(Turns(None), None)
+    }
+
+    /// Like [`new`](Self::new), for a server whose method limits the messages of its clients.
+    pub(crate) fn of_server(max_request_len: Option<u32>) -> Arc<Self> {
+        Self::with_turns(Turns(None), max_request_len)
+    }
+
+    /// Returns the length of the longest message that the server's method permits a client to send.
+    pub(crate) fn longest_request(&self) -> usize {
+        self.longest_request
     }
 
     /// Like [`new`](Self::new), for a client whose poller has no thread of its own.
     pub(crate) fn of_local_poller(turns: LocalTurns) -> Arc<Self> {
-        Self::with_turns(Turns(Some(turns)))
+        Self::with_turns(Turns(Some(turns)), None)
     }
 
-    fn with_turns(turns: Turns) -> Arc<Self> {
+    fn with_turns(turns: Turns, max_request_len: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(StreamState {
                 inbound: Inbound::default(),
@@ -141,6 +153,7 @@ impl StreamCore {
             }),
             signal: OnceLock::new(),
             turns,
+            longest_request: max_request_len.map_or(usize::MAX, |len| len as usize),
         })
     }
 

@@ -19,7 +19,7 @@ use crate::call_error::CallError;
 use crate::codec::DecodeError;
 use crate::message::Response;
 use crate::metadata::Metadata;
-use crate::outcome::{self, Outcome, Section, decode_metadata, undecodable};
+use crate::outcome::{self, Outcome, Section, decode_metadata, message_too_long, undecodable};
 use crate::status::Status;
 
 /// What a client's stream keeps alive besides itself.
@@ -57,6 +57,8 @@ pub struct Streaming<T> {
     decode: Decode<T>,
     core: Arc<StreamCore>,
     side: Side,
+    /// Length of the longest message that the method permits.
+    longest: usize,
     /// Sends the request stream. The mutex is never locked: it makes `Streaming` be `Sync`.
     pump: Option<Mutex<PumpFuture>>,
     /// Metadata or error with which the stream has ended.
@@ -77,15 +79,22 @@ enum Side {
 impl<T> Streaming<T> {
     /// Creates the client's end of a stream of responses.
     pub(crate) fn of_server(core: Arc<StreamCore>, decode: Decode<T>) -> Self {
-        Self::new(core, decode, Side::Client)
+        Self::new(core, decode, Side::Client, usize::MAX)
+    }
+
+    /// Limits the length of the messages, if the method does.
+    pub(crate) fn with_limit(mut self, max_response_len: Option<u32>) -> Self {
+        self.longest = max_response_len.map_or(usize::MAX, |len| len as usize);
+        self
     }
 
     /// Creates the handler's end of a stream of requests.
     pub(crate) fn of_client(core: Arc<StreamCore>, decode: Decode<T>) -> Self {
-        Self::new(core, decode, Side::Server)
+        let longest = core.longest_request();
+        Self::new(core, decode, Side::Server, longest)
     }
 
-    fn new(core: Arc<StreamCore>, decode: Decode<T>, side: Side) -> Self {
+    fn new(core: Arc<StreamCore>, decode: Decode<T>, side: Side, longest: usize) -> Self {
         Self {
             batch: Vec::new(),
             at: 0,
@@ -93,6 +102,7 @@ impl<T> Streaming<T> {
             decode,
             core,
             side,
+            longest,
             pump: None,
             end: None,
             _kept: None,
@@ -139,6 +149,10 @@ impl<T> Streaming<T> {
         let response = match ready!(self.core.poll_take(&mut self.batch, cx)) {
             Taken::End(StreamEnd::Response { head, body }) => {
                 outcome::decode(head, body.without_long(), Section::Initial).and_then(|outcome| {
+                    let len = outcome.message.len();
+                    if len > self.longest {
+                        return Err(message_too_long(len, self.longest));
+                    }
                     let message = match &body {
                         ResponseBody::Short(_) => (self.decode.copied)(outcome.message),
                         ResponseBody::Long { message, .. } => self.decode_long(message),
@@ -192,6 +206,10 @@ impl<T> Streaming<T> {
         loop {
             match next_message(&self.batch, &mut self.at) {
                 Ok(Some(message)) => {
+                    if message.len() > self.longest {
+                        let error = message_too_long(message.len(), self.longest);
+                        return Poll::Ready(Some(Err(self.give_up(error))));
+                    }
                     return match (self.decode.copied)(message) {
                         Ok(message) => Poll::Ready(Some(Ok(message))),
                         Err(error) => Poll::Ready(Some(Err(self.give_up(undecodable(error))))),

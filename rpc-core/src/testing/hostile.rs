@@ -7,6 +7,7 @@
 
 mod driver;
 mod streams;
+mod transfers;
 
 use prost::Message;
 
@@ -23,6 +24,7 @@ use crate::transport::RemoteSegment;
 
 pub use driver::driver;
 pub use streams::streams;
+pub use transfers::transfers;
 
 /// A script that is read from its beginning.
 #[derive(Clone, Copy, Debug)]

@@ -36,7 +36,7 @@ impl<T: Transport> State<T> {
         if self.links[link.index()].streams.served.contains_key(&call) {
             return Err(ProtocolError::DuplicateCall { call });
         }
-        let core = StreamCore::new();
+        let core = StreamCore::of_server(spec.and_then(|spec| spec.max_request_len));
         let phase = Phase::Serving(Serving {
             call,
             served: None,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::super::link::LinkKey;
 use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
-use super::super::transfers::{Completed, LongMessage, Purpose, too_long};
+use super::super::transfers::{Completed, LongMessage, Purpose};
 use super::super::{Driver, State, TimerTarget};
 use super::open::at_most;
 use super::{Phase, StreamKey};
@@ -100,7 +100,7 @@ impl<T: Transport> Driver<T> {
         let incoming = state.begin_incoming(link, header, metadata, body, purpose, None)?;
         let limit = state.longest_of_stream(key);
         if refusal.is_none() && body.len as usize > limit {
-            refusal = Some(too_long(body.len, limit));
+            refusal = Some(Status::message_too_long(body.len as usize, limit));
         }
         let refusal = refusal.or_else(|| state.admit_incoming(incoming));
         let Some(status) = refusal else {
@@ -256,7 +256,7 @@ impl<T: Transport> State<T> {
             return Ok((incoming, None));
         }
         self.stop_incoming(incoming);
-        let refusal = is_wanted.then(|| (key, too_long(body.len, limit)));
+        let refusal = is_wanted.then(|| (key, Status::message_too_long(body.len as usize, limit)));
         Ok((incoming, refusal))
     }
 
@@ -341,7 +341,7 @@ impl<T: Transport> State<T> {
             return Ok((incoming, None));
         }
         let refusal = match body.len as usize > limit {
-            true => Some(too_long(body.len, limit)),
+            true => Some(Status::message_too_long(body.len as usize, limit)),
             false => self.admit_incoming(incoming),
         };
         match refusal {

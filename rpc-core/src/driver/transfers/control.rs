@@ -6,6 +6,7 @@ use std::mem;
 use super::super::State;
 use super::super::link_transfers::{IncomingKey, LinkTransfers};
 use super::Transfers;
+use super::arrival::Purpose;
 use super::incoming::{Incoming, Place};
 use crate::protocol::frame::{ControlEntry, ControlRequest};
 use crate::transport::Transport;
@@ -35,9 +36,12 @@ impl<T: Transport> State<T> {
 }
 
 impl<M> Incoming<M> {
-    /// Returns true if nothing follows in either direction.
+    /// Returns true if nothing follows in either direction. A message that somebody wants is not done:
+    /// if its memory has gone with its connection, the end of the connection ends it.
     fn is_done(&self) -> bool {
-        self.is_announced && matches!(self.place, Place::Nowhere) && !self.is_owing
+        let is_nowhere = matches!(self.place, Place::Nowhere);
+        let is_wanted = !matches!(self.purpose, Purpose::Nobody);
+        self.is_announced && is_nowhere && !(is_wanted || self.is_owing)
     }
 }
 

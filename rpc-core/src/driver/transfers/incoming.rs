@@ -115,8 +115,8 @@ impl<T: Transport> Driver<T> {
             Err(error) => return state.close_for_violation(link, buf, error),
         };
         if is_response {
-            // The receive that the request has promised.
-            state.release_response(buf);
+            // The receive that the request has promised was given back when the call was found.
+            state.transport.release(buf);
         } else {
             state.release_received(link, buf);
         }
@@ -153,7 +153,7 @@ impl<T: Transport> Driver<T> {
             state = self.state.borrow_mut();
             Some(status)
         } else if body.len as usize > limit {
-            Some(too_long(body.len, limit))
+            Some(Status::message_too_long(body.len as usize, limit))
         } else {
             None
         };
@@ -205,13 +205,15 @@ impl<T: Transport> Driver<T> {
             LongOutcome::Abandoned => Purpose::Nobody,
             LongOutcome::UnknownCall => return Err(ProtocolError::UnknownCall { call }),
         };
+        // The end of the connection does not give this receive back, whatever follows.
+        state.budget.release(1);
         let key = state.begin_incoming(link, header, metadata, &body, purpose, None)?;
         let limit = state.transport.limits().max_message_len;
         let refusal = if outcome == LongOutcome::Abandoned {
             state.stop_incoming(key);
             None
         } else if body.len as usize > limit {
-            Some(too_long(body.len, limit))
+            Some(Status::message_too_long(body.len as usize, limit))
         } else {
             state.admit_incoming(key)
         };
@@ -224,14 +226,6 @@ impl<T: Transport> Driver<T> {
             None => Ok(state.complete(key)),
         }
     }
-}
-
-/// Builds the status of a message that is longer than this side receives.
-pub(in super::super) fn too_long(len: u32, limit: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
-         `max_message_len` or the method's limit there"
-    ))
 }
 
 impl<T: Transport> State<T> {

@@ -45,7 +45,6 @@ use slab::Slab;
 use self::admission::WaitingMessages;
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
 use self::incoming::Incoming;
-pub(super) use self::incoming::too_long;
 use self::outgoing::Outgoing;
 pub(super) use self::outgoing::{PreparedTransfer, TransferOwner};
 use super::held_memory::PollerMemory;

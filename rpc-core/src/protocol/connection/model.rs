@@ -119,6 +119,9 @@ const STREAMS: Plan = Plan {
     streams: 2,
     client_messages: 2,
     server_messages: 2,
+    request_pieces: 0,
+    response_pieces: 0,
+    releases: false,
     cancels: 1,
     goes_away: false,
     idles: false,
@@ -165,6 +168,66 @@ fn streams_of_sides_that_become_idle() {
     });
 }
 
+const LONG_CALLS: Plan = Plan {
+    version: 4,
+    calls: 2,
+    streams: 0,
+    client_messages: 0,
+    server_messages: 0,
+    request_pieces: 2,
+    response_pieces: 2,
+    cancels: 0,
+    ..STREAMS
+};
+
+#[test]
+fn long_calls_with_one_credit_each_way() {
+    assert_neither_stops(&LONG_CALLS);
+}
+
+/// Each side sends a piece only when the other has released the one before, in a control frame.
+#[test]
+fn long_calls_whose_pieces_wait_for_releases() {
+    assert_neither_stops(&Plan {
+        max_in_flight: 2,
+        client_window: 2,
+        releases: true,
+        ..LONG_CALLS
+    });
+}
+
+#[test]
+fn long_calls_beside_a_stream() {
+    assert_neither_stops(&Plan {
+        calls: 1,
+        streams: 1,
+        client_messages: 1,
+        server_messages: 1,
+        releases: true,
+        ..LONG_CALLS
+    });
+}
+
+#[test]
+fn long_calls_through_a_shutdown() {
+    assert_neither_stops(&Plan {
+        releases: true,
+        goes_away: true,
+        ..LONG_CALLS
+    });
+}
+
+#[test]
+fn long_calls_of_sides_that_become_idle() {
+    assert_neither_stops(&Plan {
+        max_in_flight: 2,
+        request_pieces: 1,
+        releases: true,
+        idles: true,
+        ..LONG_CALLS
+    });
+}
+
 /// Without a shutdown: a version 2 connection may end it with a client that still has credits, which
 /// is why the server also waits for a quiet period.
 #[test]
@@ -178,6 +241,18 @@ fn calls_of_version_2() {
         idles: true,
         ..STREAMS
     });
+}
+
+/// Without acknowledgement frames, the releases of long messages also stop both sides.
+#[test]
+fn without_acknowledgement_frames_releases_stop_both_sides() {
+    let reached = Reached::all(&Plan {
+        ack_frames: false,
+        releases: true,
+        ..LONG_CALLS
+    });
+    let mut stopped = reached.stopped.iter();
+    assert!(stopped.any(|&(_, unsent)| unsent == "pieces"));
 }
 
 /// Without acknowledgement frames, two control frames that cross stop both sides: neither may send

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::super::*;
 
 /// The steps that a side or the wire takes without fail, once it can.
-pub(super) const CERTAIN: [Step; 14] = [
+pub(super) const CERTAIN: [Step; 16] = [
     Step::DeliverToServer,
     Step::DeliverToClient,
     Step::ServerReleases,
@@ -15,6 +15,8 @@ pub(super) const CERTAIN: [Step; 14] = [
     Step::OpenWindow,
     Step::ClientMessage,
     Step::ServerMessage,
+    Step::ClientPiece,
+    Step::ServerPiece,
     Step::StreamResponse,
     Step::ClientControl,
     Step::ServerControl,
@@ -42,6 +44,8 @@ pub(super) enum Step {
     OpenWindow,
     ClientMessage,
     ServerMessage,
+    ClientPiece,
+    ServerPiece,
     StreamResponse,
     ClientControl,
     ServerControl,
@@ -66,6 +70,11 @@ pub(super) struct Plan {
     pub(super) streams: u8,
     pub(super) client_messages: u8,
     pub(super) server_messages: u8,
+    /// Continuations of each unary request and response; 0 if none is long.
+    pub(super) request_pieces: u8,
+    pub(super) response_pieces: u8,
+    /// Whether a side sends the next piece only when the receiver has released the previous one.
+    pub(super) releases: bool,
     pub(super) cancels: u8,
     /// Whether the server may shut down, and whether the sides may become idle.
     pub(super) goes_away: bool,
@@ -83,11 +92,15 @@ impl Plan {
     }
 }
 
-/// A frame in flight, with the window grants in its body.
+/// A frame in flight, with what its body says.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Frame {
     header: FrameHeader,
     grants: u8,
+    /// Pieces of long messages that their receiver has released.
+    released: u8,
+    /// Continuations of the long message that the frame begins.
+    pieces: u8,
 }
 
 /// One side, and the frames in flight to it.
@@ -101,8 +114,14 @@ struct Side {
     /// Messages to send, and how many of them the stream's window permits.
     messages: u8,
     stream_window: u8,
+    /// Continuations to send, and those that will arrive, of each long message.
+    pieces: VecDeque<u8>,
+    arriving: VecDeque<u8>,
+    /// Pieces that this side may send before the receiver has released others.
+    room: u8,
     /// Entries to send.
     grants: u8,
+    released: u8,
     cancels: u8,
 }
 
@@ -118,7 +137,7 @@ pub(super) struct State {
 }
 
 impl Side {
-    fn new(connection: Connection, messages: u8, cancels: u8) -> Self {
+    fn new(connection: Connection, messages: u8, cancels: u8, releases: bool) -> Self {
         Self {
             connection,
             inbox: VecDeque::new(),
@@ -127,35 +146,83 @@ impl Side {
             messages,
             // So each message after the first waits for a grant.
             stream_window: 1,
+            pieces: VecDeque::new(),
+            arriving: VecDeque::new(),
+            room: if releases { 1 } else { u8::MAX },
             grants: 0,
+            released: 0,
             cancels,
         }
     }
 
     fn send(&mut self, kind: FrameKind, flags: Flags, to: &mut Self) {
+        self.send_long(kind, flags, 0, to);
+    }
+
+    /// Sends a frame, which begins a long message if continuations follow.
+    fn send_long(&mut self, kind: FrameKind, flags: Flags, pieces: u8, to: &mut Self) {
+        let kind = match kind {
+            FrameKind::Request if pieces > 0 => FrameKind::LongRequest,
+            FrameKind::Response if pieces > 0 => FrameKind::LongResponse,
+            kind => kind,
+        };
         let header = self.connection.next_header_with(kind, flags, CallId(0), 0);
-        let grants = match kind {
-            FrameKind::Control => std::mem::take(&mut self.grants),
-            _ => 0,
+        let mut frame = Frame {
+            header,
+            grants: 0,
+            released: 0,
+            pieces,
         };
         if kind == FrameKind::Control {
+            frame.grants = std::mem::take(&mut self.grants);
+            frame.released = std::mem::take(&mut self.released);
             self.cancels = 0;
         }
-        to.inbox.push_back(Frame { header, grants });
+        if pieces > 0 {
+            self.connection.begin_sending();
+            self.pieces.push_back(pieces);
+        }
+        to.inbox.push_back(frame);
     }
 
     /// Handles the next frame. Returns false if there is none.
-    fn receive(&mut self) -> bool {
-        let Some(Frame { header, grants }) = self.inbox.pop_front() else {
+    fn receive(&mut self, plan: &Plan) -> bool {
+        let Some(frame) = self.inbox.pop_front() else {
             return false;
         };
+        let header = frame.header;
         if let Err(violation) = self.connection.handle_header(&header) {
             panic!("{violation}: {header:?}");
         }
         self.held += u8::from(takes_credit(&header));
         self.held_messages += u8::from(header.kind == FrameKind::Message);
-        self.stream_window += grants;
+        self.stream_window += frame.grants;
+        self.room += frame.released;
+        if frame.pieces > 0 {
+            self.connection.begin_receiving();
+            self.arriving.push_back(frame.pieces);
+        }
+        if header.kind == FrameKind::Continuation {
+            self.released += u8::from(plan.releases);
+            if take_piece(&mut self.arriving) {
+                self.connection.end_receiving();
+            }
+        }
         self.connection.take_freed();
+        true
+    }
+
+    /// Sends the next piece of a long message.
+    fn piece(&mut self, plan: &Plan, to: &mut Self) -> bool {
+        let may_send = !self.pieces.is_empty() && self.room > 0;
+        if !(may_send && self.connection.take_message()) {
+            return false;
+        }
+        self.room -= u8::from(plan.releases);
+        self.send(FrameKind::Continuation, Flags::NONE, to);
+        if take_piece(&mut self.pieces) {
+            self.connection.end_sending();
+        }
         true
     }
 
@@ -189,7 +256,7 @@ impl Side {
     }
 
     fn control(&mut self, to: &mut Self) -> bool {
-        let has_entries = self.grants + self.cancels > 0;
+        let has_entries = self.grants + self.released + self.cancels > 0;
         let wants = self.connection.wants_control_frame()
             || (has_entries && self.connection.may_send_control_frame());
         if wants {
@@ -233,7 +300,8 @@ impl Side {
         let connection = &self.connection;
         match () {
             () if self.messages > 0 && connection.streams() > 0 => Some("messages"),
-            () if self.grants + self.cancels > 0 => Some("entries"),
+            () if !self.pieces.is_empty() => Some("pieces"),
+            () if self.grants + self.released + self.cancels > 0 => Some("entries"),
             () if connection.wants_ack_frame() => Some("an acknowledgement"),
             () if connection.must_announce_shutdown() => Some("the shutdown"),
             () if connection.owes_many() => Some("credits"),
@@ -244,6 +312,19 @@ impl Side {
             () => None,
         }
     }
+}
+
+/// Takes a piece of the first message. Returns true if it was the message's last one.
+fn take_piece(messages: &mut VecDeque<u8>) -> bool {
+    let left = messages
+        .front_mut()
+        .expect("a piece of a message that has begun");
+    *left -= 1;
+    let is_last = *left == 0;
+    if is_last {
+        messages.pop_front();
+    }
+    is_last
 }
 
 fn takes_credit(header: &FrameHeader) -> bool {
@@ -264,8 +345,8 @@ impl State {
         };
         let (client, server) = (Connection::client(&agreed), Connection::server(&agreed));
         Self {
-            client: Side::new(client, plan.client_messages, plan.cancels),
-            server: Side::new(server, plan.server_messages, 0),
+            client: Side::new(client, plan.client_messages, plan.cancels, plan.releases),
+            server: Side::new(server, plan.server_messages, 0, plan.releases),
             calls: plan.calls,
             streams: plan.streams,
             ended: 0,
@@ -290,15 +371,16 @@ impl State {
         let (client, server) = (&mut self.client, &mut self.server);
         let begins = !client.connection.is_going_away();
         match step {
-            Step::DeliverToServer => server.receive(),
-            Step::DeliverToClient => client.receive(),
+            Step::DeliverToServer => server.receive(plan),
+            Step::DeliverToClient => client.receive(plan),
             Step::ServerReleases => server.release(plan.max_in_flight),
             Step::ClientReleases => client.release(plan.client_window),
             Step::Call => {
                 let sends = begins && self.calls > 0 && client.connection.take_request();
                 if sends {
                     self.calls -= 1;
-                    client.send(FrameKind::Request, Flags::NONE, server);
+                    let (kind, pieces) = (FrameKind::Request, plan.request_pieces);
+                    client.send_long(kind, Flags::NONE, pieces, server);
                 }
                 sends
             }
@@ -322,6 +404,8 @@ impl State {
             }
             Step::ClientMessage => client.message(server),
             Step::ServerMessage => server.message(client),
+            Step::ClientPiece => client.piece(plan, server),
+            Step::ServerPiece => server.piece(plan, client),
             Step::StreamResponse => {
                 let sends = self.ended > 0 && server.connection.take_message();
                 if sends {
@@ -335,9 +419,12 @@ impl State {
             Step::ClientAck => plan.ack_frames && client.ack(server),
             Step::ServerAck => plan.ack_frames && server.ack(client),
             Step::CallResponse => {
-                let sends = server.connection.calls_in_flight > 0;
+                // A request is complete before its handler begins.
+                let complete = server.connection.calls_in_flight as usize - server.arriving.len();
+                let sends = complete > 0;
                 if sends {
-                    server.send(FrameKind::Response, Flags::NONE, client);
+                    let (kind, pieces) = (FrameKind::Response, plan.response_pieces);
+                    server.send_long(kind, Flags::NONE, pieces, client);
                 }
                 sends
             }
@@ -362,7 +449,8 @@ impl State {
         let begins = !client.is_going_away();
         let may_call = client.calls_in_flight < client.max_in_flight;
         let may_open = client.streams() < client.max_streams();
-        let is_over = (server.streams() | server.calls_in_flight) == 0;
+        let is_over =
+            (server.streams() | server.calls_in_flight | server.sending | server.receiving) == 0;
         match () {
             () if begins && self.calls > 0 && may_call => Some("a call"),
             () if begins && self.streams > 0 && may_open => Some("a stream"),
@@ -380,7 +468,8 @@ impl State {
 }
 
 fn idle(side: &mut Side, plan: &Plan) -> bool {
-    let becomes_idle = plan.idles && side.connection.activity != Activity::Idle;
+    let is_used = (side.connection.sending | side.connection.receiving) > 0;
+    let becomes_idle = plan.idles && side.connection.activity != Activity::Idle && !is_used;
     if becomes_idle {
         side.connection.become_idle();
         side.connection.take_freed();
