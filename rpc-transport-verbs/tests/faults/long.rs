@@ -81,13 +81,7 @@ impl LongMessages {
     }
 
     /// Sets what a process needs for these messages.
-    pub(crate) fn set_up(
-        &self,
-        random: &Random,
-        may_be_scarce: bool,
-        intents: &mut Intents,
-        sizing: &mut Sizing,
-    ) {
+    pub(crate) fn set_up(&self, random: &Random, intents: &mut Intents, sizing: &mut Sizing) {
         sizing.slot_message_len = Some(SLOT as usize);
         sizing.piece_len = self.piece_len;
         let has_reads = match self.form {
@@ -100,7 +94,7 @@ impl LongMessages {
             false => Some(0),
         };
         intents.max_message_len = (self.longest + 1000) as usize;
-        if let Some(messages) = self.memory.filter(|_| may_be_scarce) {
+        if let Some(messages) = self.memory {
             let block = (self.longest + 1000).next_power_of_two();
             intents.message_memory = u64::from(messages * block);
         }
