@@ -61,6 +61,12 @@ impl Campaign {
                     runs, 1,
                     "call {id} was answered, and its handler ran {runs} times"
                 );
+                let [request, response] = [call.order.encode().len(), response.len()];
+                let may_arrive = self.long.may_arrive(request.max(response));
+                assert!(
+                    may_arrive,
+                    "call {id}: no memory for {request} or {response} bytes"
+                );
                 0
             }
             Err(error) => self.judge_error(call, error, runs),
