@@ -39,19 +39,17 @@ impl Lane {
             return Err(ExposeError::NotNow);
         }
         let window = match self.long_messages.uses_windows {
-            true => Some(
-                self.long_messages
-                    .pools
-                    .take_window()
-                    .ok_or(ExposeError::NotNow)?,
-            ),
+            true => match self.long_messages.pools.take_window() {
+                Some(window) => Some(window),
+                None => return Err(self.revoke_for_more()),
+            },
             false => None,
         };
         let Some(piece) = self.take_piece(message, is_accepted) else {
             if let Some(window) = window {
                 self.long_messages.pools.give_back_window(window);
             }
-            return Err(ExposeError::NotNow);
+            return Err(self.revoke_for_more());
         };
         // A look for arrivals may have found that the connection has failed.
         if !self.connections.get(id).is_some_and(|it| it.is_open()) {
@@ -61,6 +59,15 @@ impl Lane {
             return Err(ExposeError::Closed);
         }
         self.expose_piece(id, piece, window)
+    }
+
+    /// Posts the invalidations that wait, because a message waits for the memory or the windows of
+    /// their pieces: otherwise each of its pieces would wait for [`REVOKING_POLLS`].
+    #[cold]
+    fn revoke_for_more(&mut self) -> ExposeError {
+        self.long_messages.polls_revoking = 0;
+        self.post_invalidations();
+        ExposeError::NotNow
     }
 
     /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
