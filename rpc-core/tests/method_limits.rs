@@ -204,7 +204,7 @@ fn server_streaming() {
         methods.server_streaming(spec, |request: Request<Vec<u8>>, responses| async {
             let message = request.into_inner();
             let once =
-                stream(async move |mut sender| sender.send(message).await.map_err(Into::into));
+                stream(async move |mut sender| sender.send(message).await);
             responses.send_all(Ok(Response::new(once))).await
         });
     };
