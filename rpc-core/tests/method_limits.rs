@@ -203,8 +203,7 @@ fn server_streaming() {
     let register = |methods: &mut Methods, spec| {
         methods.server_streaming(spec, |request: Request<Vec<u8>>, responses| async {
             let message = request.into_inner();
-            let once =
-                stream(async move |mut sender| sender.send(message).await);
+            let once = stream(async move |mut sender| sender.send(message).await);
             responses.send_all(Ok(Response::new(once))).await
         });
     };
