@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::codec;
+use crate::codec::DecodeError;
 use crate::status::{Code, Status};
 use crate::transport::{CloseReason, ConnectError};
 
@@ -89,8 +89,8 @@ pub enum Cause {
     /// The server has answered, and this side does not receive the response, which is too long or for
     /// which there is no memory.
     NotReceived(Status),
-    /// The response does not decode as the method's response type.
-    Undecodable(prost::DecodeError),
+    /// The response does not decode as the method's response type, or would take too much memory.
+    Undecodable(DecodeError),
 }
 
 impl CallError {
@@ -154,7 +154,7 @@ impl CallError {
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
-            Cause::Undecodable(error) if codec::is_over_budget(error) => Code::ResourceExhausted,
+            Cause::Undecodable(error) if error.is_over_budget() => Code::ResourceExhausted,
             Cause::Undecodable(_) => Code::Internal,
         }
     }

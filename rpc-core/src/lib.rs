@@ -145,7 +145,8 @@ pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel};
 #[doc(inline)]
 pub use codec::{
-    Allocate, BY_REFERENCE_LEN, Chunks, Codec, Decoded, LengthChanged, MessageBuf, ProstCodec,
+    Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, LengthChanged, MessageBuf,
+    ProstCodec,
 };
 #[doc(inline)]
 pub use deadline::{CurrentDeadline, DeadlinePolicy};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use prost::{DecodeError, Message};
+use prost::Message;
 
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::DecodeError;
 use crate::metadata::Metadata;
 use crate::protocol::frame::{ResponseHead, StatusBody, split_initial};
 use crate::status::{Code, Status};
@@ -52,7 +53,7 @@ pub(crate) fn decode(
             message,
         });
     }
-    let body = StatusBody::decode(message).map_err(undecodable)?;
+    let body = StatusBody::decode(message).map_err(|error| undecodable(error.into()))?;
     let status = Status::new(Code::from_number(head.code), body.message)
         .with_details(body.details)
         .with_metadata(trailing_metadata);
@@ -81,7 +82,7 @@ pub(crate) fn message_too_long(len: usize, limit: usize) -> CallError {
     CallError::new(Cause::NotReceived(status), Execution::Answered)
 }
 
-/// Returns the error of a call whose response or message is not an encoded message.
+/// Returns the error of a call whose response or message cannot be decoded.
 #[cold]
 pub(crate) fn undecodable(error: DecodeError) -> CallError {
     CallError::new(Cause::Undecodable(error), Execution::Answered)

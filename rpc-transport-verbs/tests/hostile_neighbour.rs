@@ -290,7 +290,8 @@ impl Mapped {
 
     fn assert_read_only(&self) {
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: this only adds a right, or fails.
+        // SAFETY: the range is a mapping of this process, which stays mapped. To add a right to it
+        // invalidates no reference; the kernel may refuse.
         let added = unsafe { mprotect(self.start as *mut _, self.len, access) };
         assert!(
             added.is_err(),

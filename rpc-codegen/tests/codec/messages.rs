@@ -293,6 +293,12 @@ fn check_encoding<M: GeneratedMessage + Debug>(message: &M, expected: &[u8]) {
 /// Memory that ends with the message, on the heap.
 pub(crate) struct Memory(pub(crate) Vec<u8>);
 
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl AsMut<[u8]> for Memory {
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.0

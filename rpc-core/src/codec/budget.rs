@@ -9,7 +9,8 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
-use prost::DecodeError;
+
+use super::DecodeError;
 
 /// How many bytes one encoded byte may become, unless the generated code says otherwise.
 pub(super) const DECODED_PER_BYTE: usize = 8;
@@ -29,27 +30,12 @@ pub(super) fn budget(len: usize, per_byte: usize) -> usize {
     limit(len, per_byte).saturating_sub(len)
 }
 
-/// The last words of the error of a message that is over its budget.
-const OVER_BUDGET: &str = " bytes decoded";
-
 /// Returns the error of a message that is over its budget.
 #[cold]
 #[inline(never)]
 pub(super) fn over_budget(len: usize, per_byte: usize) -> DecodeError {
     let limit = limit(len, per_byte);
-    let text = format!("the message of {len} bytes would take more than {limit}{OVER_BUDGET}");
-    #[expect(
-        deprecated,
-        reason = "decoding returns prost's error, which has no other constructor"
-    )]
-    DecodeError::new(text)
-}
-
-/// Returns true if the error is that of a message that is over its budget. prost's error keeps
-/// nothing but text.
-#[cold]
-pub(crate) fn is_over_budget(error: &DecodeError) -> bool {
-    error.to_string().ends_with(OVER_BUDGET)
+    DecodeError::OverBudget { len, limit }
 }
 
 /// What the messages have in common that are nested in one message while it is decoded.
@@ -129,15 +115,5 @@ mod tests {
         assert_eq!(decoding.charge(1, 1), None);
         assert_eq!(decoding.charge(usize::MAX, 2), None);
         assert_eq!(decoding.charge(usize::MAX, 0), Some(()));
-    }
-
-    #[test]
-    fn the_error_is_recognized_by_what_it_says() {
-        let error = over_budget(100, DECODED_PER_BYTE);
-        assert!(is_over_budget(&error));
-        assert!(error.to_string().contains("the message of 100 bytes"));
-        assert!(!is_over_budget(
-            &<u64 as prost::Message>::decode(&[8][..]).unwrap_err()
-        ));
     }
 }

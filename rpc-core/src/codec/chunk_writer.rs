@@ -327,6 +327,12 @@ mod tests {
 
     struct Block(Vec<u8>);
 
+    impl AsRef<[u8]> for Block {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
     impl AsMut<[u8]> for Block {
         fn as_mut(&mut self) -> &mut [u8] {
             &mut self.0

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 /// Memory for an encoded message: registered memory of a transport, which the device can read.
 ///
-/// The slice has the requested length or is longer.
-pub trait MessageMemory: AsMut<[u8]> + Send + 'static {
+/// The slices have the requested length or are longer.
+pub trait MessageMemory: AsRef<[u8]> + AsMut<[u8]> + Send + 'static {
     /// Copies `bytes` to offset `at`. Goes past the caches where that is faster, so it suits long
     /// slices; short ones are written to [`AsMut::as_mut`].
     ///

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 
@@ -9,23 +10,39 @@ use super::MessageMemory;
 
 /// Memory to fill for a field of type `Bytes`, from `allocate` of a poller or a channel.
 ///
-/// It grows up to its capacity like a `Vec`: its slice is what has been written. When it is frozen, it
-/// becomes `Bytes`. A message whose field is those bytes, or a slice of them, refers to them where they
-/// lie if they go out through the poller that allocated them; other pollers copy them once. The memory
-/// goes back to its pool when the last reference is dropped, on any thread.
+/// It grows like a `BytesMut`, but only up to its capacity: it derefs to the bytes that have been
+/// written. When it is frozen, it becomes `Bytes`. A message whose field is those bytes, or a slice of
+/// them, refers to them where they lie if they go out through the poller that allocated them; other
+/// pollers copy them once. The memory goes back to its pool when the last reference is dropped, on any
+/// thread.
 ///
 /// If the poller has no registered memory of this length to spare, the memory is the heap's, and is
 /// copied once when it is sent: [`is_registered`](Self::is_registered) tells.
 ///
 /// ```
-/// use std::io::Read;
-/// // Outside of a poller, the memory is the heap's.
-/// let mut buf = rpc_core::allocate(16);
+/// use bytes::{BufMut, Bytes};
+///
+/// // `LocalPoller::allocate` and `Channel::allocate` return the same type. Outside of a poller, the
+/// // memory is the heap's.
+/// let mut buf = rpc_core::allocate(64);
+/// // Nothing has been written, so the slice is empty. Append slices,
 /// buf.put_slice(b"head");
+/// // what an encoder writes to a `BufMut`,
+/// buf.put_with(|out| out.put_u32(7));
+/// // and what a reader has.
 /// buf.read_from(&mut &b"and a file"[..])?;
-/// assert_eq!(buf.freeze(), "headand a file");
+/// assert_eq!(buf.len(), 18);
+/// // Or choose a length, and fill the slice.
+/// buf.resize(20, b'.');
+/// buf[18..].copy_from_slice(b"!?");
+/// assert!(buf.ends_with(b"file!?"));
+/// let bytes: Bytes = buf.freeze();
+/// assert_eq!(bytes, "head\0\0\0\x07and a file!?");
 /// # Ok::<(), std::io::Error>(())
 /// ```
+///
+/// It does not implement [`BufMut`](bytes::BufMut), an unsafe trait, because this crate has no unsafe
+/// code: [`put_with`](Self::put_with) passes one to an encoder.
 pub struct MessageBuf {
     memory: Memory,
     /// Bytes that may be written.
@@ -104,6 +121,28 @@ impl MessageBuf {
         self.len += bytes.len();
     }
 
+    /// Appends what `write` writes to its argument: the memory behind the bytes that have been
+    /// written, as a [`BufMut`](bytes::BufMut). Returns what `write` returns. An encoder that fails may
+    /// have appended a part.
+    ///
+    /// ```
+    /// use prost::Message;
+    ///
+    /// let mut buf = rpc_core::allocate(16);
+    /// buf.put_with(|out| "text".to_owned().encode(out))?;
+    /// assert_eq!(buf.freeze(), "\x0a\x04text");
+    /// # Ok::<(), prost::EncodeError>(())
+    /// ```
+    pub fn put_with<T>(&mut self, write: impl FnOnce(&mut &mut [u8]) -> T) -> T {
+        let remaining = self.remaining();
+        let mut spare = self.spare_capacity_mut();
+        let result = write(&mut spare);
+        // Nothing was written if `write` has put a longer slice in its place.
+        let written = remaining.saturating_sub(spare.len());
+        self.advance_mut(written);
+        result
+    }
+
     /// Returns the memory behind the bytes that have been written. [`advance_mut`](Self::advance_mut)
     /// follows. It may contain bytes of earlier messages.
     pub fn spare_capacity_mut(&mut self) -> &mut [u8] {
@@ -154,6 +193,16 @@ impl MessageBuf {
         self.len = len;
     }
 
+    /// Keeps the first `len` bytes that have been written. Does nothing if there are fewer.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Removes all that has been written.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Ends writing, and returns the bytes that have been written.
     #[must_use]
     pub fn freeze(self) -> Bytes {
@@ -172,6 +221,13 @@ impl MessageBuf {
             count <= remaining,
             "{count} bytes exceed the remaining capacity of {remaining}"
         );
+    }
+
+    fn all(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Registered(memory) => (**memory).as_ref(),
+            Memory::Heap(memory) => memory,
+        }
     }
 
     fn all_mut(&mut self) -> &mut [u8] {
@@ -195,11 +251,37 @@ impl Write for MessageBuf {
     }
 }
 
-impl AsMut<[u8]> for MessageBuf {
-    /// Returns the bytes that have been written.
-    fn as_mut(&mut self) -> &mut [u8] {
+/// Returns the bytes that have been written.
+impl Deref for MessageBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.all()[..self.len]
+    }
+}
+
+impl DerefMut for MessageBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
         let len = self.len;
         &mut self.all_mut()[..len]
+    }
+}
+
+impl AsRef<[u8]> for MessageBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for MessageBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl From<MessageBuf> for Bytes {
+    fn from(buf: MessageBuf) -> Self {
+        buf.freeze()
     }
 }
 
@@ -215,10 +297,19 @@ impl fmt::Debug for MessageBuf {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BufMut;
+    use prost::Message;
+
     use super::*;
 
     /// Memory that a transport might have registered.
     struct Block([u8; 64]);
+
+    impl AsRef<[u8]> for Block {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
 
     impl AsMut<[u8]> for Block {
         fn as_mut(&mut self) -> &mut [u8] {
@@ -257,6 +348,42 @@ mod tests {
             assert_eq!(buf.as_mut(), b"Abcdefx123");
             buf.resize(6, 0);
             assert_eq!(buf.freeze(), "Abcdef");
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_a_slice_of_what_was_written() {
+        for mut buf in bufs() {
+            assert_eq!(&buf[..], b"");
+            buf.resize(4, b'x');
+            buf[1..3].copy_from_slice(b"ab");
+            assert_eq!((&buf[..], buf.as_ref()), (&b"xabx"[..], &b"xabx"[..]));
+            buf.truncate(9);
+            buf.truncate(3);
+            assert_eq!(buf.iter().rev().copied().collect::<Vec<_>>(), b"bax");
+            buf.clear();
+            assert!(buf.is_empty());
+            buf.put_slice(b"z");
+            assert_eq!(Bytes::from(buf), "z");
+        }
+    }
+
+    #[test]
+    fn an_encoder_appends_what_it_writes() {
+        for mut buf in bufs() {
+            buf.put_slice(b"ab");
+            buf.put_with(|out| out.put_u16(0x6364));
+            assert_eq!(&buf[..], b"abcd");
+            let too_long =
+                buf.put_with(|out| 1u64.encode(out).and("1234567".to_owned().encode(out)));
+            assert!(too_long.is_err());
+            // What was written before the error.
+            assert_eq!(&buf[..], b"abcd\x08\x01");
+            // A closure may replace its argument, which appends nothing but what it could have written.
+            buf.put_with(|out| *out = Box::leak(Box::new([0; 20])));
+            assert_eq!(buf.len(), 6);
+            buf.put_with(|out| *out = &mut []);
+            assert_eq!(buf.len(), buf.capacity());
         }
     }
 

@@ -11,6 +11,7 @@
 mod budget;
 mod chunk_writer;
 mod chunks;
+mod decode_error;
 pub mod field;
 mod memory;
 mod message_buf;
@@ -23,12 +24,12 @@ use std::error::Error;
 use std::fmt;
 
 use bytes::{BufMut, Bytes};
-use prost::{DecodeError, EncodeError, Message};
+use prost::{EncodeError, Message};
 
-pub(crate) use self::budget::is_over_budget;
 use self::budget::{DECODED_PER_BYTE, Decoding, budget};
 use self::chunk_writer::{allocate_memory, encode_chunks, encode_prost_chunks};
 pub use self::chunks::Chunks;
+pub use self::decode_error::DecodeError;
 pub use self::memory::{Allocate, MessageMemory};
 pub use self::message_buf::MessageBuf;
 pub use self::reader::Reader;
@@ -93,7 +94,8 @@ pub trait Codec<M> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the bytes are not an encoded message.
+    /// Returns an error if the bytes are not an encoded message, or if the message would take too
+    /// much memory.
     fn decode(bytes: &[u8]) -> Result<M, DecodeError>;
 
     /// Decodes a message from memory that its fields may share: a field of type `Bytes` with at
@@ -102,7 +104,8 @@ pub trait Codec<M> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the bytes are not an encoded message.
+    /// Returns an error if the bytes are not an encoded message, or if the message would take too
+    /// much memory.
     fn decode_shared(bytes: &Bytes, share_from: usize) -> Result<Decoded<M>, DecodeError> {
         let _ = share_from;
         Ok(Decoded {
@@ -169,7 +172,7 @@ impl<M: Message + Default> Codec<M> for ProstCodec {
 
     fn decode(bytes: &[u8]) -> Result<M, DecodeError> {
         check_any(bytes)?;
-        M::decode(bytes)
+        Ok(M::decode(bytes)?)
     }
 
     fn decode_shared(bytes: &Bytes, share_from: usize) -> Result<Decoded<M>, DecodeError> {
@@ -391,5 +394,5 @@ fn decode_each<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
 #[inline(never)]
 fn decode_with_prost<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
     check(bytes, M::DECODED_PER_BYTE, M::scan_field)?;
-    Message::decode(bytes)
+    Ok(Message::decode(bytes)?)
 }

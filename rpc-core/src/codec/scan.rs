@@ -10,8 +10,7 @@
 //! values count for the `String` or `Vec` that holds them. This is an estimate: it refuses encodings
 //! of which most are tags, and does not know how large a Rust type is.
 
-use prost::DecodeError;
-
+use super::DecodeError;
 use super::budget::{budget, over_budget};
 use super::reader::{Reader, count_packed};
 

@@ -1,9 +1,9 @@
 //! Lets the fields that prost decodes share the memory of the message.
 
 use bytes::{Buf, Bytes};
-use prost::{DecodeError, Message};
+use prost::Message;
 
-use super::Decoded;
+use super::{DecodeError, Decoded};
 
 /// Decodes a message with prost. See [`Codec::decode_shared`](super::Codec::decode_shared).
 #[cold]

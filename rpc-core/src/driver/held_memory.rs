@@ -70,6 +70,12 @@ impl<M: MessageMemory> Encoding<M> {
     }
 }
 
+impl<M: MessageMemory> AsRef<[u8]> for Encoding<M> {
+    fn as_ref(&self) -> &[u8] {
+        self.memory.as_ref()
+    }
+}
+
 impl<M: MessageMemory> AsMut<[u8]> for Encoding<M> {
     fn as_mut(&mut self) -> &mut [u8] {
         self.memory.as_mut()

@@ -92,14 +92,18 @@ impl ReadyQueue {
     fn replace(self: &Arc<Self>, local: &Local) {
         let before = local.queue.replace(Some(Arc::clone(self)));
         NUMBER.set(self.number);
-        let ready = local.ready.take();
-        let Some(before) = before.filter(|_| !ready.is_empty()) else {
+        if local.ready.borrow().is_empty() {
+            return;
+        }
+        let Some(before) = before else {
             return;
         };
         before.has_local.store(false, Ordering::Relaxed);
+        // The lists keep their memory, since drivers that share a thread come here often.
         before.push_remote(|remote| {
-            remote.tasks.extend(ready.tasks);
-            remote.streams.extend(ready.streams);
+            let mut ready = local.ready.borrow_mut();
+            remote.tasks.append(&mut ready.tasks);
+            remote.streams.append(&mut ready.streams);
         });
     }
 

@@ -6,10 +6,9 @@ use std::task::Context;
 use std::time::Instant;
 
 use bytes::Bytes;
-use prost::DecodeError;
 
 pub(crate) use super::response_lengths::{EncodedResponse, ResponseLengths};
-use crate::codec::{Allocate, Codec};
+use crate::codec::{Allocate, Codec, DecodeError};
 use crate::method::MethodKind;
 use crate::status::Status;
 use crate::stream::core::StreamCore;

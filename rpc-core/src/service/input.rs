@@ -4,10 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use prost::DecodeError;
-
 use super::handler::RawRequest;
-use crate::codec::{self, Codec};
+use crate::codec::{Codec, DecodeError};
 use crate::message::Request;
 use crate::metadata::Metadata;
 use crate::method::MethodKind;
@@ -91,7 +89,7 @@ fn undecodable(error: &dyn fmt::Display) -> Status {
 
 #[cold]
 fn undecodable_message(error: &DecodeError) -> Status {
-    match codec::is_over_budget(error) {
+    match error.is_over_budget() {
         true => Status::resource_exhausted(format!("cannot decode the request: {error}")),
         false => undecodable(error),
     }

@@ -2,9 +2,8 @@
 //! of four bytes, little-endian, precedes each message.
 
 use bytes::Bytes;
-use prost::DecodeError;
 
-use crate::codec::{Codec, Decoded};
+use crate::codec::{Codec, DecodeError, Decoded};
 
 /// Length of the prefix of a message in a batch.
 pub(crate) const PREFIX_LEN: usize = 4;

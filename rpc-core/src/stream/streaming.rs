@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use prost::DecodeError;
 
 use super::batch::{Decode, next_message};
 use super::core::StreamCore;
 use super::inbound::{ResponseBody, StreamEnd, Taken};
 use super::long::ReceivedLong;
 use crate::call_error::CallError;
+use crate::codec::DecodeError;
 use crate::message::Response;
 use crate::metadata::Metadata;
 use crate::outcome::{self, Outcome, Section, decode_metadata, message_too_long, undecodable};

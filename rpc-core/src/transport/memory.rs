@@ -16,6 +16,12 @@ impl HeapMemory {
     }
 }
 
+impl AsRef<[u8]> for HeapMemory {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl AsMut<[u8]> for HeapMemory {
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.0

@@ -27,6 +27,8 @@ pub(crate) struct ReadPlan {
     pub(crate) uses_windows: bool,
     /// Bytes of a READ.
     pub(crate) max_read_len: usize,
+    /// As `max_read_len`, while calls of other connections arrive.
+    pub(crate) short_read_len: usize,
     /// READs that may be posted between two polls.
     pub(crate) reads_per_poll: usize,
     /// READs that all connections together may have outstanding.

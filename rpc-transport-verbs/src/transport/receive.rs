@@ -37,6 +37,7 @@ impl Lane {
         }
         // The queued events are older than what the device has.
         if let Some(event) = self.take_queued() {
+            self.note_arrival(&event);
             return Some(event);
         }
         if self.pending.has(Pending::IDLE) {
@@ -51,7 +52,10 @@ impl Lane {
             self.advance_closing(found_nothing);
         }
         if self.pending.has(Pending::LONG_MESSAGES) {
-            self.advance_long_messages();
+            if let Some(event) = &event {
+                self.note_arrival(event);
+            }
+            self.advance_long_messages(found_nothing);
         }
         if found_nothing && had_no_connections {
             self.pending.set(Pending::IDLE);
@@ -101,6 +105,15 @@ impl Lane {
                 return None;
             }
         }
+    }
+
+    /// Looks whether anything has arrived, in the middle of work that takes this thread's time. The
+    /// next poll returns it.
+    pub(super) fn has_arrivals(&mut self) -> bool {
+        if let Some(event) = self.poll_device() {
+            self.queue_event(event);
+        }
+        !self.queued.is_empty()
     }
 
     /// Queues an event for the next polls.

@@ -111,6 +111,13 @@ impl CopyRule {
         }
     }
 
+    /// Returns the bytes to copy between two looks for other work: about a microsecond's, and as many
+    /// as go past the caches.
+    #[must_use]
+    pub fn step_len(self) -> usize {
+        self.past_caches_from.unwrap_or(0).max(8 << 10)
+    }
+
     /// Copies `from` into `to`, which a peer reads next: past the caches if this rule says so.
     ///
     /// # Panics
@@ -191,6 +198,8 @@ unsafe impl BufMut for RegisteredWriter<'_> {
         self.memory.len() - self.written
     }
 
+    // SAFETY: the bytes need no initialization by the caller, and more than are left are rejected, so
+    // any `count` is sound.
     unsafe fn advance_mut(&mut self, count: usize) {
         assert!(count <= self.remaining_mut(), "there is less memory left");
         self.written += count;

@@ -471,6 +471,8 @@ fn contexts_come_and_go() {
 }
 
 fn in_the_child_of_a_fork_every_verb_is_an_error(_: &Device) {
+    // SAFETY: the declarations are those of unistd.h on Linux, where `pid_t` and `int` are `i32`.
+    // Neither function takes memory; the child calls nothing that needs the threads it lacks.
     unsafe extern "C" {
         safe fn fork() -> i32;
         safe fn _exit(code: i32) -> !;

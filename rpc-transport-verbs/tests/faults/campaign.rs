@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rpc_transport_verbs::testing::simulation::FaultCounters;
 
 use super::long::TRANSFERS;
-use super::seed::{self, OUTCOMES, Report};
+use super::outcomes::OUTCOMES;
+use super::seed::{self, Report};
 
 /// Number of seeds, unless `SEEDS` is set.
 const SEEDS: u64 = 500;

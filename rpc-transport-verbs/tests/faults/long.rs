@@ -28,7 +28,7 @@ pub(crate) struct LongMessages {
     pub(crate) read_execution: ReadExecution,
     /// Bytes that are copied at a time.
     piece_len: Option<usize>,
-    /// The memory of some processes in longest messages, if it is scarce.
+    /// Bytes of memory of each process, if it is scarce.
     memory: Option<u32>,
     waits_for_memory: bool,
 }
@@ -65,7 +65,11 @@ impl LongMessages {
                 false => ReadExecution::InPlace,
             },
             piece_len: [None, Some(1000), Some(16 * 1024)][random.below(3) as usize],
-            memory: random.happens(400).then(|| 1 + random.below(4) as u32),
+            memory: random.happens(400).then(|| match random.below(5) as u32 {
+                // The longest messages never get any.
+                0 => longest / 2,
+                messages => messages * (longest + 1000).next_power_of_two(),
+            }),
             waits_for_memory: random.happens(700),
         }
     }
@@ -77,17 +81,22 @@ impl LongMessages {
 
     /// Returns true if a message is refused only after it has waited.
     pub(crate) fn waits_for_memory(&self) -> bool {
-        self.waits_for_memory
+        self.waits_for_memory && self.may_get_memory(self.longest)
+    }
+
+    /// Returns true if there may be memory for a message of `len` bytes at some time.
+    fn may_get_memory(&self, len: u32) -> bool {
+        self.memory.is_none_or(|memory| len <= memory)
+    }
+
+    /// Returns true if a message of `len` bytes may be received. A short one in fragments needs no
+    /// registered memory.
+    pub(crate) fn may_arrive(&self, len: usize) -> bool {
+        len <= FREE_FRAGMENTS as usize || self.may_get_memory(len as u32)
     }
 
     /// Sets what a process needs for these messages.
-    pub(crate) fn set_up(
-        &self,
-        random: &Random,
-        may_be_scarce: bool,
-        intents: &mut Intents,
-        sizing: &mut Sizing,
-    ) {
+    pub(crate) fn set_up(&self, random: &Random, intents: &mut Intents, sizing: &mut Sizing) {
         sizing.slot_message_len = Some(SLOT as usize);
         sizing.piece_len = self.piece_len;
         let has_reads = match self.form {
@@ -100,9 +109,8 @@ impl LongMessages {
             false => Some(0),
         };
         intents.max_message_len = (self.longest + 1000) as usize;
-        if let Some(messages) = self.memory.filter(|_| may_be_scarce) {
-            let block = (self.longest + 1000).next_power_of_two();
-            intents.message_memory = u64::from(messages * block);
+        if let Some(memory) = self.memory {
+            intents.message_memory = memory.into();
         }
         intents.waits_for_memory = self.waits_for_memory;
     }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Every seed is a separate world on one thread. `rpc_transport_verbs::testing::simulation` defines
-//! what is simulated; [`seed`] defines the calls and the properties that have to hold. Each core
+//! what is simulated; [`conditions`], [`topology`] and [`long`] what is random in a world; [`calls`]
+//! and [`mixed`] the calls; [`outcomes`] and [`seed`] the properties that have to hold. Each core
 //! runs its share of the seeds in a process of its own, so a seed that crashes its process is
 //! known, and files that are left open are counted exactly.
 
@@ -18,9 +19,12 @@
     reason = "a program that is run by a person"
 )]
 
+mod calls;
 mod campaign;
+mod conditions;
 mod long;
 mod mixed;
+mod outcomes;
 mod seed;
 mod services;
 mod topology;

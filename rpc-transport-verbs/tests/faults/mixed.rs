@@ -8,7 +8,9 @@ use rpc_core::testing::{Ending, MixCall, Order};
 use rpc_core::{CallError, Cause, Code, Execution};
 use rpc_transport_verbs::testing::simulation::{Pairing, ProcessId};
 
-use super::seed::{Campaign, Load, ROUNDED, is_of_memory};
+use super::conditions::Load;
+use super::outcomes::{ROUNDED, is_of_memory};
+use super::seed::Campaign;
 
 /// Most bytes of a message that is to fit a slot.
 const LONGEST: u32 = 600;

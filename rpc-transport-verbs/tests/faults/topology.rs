@@ -60,16 +60,6 @@ impl Topology {
         self.edges.iter().filter(touches).count()
     }
 
-    /// Returns for each process whether its memory for messages may be scarce: it makes no calls.
-    /// Two processes whose memory is full of what they have begun to send to each other receive
-    /// nothing.
-    pub(crate) fn scarce(&self) -> Vec<bool> {
-        let makes_calls = |process| self.edges.iter().any(|edge| edge.0 == process);
-        (0..self.processes)
-            .map(|process| !makes_calls(process))
-            .collect()
-    }
-
     /// Returns true if a forwarded call can return to a process that it has passed.
     ///
     /// Forwarded calls occupy in-flight capacity on connections while they wait for other calls. As

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use prost::{DecodeError, EncodeError};
+use prost::EncodeError;
 
 use super::batch::{Decode, MessageForm};
 use super::core::{SignalQueue, StreamCore};
 use super::inbound::{ResponseBody, StreamEnd};
 use super::long::ReceivedLong;
 use super::outbound::StreamSizes;
-use crate::codec::{Codec, LengthChanged};
+use crate::codec::{Codec, DecodeError, LengthChanged};
 use crate::protocol::frame::ResponseHead;
 
 /// The codec of messages that are bytes. A message that starts with 0xff does not decode, and one

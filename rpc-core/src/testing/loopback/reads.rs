@@ -105,6 +105,12 @@ impl LoopbackMemory {
     }
 }
 
+impl AsRef<[u8]> for LoopbackMemory {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl AsMut<[u8]> for LoopbackMemory {
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.bytes

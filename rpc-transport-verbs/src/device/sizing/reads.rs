@@ -21,6 +21,10 @@ const PIECE_LEN: usize = 256 * 1024;
 /// the calls of other connections wait meanwhile, some 3 microseconds.
 const SOFT_READ_LEN: usize = 32 * 1024;
 
+/// As `SOFT_READ_LEN`, while such calls arrive. A READ has costs of its own, about as much as this
+/// copy takes.
+const SHORT_SOFT_READ_LEN: usize = 8 * 1024;
+
 /// Part of the memory for messages that a piece may have.
 const SHARE_OF_MEMORY: u64 = 16;
 
@@ -74,13 +78,15 @@ pub(super) fn choose(
         false => "by RDMA READ through memory windows of type 2",
     };
     limits.long_messages = format!("{travel}; {rule}");
+    let (max_read_len, short_read_len) = match is_soft {
+        true => (SOFT_READ_LEN, SHORT_SOFT_READ_LEN),
+        false => (wanted, wanted),
+    };
     ReadPlan {
         depth,
         uses_windows: !sizing.trusted_peers,
-        max_read_len: match is_soft {
-            true => SOFT_READ_LEN,
-            false => wanted,
-        },
+        max_read_len,
+        short_read_len,
         // On the software device, a READ is executed where it is posted.
         reads_per_poll: if is_soft { 1 } else { usize::from(depth) },
         max_reading: MAX_READING,

@@ -31,7 +31,7 @@ pub(super) unsafe fn create_qp_ex(
     extended: &ExtendedConfig,
 ) -> Result<NonNull<ibv_qp>, c_int> {
     let context = domain.handle.raw();
-    // SAFETY: the domain's handle keeps the context open.
+    // SAFETY: `domain.handle` has opened the context, and keeps it open while it is borrowed.
     let Some(create) = (unsafe { entry(context) }) else {
         return Err(rustix::io::Errno::OPNOTSUPP.raw_os_error());
     };
@@ -81,7 +81,7 @@ pub(super) unsafe fn create_qp_ex(
 ///
 /// The context must be open.
 unsafe fn entry(context: *mut ibv_context) -> Option<CreateQpEx> {
-    // SAFETY: the caller guarantees that the context is open.
+    // SAFETY: the caller guarantees that the context is open until this returns, so it can be read.
     let is_extended = unsafe { (*context).abi_compat }.addr() == usize::MAX;
     if !is_extended {
         return None;

@@ -39,26 +39,43 @@ impl Lane {
             return Err(ExposeError::NotNow);
         }
         let window = match self.long_messages.uses_windows {
-            true => Some(
-                self.long_messages
-                    .pools
-                    .take_window()
-                    .ok_or(ExposeError::NotNow)?,
-            ),
+            true => match self.long_messages.pools.take_window() {
+                Some(window) => Some(window),
+                None => return Err(self.revoke_for_more()),
+            },
             false => None,
         };
         let Some(piece) = self.take_piece(message, is_accepted) else {
             if let Some(window) = window {
                 self.long_messages.pools.give_back_window(window);
             }
-            return Err(ExposeError::NotNow);
+            return Err(self.revoke_for_more());
         };
+        // A look for arrivals may have found that the connection has failed.
+        if !self.connections.get(id).is_some_and(|it| it.is_open()) {
+            if let Some(window) = window {
+                self.long_messages.pools.give_back_window(window);
+            }
+            return Err(ExposeError::Closed);
+        }
         self.expose_piece(id, piece, window)
+    }
+
+    /// Posts the invalidations that wait, because a message waits for the memory or the windows of
+    /// their pieces: otherwise each of its pieces would wait for [`REVOKING_POLLS`].
+    #[cold]
+    fn revoke_for_more(&mut self) -> ExposeError {
+        self.long_messages.polls_revoking = 0;
+        self.post_invalidations();
+        ExposeError::NotNow
     }
 
     /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
     /// there is no memory.
-    fn take_piece(&self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
+    ///
+    /// A copy ends early if something has arrived meanwhile, so that calls wait for one step of it at
+    /// most.
+    fn take_piece(&mut self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
         let long_messages = &self.long_messages;
         if let Some(region) = long_messages.region_of_front(message) {
             let bytes = message.take_front(MAX_REFERENCE_LEN)?;
@@ -71,14 +88,18 @@ impl Lane {
         }
         let len = long_messages.next_piece_len(message.len());
         let mut buf = long_messages.pools.allocate_piece(len, is_accepted)?;
+        let step_len = long_messages.step_len;
         let mut at = 0;
         while at < len {
             let front = message.chunk();
-            let count = front.len().min(len - at);
+            let count = front.len().min(len - at).min(step_len);
+            let ends_chunk = count == front.len();
             buf.write(at, &front[..count]);
             message.advance(count);
             at += count;
-            if long_messages.region_of_front(message).is_some() {
+            let is_next_exposed =
+                || ends_chunk && self.long_messages.region_of_front(message).is_some();
+            if at < len && (is_next_exposed() || self.has_arrivals()) {
                 break;
             }
         }

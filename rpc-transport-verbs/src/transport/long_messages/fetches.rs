@@ -179,7 +179,7 @@ impl Lane {
 
     /// Posts READs of the connections in turn, as many as may be posted before the next poll.
     pub(super) fn post_reads(&mut self) {
-        while self.long_messages.reads_left > 0
+        while self.long_messages.turns.may_read()
             && self.long_messages.reading < self.long_messages.max_reading
             && let Some(index) = self.long_messages.ring.pop_front()
         {
@@ -194,7 +194,6 @@ impl Lane {
                 && connection.sends.has_entry(free)
                 && let Some(&key) = connection.one_sided.to_fetch.front()
             {
-                self.long_messages.reads_left -= 1;
                 self.post_read(index, key);
                 self.take_turns_with(index);
             }
@@ -206,7 +205,7 @@ impl Lane {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        let max_len = self.long_messages.max_read_len;
+        let max_len = self.long_messages.turns.take();
         let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
             connection.one_sided.to_fetch.pop_front();
             return;

@@ -16,6 +16,7 @@ pub(crate) mod one_sided;
 mod one_sided_requests;
 pub(crate) mod pools;
 pub(crate) mod process_memory;
+mod read_turns;
 pub(crate) mod registered_buf;
 mod registrar;
 mod size_class;

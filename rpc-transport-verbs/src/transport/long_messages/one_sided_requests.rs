@@ -1,8 +1,9 @@
 //! Posts the one-sided requests of a lane's connections, and handles their completions.
 
-use rpc_core::transport::{ConnectionId, LongMessages, SendError};
+use rpc_core::transport::{ConnectionId, Event, LongMessages, SendError};
 
 use super::one_sided::Request;
+use crate::transport::buf::RecvBuf;
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
 use crate::verbs::WorkRequest;
@@ -67,22 +68,34 @@ impl Lane {
         })
     }
 
-    /// Does what waits for long messages. Called by polls.
+    /// Does what waits for long messages. Called by polls, which say whether they `found_nothing`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn advance_long_messages(&mut self) {
-        self.long_messages.reads_left = self.long_messages.reads_per_poll;
+    pub(crate) fn advance_long_messages(&mut self, found_nothing: bool) {
+        self.long_messages.turns.allow(found_nothing);
         self.post_invalidations_if_due();
         self.post_reads();
         let long_messages = &self.long_messages;
         let may_read = long_messages.reading < long_messages.max_reading;
-        // What is not in the ring waits for a completion. `reads_left` is reset once more after the
-        // last READ.
+        // What is not in the ring waits for a completion. READs are allowed once more after the last
+        // one, for the next segment that is announced.
         if long_messages.revoking.is_empty()
             && (long_messages.ring.is_empty() || !may_read)
-            && long_messages.reads_left == long_messages.reads_per_poll
+            && long_messages.turns.has_all_left()
         {
             self.pending.clear(Pending::LONG_MESSAGES);
+        }
+    }
+
+    /// Takes note of an event: it is a call if it is a frame of a connection that has no long messages.
+    #[cold]
+    pub(crate) fn note_arrival(&mut self, event: &Event<RecvBuf>) {
+        if let Event::Received { connection, .. } = event
+            && (self.long_messages.reading > 0 || !self.long_messages.ring.is_empty())
+            && let Some(connection) = self.connections.get(*connection)
+            && !connection.one_sided.awaits_completion()
+        {
+            self.long_messages.turns.note_call();
         }
     }
 

@@ -69,11 +69,6 @@ impl RegisteredBuf {
         let block = self.block.as_ref()?;
         Some((Arc::clone(block.region()), block.address()))
     }
-
-    fn bytes(&self) -> &[u8] {
-        let block = self.block.as_ref().map_or(&[][..], Block::as_ref);
-        &block[..self.len.min(block.len())]
-    }
 }
 
 /// A [`RegisteredBuf`] whose block is elsewhere.
@@ -102,6 +97,15 @@ impl Drop for RegisteredBuf {
             // would find its bytes still counted. The chunk counts them until then.
             self.place.counted = None;
             pool.give_back(self.place.chunk, block);
+        }
+    }
+}
+
+impl AsRef<[u8]> for RegisteredBuf {
+    fn as_ref(&self) -> &[u8] {
+        match &self.block {
+            Some(block) => &block.as_ref()[..self.len],
+            None => &[],
         }
     }
 }
@@ -138,7 +142,7 @@ struct Shared(RegisteredBuf);
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
+        self.0.as_ref()
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! It is started when a pool first needs memory, and ends when no pool has any. In a simulation, no
 //! thread runs: memory is registered by the thread that asks for it, and stays registered until a
-//! limit is reached.
+//! limit is reached. A simulated process that does not run asks for nothing: it was killed.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -35,6 +35,10 @@ pub(super) trait RegisteringPool: Send + Sync {
 
     /// Returns what its memory is for.
     fn purpose(&self) -> Purpose;
+
+    /// Returns true if it belongs to a simulated process.
+    #[cfg(feature = "test-util")]
+    fn is_simulated(&self) -> bool;
 }
 
 /// What an attempt to register more memory has led to.
@@ -72,8 +76,11 @@ fn lock() -> MutexGuard<'static, Work> {
 /// Asks for what a pool wants, or for a look at what it no longer needs and others want.
 pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
-    if crate::hooks::is_simulated() {
-        return serve_simulated(pool);
+    if pool.upgrade().is_some_and(|pool| pool.is_simulated()) {
+        if crate::hooks::is_simulated() {
+            serve_simulated(pool);
+        }
+        return;
     }
     let mut work = lock();
     add(&mut work, pool);

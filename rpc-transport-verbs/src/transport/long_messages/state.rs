@@ -8,9 +8,10 @@ use rpc_core::transport::{Chunks, ConnectionId, MemoryByOwner};
 
 use super::keys::KeyTable;
 use super::pools::Pools;
+use super::read_turns::ReadTurns;
 use super::registered_buf::{RegisteredBuf, WithoutBlock};
 use crate::transport::plan::ReadPlan;
-use crate::verbs::{BlockRegion, Destination, MemoryWindow, RemoteKey, WorkRequest};
+use crate::verbs::{BlockRegion, CopyRule, Destination, MemoryWindow, RemoteKey, WorkRequest};
 
 /// The shortest chunk of a message that is exposed where it lies, unless it is the rest of the
 /// message. Copying a shorter one costs less than its window.
@@ -27,12 +28,9 @@ pub(crate) struct LongMessages {
     pub(super) uses_windows: bool,
     /// Bytes that are copied at a time.
     pub(super) piece_len: usize,
-    /// Bytes of a READ.
-    pub(super) max_read_len: usize,
-    /// READs that may be posted between two polls.
-    pub(super) reads_per_poll: usize,
-    /// READs that may still be posted before the next poll.
-    pub(super) reads_left: usize,
+    /// Of these, bytes that are copied between two looks at the device.
+    pub(super) step_len: usize,
+    pub(super) turns: ReadTurns,
     /// READs that may be outstanding.
     pub(super) max_reading: usize,
     /// READs that are outstanding.
@@ -64,9 +62,8 @@ impl LongMessages {
             pools,
             uses_windows: plan.uses_windows,
             piece_len,
-            max_read_len: plan.max_read_len,
-            reads_per_poll: plan.reads_per_poll,
-            reads_left: plan.reads_per_poll,
+            step_len: CopyRule::of_this_machine().step_len(),
+            turns: ReadTurns::new(plan),
             max_reading: plan.max_reading,
             reading: 0,
             exposures: KeyTable::new(lane, lane_mask),

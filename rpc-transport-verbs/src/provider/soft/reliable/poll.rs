@@ -175,7 +175,6 @@ impl State {
         if !acks_can_wait || !only_acks || !common.ready.pass_if_empty() {
             return None;
         }
-        // Not one condition: without the tests' feature, both sides of it would be the same constant.
         if inject!(LateMessage) {
             return Some(None);
         }

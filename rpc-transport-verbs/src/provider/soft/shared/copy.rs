@@ -65,7 +65,8 @@ pub(crate) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
 /// not, the bytes of the copy are arbitrary, as everything from a peer may be.
 #[inline]
 pub(crate) unsafe fn copy_message(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees that both ranges are accessible and do not overlap until this
+    // returns.
     unsafe { access::copy(from, to, len) };
 }
 
@@ -171,7 +172,7 @@ mod tests {
         let list = [element(20, 3), element(0, 0), element(4, 5)];
         // SAFETY: all elements lie inside the array, which only this test uses.
         unsafe { scatter(b"abcdefg", &list, 1) };
-        // SAFETY: all elements lie inside the array, as above.
+        // SAFETY: all elements lie inside the array, which lives until the end of this test.
         let gathered = unsafe { gather(&list) }.unwrap();
         assert_eq!(gathered, b"\0abcdefg");
         assert_eq!(memory[20..23], *b"\0ab");

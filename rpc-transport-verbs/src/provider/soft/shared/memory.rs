@@ -47,7 +47,7 @@ impl Mapping {
     pub(crate) fn for_tests(len: usize) -> Self {
         if cfg!(miri) {
             let layout = std::alloc::Layout::from_size_align(len, PAGE).expect("a small size");
-            // SAFETY: the size is not zero.
+            // SAFETY: no test passes a length of zero, which the layout must not have.
             let start = unsafe { std::alloc::alloc_zeroed(layout) };
             let start = NonNull::new(start).expect("memory");
             return Self { start, len };

@@ -189,9 +189,9 @@ pub(crate) type DomainReadyBits = ReadyBits<{ MAX_READY / 64 }, { MAX_READY / GR
 /// The type is as described.
 pub(crate) unsafe trait InSharedMemory {}
 
-// SAFETY: the bits are atomics, aligned to 64 bytes.
+// SAFETY: all fields of the type are atomics, and its alignment is 64 bytes, less than a page's.
 unsafe impl InSharedMemory for DomainReadyBits {}
-// SAFETY: the note's fields are atomics, aligned to 64 bytes.
+// SAFETY: all fields of the type are atomics, and its alignment is 64 bytes, less than a page's.
 unsafe impl InSharedMemory for SleepNote {}
 
 /// A value at the beginning of a mapping, which it keeps alive.
@@ -204,7 +204,8 @@ pub(crate) struct Mapped<T> {
 // SAFETY: the pointer is an address of the process, the same from every thread. `new` is the only
 // constructor, and its types are atomics.
 unsafe impl<T: InSharedMemory> Send for Mapped<T> {}
-// SAFETY: a shared reference gives access to atomics only.
+// SAFETY: a shared reference only gives access to the value, which consists of atomics, as the
+// implementation of `InSharedMemory` promises.
 unsafe impl<T: InSharedMemory> Sync for Mapped<T> {}
 
 impl<T: InSharedMemory> Mapped<T> {

@@ -49,6 +49,8 @@ pub(crate) struct MemoryPool {
     share: u64,
     state: Mutex<State>,
     this: Weak<Self>,
+    #[cfg(feature = "test-util")]
+    is_simulated: bool,
 }
 
 impl MemoryPool {
@@ -59,6 +61,8 @@ impl MemoryPool {
             share,
             state: Mutex::default(),
             this: this.clone(),
+            #[cfg(feature = "test-util")]
+            is_simulated: crate::hooks::is_simulated(),
         })
     }
 
@@ -299,6 +303,11 @@ impl RegisteringPool for MemoryPool {
 
     fn purpose(&self) -> Purpose {
         self.purpose
+    }
+
+    #[cfg(feature = "test-util")]
+    fn is_simulated(&self) -> bool {
+        self.is_simulated
     }
 }
 

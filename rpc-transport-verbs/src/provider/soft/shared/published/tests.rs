@@ -232,14 +232,14 @@ fn scribble(notes: &Mapped<ContextNotes>, at: usize, bytes: &[u8]) {
     let mapping = notes.mapping();
     let at = at % (mapping.len() - bytes.len() + 1);
     for (index, byte) in bytes.iter().enumerate() {
-        // SAFETY: the offset is within the mapping, and its bytes are accessed as atomics only.
+        // SAFETY: `at` was limited so that all of `bytes` lies within the mapping, which `notes` keeps.
         let to = unsafe {
             mapping
                 .start()
                 .add(at + index)
                 .cast::<std::sync::atomic::AtomicU8>()
         };
-        // SAFETY: as above.
+        // SAFETY: the byte is mapped while `notes` lives, and every access to it is atomic.
         unsafe { to.as_ref() }.store(*byte, std::sync::atomic::Ordering::Relaxed);
     }
 }

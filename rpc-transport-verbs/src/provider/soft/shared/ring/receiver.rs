@@ -78,7 +78,7 @@ impl NextMessage {
 
     /// Returns true if a message has been committed; for a ring that is not expected to have one.
     pub(crate) fn has_come(&self) -> bool {
-        // SAFETY: as in `look`.
+        // SAFETY: as in `look`: the word is an atomic in a mapping that `_ring` keeps alive.
         unsafe { self.word.as_ref() }.peek(self.sequence).is_some()
     }
 }
