@@ -1,7 +1,7 @@
 //! [`MemoryPool`]: registered memory for messages, of one poller on one device.
 //!
 //! The pool has *chunks*, each of which is a region, divided into *blocks* of one length. A message
-//! takes a block. Chunks are registered and deregistered by the [`registrar`](super::registrar),
+//! takes a block. Chunks are registered and deregistered by the [`registrar`],
 //! never on the path of a call: a pool that has no block of the wanted length asks for one, and the
 //! poller is woken when there is one.
 //!
