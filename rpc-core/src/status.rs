@@ -139,8 +139,8 @@ impl Status {
     #[cold]
     pub(crate) fn message_too_long(len: usize, limit: usize) -> Self {
         Self::resource_exhausted(format!(
-            "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise \
-             `max_message_len` or the method's limit there"
+            "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise its \
+             `max_message_len`, or the method's limit if that is lower"
         ))
     }
 

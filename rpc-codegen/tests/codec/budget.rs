@@ -29,7 +29,8 @@ fn count(change: isize) {
 }
 
 // SAFETY: every method passes its arguments on to `System`, whose contract is the same, and returns
-// what that returns. Counting neither allocates nor panics: the thread's variable has no destructor.
+// what that returns. Counting neither allocates nor panics: the thread's variable has no
+// destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);

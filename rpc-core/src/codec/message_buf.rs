@@ -11,10 +11,10 @@ use super::MessageMemory;
 /// Memory to fill for a field of type `Bytes`, from `allocate` of a poller or a channel.
 ///
 /// It grows like a `BytesMut`, but only up to its capacity: it derefs to the bytes that have been
-/// written. When it is frozen, it becomes `Bytes`. A message whose field is those bytes, or a slice of
-/// them, refers to them where they lie if they go out through the poller that allocated them; other
-/// pollers copy them once. The memory goes back to its pool when the last reference is dropped, on any
-/// thread.
+/// written. When it is frozen, it becomes `Bytes`. A message whose field is those bytes, or a slice
+/// of them, refers to them where they lie if they go out through the poller that allocated them;
+/// other pollers copy them once. The memory goes back to its pool when the last reference is
+/// dropped, on any thread.
 ///
 /// If the poller has no registered memory of this length to spare, the memory is the heap's, and is
 /// copied once when it is sent: [`is_registered`](Self::is_registered) tells.
@@ -22,8 +22,8 @@ use super::MessageMemory;
 /// ```
 /// use bytes::{BufMut, Bytes};
 ///
-/// // `LocalPoller::allocate` and `Channel::allocate` return the same type. Outside of a poller, the
-/// // memory is the heap's.
+/// // `LocalPoller::allocate` and `Channel::allocate` return the same type. Outside of a poller,
+/// // the memory is the heap's.
 /// let mut buf = rpc_core::allocate(64);
 /// // Nothing has been written, so the slice is empty. Append slices,
 /// buf.put_slice(b"head");
@@ -41,8 +41,8 @@ use super::MessageMemory;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// It does not implement [`BufMut`](bytes::BufMut), an unsafe trait, because this crate has no unsafe
-/// code: [`put_with`](Self::put_with) passes one to an encoder.
+/// It does not implement [`BufMut`](bytes::BufMut), an unsafe trait, because this crate has no
+/// unsafe code: [`put_with`](Self::put_with) passes one to an encoder.
 pub struct MessageBuf {
     memory: Memory,
     /// Bytes that may be written.
@@ -122,8 +122,8 @@ impl MessageBuf {
     }
 
     /// Appends what `write` writes to its argument: the memory behind the bytes that have been
-    /// written, as a [`BufMut`](bytes::BufMut). Returns what `write` returns. An encoder that fails may
-    /// have appended a part.
+    /// written, as a [`BufMut`](bytes::BufMut). Returns what `write` returns. An encoder that fails
+    /// may have appended a part.
     ///
     /// ```
     /// use prost::Message;
@@ -379,7 +379,8 @@ mod tests {
             assert!(too_long.is_err());
             // What was written before the error.
             assert_eq!(&buf[..], b"abcd\x08\x01");
-            // A closure may replace its argument, which appends nothing but what it could have written.
+            // A closure may replace its argument, which appends nothing but what it could have
+            // written.
             buf.put_with(|out| *out = Box::leak(Box::new([0; 20])));
             assert_eq!(buf.len(), 6);
             buf.put_with(|out| *out = &mut []);

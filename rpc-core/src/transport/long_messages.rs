@@ -98,7 +98,7 @@ pub enum AllocateError {
     /// more.
     #[error("all memory that may be registered for messages is in use")]
     InUse,
-    /// There will never be as much.
+    /// The message is longer than all memory that may be registered.
     #[error(
         "a message of {len} bytes exceeds the {limit} bytes that may be registered for messages"
     )]

@@ -32,8 +32,8 @@ pub(crate) struct Block {
 // piece of a region that it has just registered), so sending it transfers the exclusive right to
 // them. The region, which it shares with other blocks, is Send and Sync.
 unsafe impl Send for Block {}
-// SAFETY: through `&Block`, this process only reads the bytes. Nothing writes them meanwhile: a write
-// needs `&mut Block`, and a request of the device a `Destination`, which owns the block.
+// SAFETY: through `&Block`, this process only reads the bytes. Nothing writes them meanwhile: a
+// write needs `&mut Block`, and a request of the device a `Destination`, which owns the block.
 unsafe impl Sync for Block {}
 
 impl ProtectionDomain {
@@ -57,8 +57,9 @@ impl ProtectionDomain {
         let memory = self.expose(block_len.saturating_mul(count), access)?;
         let region = Arc::new(BlockRegion { memory });
         let blocks = (0..count).map(|index| Block {
-            // SAFETY: `expose` has mapped at least `block_len * count` bytes, and `index` is less than
-            // `count`. They stay mapped while `region` lives, and the block shares its ownership.
+            // SAFETY: `expose` has mapped at least `block_len * count` bytes, and `index` is less
+            // than `count`. They stay mapped while `region` lives, and the block shares its
+            // ownership.
             start: unsafe { region.memory.start().add(index * block_len) },
             len: block_len,
             region: Arc::clone(&region),

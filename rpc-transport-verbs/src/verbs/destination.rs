@@ -25,8 +25,8 @@ impl Destination {
             return None;
         }
         let len = u32::try_from(range.len()).ok()?;
-        // SAFETY: the range was just checked to be inside the block, whose bytes stay mapped while the
-        // element shares ownership of the block.
+        // SAFETY: the range was just checked to be inside the block, whose bytes stay mapped while
+        // the element shares ownership of the block.
         let start = unsafe { block.start().add(range.start) };
         let key = block.local_key();
         Some(Element::of_block(Arc::clone(block), start, len, key))

@@ -198,8 +198,8 @@ unsafe impl BufMut for RegisteredWriter<'_> {
         self.memory.len() - self.written
     }
 
-    // SAFETY: the bytes need no initialization by the caller, and more than are left are rejected, so
-    // any `count` is sound.
+    // SAFETY: the bytes need no initialization by the caller, and more than are left are rejected,
+    // so any `count` is sound.
     unsafe fn advance_mut(&mut self, count: usize) {
         assert!(count <= self.remaining_mut(), "there is less memory left");
         self.written += count;

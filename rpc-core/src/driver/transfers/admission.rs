@@ -1,9 +1,9 @@
-//! Memory for long messages: whole or not at all, first come first served among messages of about the
-//! same length.
+//! Memory for long messages that arrive. A message gets memory for all of its bytes or for none,
+//! and messages of about the same length get it in the order of their arrival.
 //!
-//! A message in fragments that is at most [`FREE_FRAGMENTS`] long never waits, because its sender
-//! does not: if there is no registered memory, it goes to the heap. [`MAX_TRANSFERS`] bounds these
-//! bytes of a connection.
+//! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
+//! sends all of it without an answer. If no registered memory is free, its bytes go to the heap.
+//! [`MAX_TRANSFERS`] bounds these bytes of a connection.
 //!
 //! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
 
@@ -41,6 +41,7 @@ enum NoMemory {
     OfPoller,
     /// More is being registered, or others wait for that.
     NotYet,
+    /// The message is longer than all memory that there may be.
     Never,
 }
 
@@ -175,13 +176,13 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Gives memory to the messages that wait, if there is some. Returns those that wait no longer,
-    /// because there is none.
+    /// Gives free memory to messages that wait. Returns those that are to be refused instead.
     fn place_waiting(&mut self) -> Vec<IncomingKey> {
         let mut refused = Vec::new();
         let classes: Vec<u32> = self.transfers.waiting.classes.keys().copied().collect();
         for class in classes {
-            // Others of the same length pass a message whose own connection has too much.
+            // A message whose connection is at its limit does not hold up those of other
+            // connections.
             let mut full: Vec<LinkKey> = Vec::new();
             for key in self.transfers.waiting.of_class(class) {
                 let link = self.transfers.incoming[key.index()].link;
@@ -225,7 +226,7 @@ impl<T: Transport> State<T> {
             "the receiver has no memory for a message of {} bytes: {own} bytes are used by messages that \
              arrive on this connection, {kept} by fields of its messages that the application keeps, and \
              {others} by other connections. The limits are {} bytes for a connection and {} for the \
-             process: raise `message_memory` there",
+             process: raise the receiver's `message_memory`, or keep fewer received fields",
             incoming.len, limits.connection_memory, limits.message_memory
         ))
     }

@@ -1,4 +1,4 @@
-//! [`Purpose`] and [`Completed`]: what a long message is for, and what becomes of it.
+//! [`Purpose`] and [`Completed`]: the purpose of a long message that arrives, and its outcome.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::protocol::frame::{CallId, FrameHeader};
 use crate::stats::ServedCall;
 use crate::status::Status;
 
-/// What a long message is for.
+/// The purpose of a long message.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Purpose {
     /// The request of a unary call, to this server.
@@ -19,14 +19,14 @@ pub(in super::super) enum Purpose {
     Response(CallId),
     /// A message of a stream.
     Stream(StreamKey),
-    /// Nobody wants it any more.
+    /// None: the message is no longer wanted.
     Nobody,
 }
 
 /// A long message that has arrived.
 #[derive(Debug)]
 pub(in super::super) struct LongMessage {
-    /// Of its first frame.
+    /// The header of its first frame.
     pub(in super::super) header: FrameHeader,
     pub(in super::super) metadata: Box<[u8]>,
     pub(in super::super) message: Bytes,
@@ -34,7 +34,7 @@ pub(in super::super) struct LongMessage {
     pub(in super::super) share_from: usize,
 }
 
-/// What a frame or an event of a long message has ended.
+/// The outcome of a long message, which a frame or an event of it has decided.
 #[derive(Debug)]
 pub(in super::super) enum Completed {
     /// A message has arrived.
@@ -46,7 +46,7 @@ pub(in super::super) enum Completed {
     },
     /// The sender has given up a message of a stream.
     Abandoned { key: IncomingKey, stream: StreamKey },
-    /// The response to a call is not received.
+    /// This side does not receive the response to a call, which ends with the status.
     Refused {
         link: LinkKey,
         call: CallId,

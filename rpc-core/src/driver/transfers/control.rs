@@ -1,4 +1,4 @@
-//! What the sender of a long message is told, in entries of control frames.
+//! The entries of control frames that the receiver of a long message sends to its sender.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -12,7 +12,7 @@ use crate::protocol::frame::{ControlEntry, ControlRequest};
 use crate::transport::Transport;
 
 impl<T: Transport> State<T> {
-    /// Queues a message about which the sender is to be told.
+    /// Queues a message's entries for the next control frame.
     pub(super) fn owe_entry(&mut self, key: IncomingKey) {
         let incoming = &mut self.transfers.incoming[key.index()];
         let link = incoming.link;
@@ -22,7 +22,7 @@ impl<T: Transport> State<T> {
         self.owe(link);
     }
 
-    /// Forgets a message of which nothing follows in either direction.
+    /// Removes a message if nothing of it follows in either direction.
     pub(super) fn forget_if_done(&mut self, key: IncomingKey) {
         let Some(incoming) = self.transfers.incoming.get(key.index()) else {
             return;
@@ -63,7 +63,7 @@ impl LinkTransfers {
                 push(ControlRequest::Accepted);
             }
             if owed.is_stopped {
-                // It releases all segments.
+                // This entry releases all segments.
                 push(ControlRequest::Stopped);
             } else if owed.fetched > 0 {
                 push(ControlRequest::Fetched(owed.fetched));

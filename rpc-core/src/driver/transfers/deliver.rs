@@ -1,4 +1,4 @@
-//! Complete messages: where they go.
+//! Delivers complete messages to their handlers, calls and streams.
 
 use super::super::call_table::{LongResponse, Response, ResponseFrame, WakeTarget};
 use super::super::incoming::RequestParts;
@@ -18,7 +18,7 @@ use crate::transport::{MessageMemory, Transport};
 /// The least length of a field that shares the memory of its message.
 const LEAST_SHARED: usize = 4096;
 
-/// A field shares the memory of its message if it is at least one part in so many of it.
+/// A field shares the memory of its message only if the message is at most this many times as long.
 const SHARED_PART: usize = 16;
 
 impl<T: Transport> State<T> {
@@ -84,7 +84,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Passes on what a frame or event has ended. Nothing is borrowed.
+    /// Delivers an outcome. Runs the application's code, so nothing may be borrowed.
     pub(in super::super) fn conclude(&self, completed: Option<Completed>) {
         match completed {
             None => {}
@@ -114,7 +114,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Ends a call of this side whose long response has arrived or failed, and wakes who waits for it.
+    /// Ends a call of this side whose long response has arrived or failed, and wakes its waiter.
     fn end_long_call(&self, link: LinkKey, call: CallId, outcome: Result<LongMessage, CallError>) {
         let response = outcome.map(|long| Response {
             head: ResponseHead::of(&long.header),

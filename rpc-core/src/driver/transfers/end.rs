@@ -1,4 +1,4 @@
-//! The end of a connection: its long messages give back all that they have.
+//! Ends the long messages of a closed connection, and frees what they hold.
 
 use super::super::State;
 use super::super::link::LinkKey;

@@ -1,4 +1,4 @@
-//! The receiver's part of a long message: its segments are read.
+//! The receiver's part of a long message: reads its segments.
 
 use super::super::link_transfers::IncomingKey;
 use super::super::{Driver, State};

@@ -1,4 +1,4 @@
-//! The receiver's part of a long message: its frames arrive.
+//! The receiver's part of a long message: handles its frames.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -25,20 +25,20 @@ pub(super) struct Incoming<M> {
     pub(super) link: LinkKey,
     pub(super) id: TransferId,
     pub(super) purpose: Purpose,
-    /// Of the first frame.
+    /// The header of the first frame.
     pub(super) header: FrameHeader,
     pub(super) metadata: Box<[u8]>,
     pub(super) len: u32,
     /// [`FRAGMENT`] or [`SEGMENTS`].
     pub(super) form: u16,
-    /// Bytes of which the sender has sent or described.
+    /// Bytes that the sender has sent or described.
     pub(super) announced: u32,
-    /// The sender sends no more: everything was announced, or it has given up.
+    /// True if the sender sends no more: everything was announced, or it has given up.
     pub(super) is_announced: bool,
     pub(super) place: Place<M>,
     /// Segments that arrived before there was memory.
     pub(super) segments: VecDeque<RemoteSegment>,
-    /// Segments that were announced and are not fetched.
+    /// The number of segments that were announced and have not been fetched.
     pub(super) unfetched: usize,
     /// Bytes of segments whose fetch has begun.
     pub(super) fetching: u32,
@@ -46,12 +46,12 @@ pub(super) struct Incoming<M> {
     pub(super) received: u32,
     /// Bytes counted in the link's and the poller's `receiving`.
     pub(super) charged: u64,
-    /// Some of it can be fetched, or has arrived.
+    /// True if some of it can be fetched or has arrived.
     pub(super) has_begun: bool,
-    /// It has had memory for all of it.
+    /// True if it has been given memory for all of its bytes.
     pub(super) is_accepted: bool,
     pub(super) owed: Owed,
-    /// In its link's `owed`.
+    /// True if it is in its link's `owed`.
     pub(super) is_owing: bool,
     pub(super) timer: Option<TimerKey>,
 }
@@ -68,13 +68,13 @@ pub(super) enum Place<M> {
     Heap(Vec<u8>),
     /// Segments are fetched.
     Fetch(FetchKey),
-    /// The device may still write the memory of a message that nobody wants.
+    /// The message is no longer wanted, but the device may still write its memory.
     Cancelling(FetchKey),
     /// The message was delivered, or dropped.
     Nowhere,
 }
 
-/// What the sender is to be told.
+/// The entries that the sender is to get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owed {
     pub(super) fetched: u32,
@@ -120,7 +120,8 @@ impl<T: Transport> Driver<T> {
         } else {
             state.release_received(link, buf);
         }
-        // The rest of a message of the server needs receives, promised anew or long since.
+        // A server needs receives for the rest of its message: promise some, or return the credits
+        // that are owed.
         let connection = &state.links[link.index()].connection;
         if connection.wants_window() {
             state.open_window(link);
@@ -165,7 +166,7 @@ impl<T: Transport> Driver<T> {
         let key = match begun {
             Ok(key) => key,
             Err(error) => {
-                // Once it has begun, the end of the connection counts it.
+                // No message has begun, so the end of the connection does not count the call.
                 self.counters.dropped(served.method);
                 return Err(error);
             }
@@ -343,7 +344,7 @@ impl<T: Transport> State<T> {
         if is_announced {
             incoming.is_announced = true;
             if form == FRAGMENT {
-                // The sender has nothing left that it could stop.
+                // The sender has sent everything, so there is nothing left to stop.
                 incoming.owed.is_stopped = false;
             }
             self.links[incoming.link.index()].connection.end_receiving();

@@ -1,21 +1,22 @@
 //! [`Transfers`]: long messages, which do not fit a slot, while they are on their way.
 //!
 //! A long message begins with a frame of its call, which says the message's length and has the first
-//! piece. Continuations bring the others (`protocol/frame/long.rs`). No frame holds its slot for
-//! longer than it takes to look at it: fragments are copied out of it, and segments are noted.
+//! piece. Continuations bring the others (`protocol/frame/long.rs`). A frame's slot is released as
+//! soon as the frame has been handled: fragments are copied out of it, and the descriptions of
+//! segments are kept.
 //!
 //! | file | step |
 //! | --- | --- |
 //! | `outgoing.rs` | sender: the first frame leaves |
 //! | `pump.rs` | sender: the other pieces follow, one for each message and turn |
-//! | `release.rs` | sender: what the receiver has fetched, accepted or stopped is let go |
-//! | `arrival.rs` | what a long message is for, and what becomes of it |
+//! | `release.rs` | sender: the receiver's entries release pieces, or stop the message |
+//! | `arrival.rs` | the purpose of a long message, and its outcome |
 //! | `incoming.rs` | receiver: a first frame or a continuation arrives |
 //! | `admission.rs` | receiver: a message gets memory for all of it, or waits for it, or is refused |
 //! | `fetch.rs` | receiver: segments are read |
-//! | `stop.rs` | receiver: a message that nobody wants any more is stopped |
+//! | `stop.rs` | receiver: a message that is no longer wanted is stopped |
 //! | `deliver.rs` | receiver: a complete message goes to its handler or its call |
-//! | `control.rs` | receiver: entries of control frames that tell the sender |
+//! | `control.rs` | receiver: entries of control frames, for the sender |
 //! | `end.rs` | the end of a connection |
 //!
 //! Both forms of a message differ only in their pieces. *Fragments* are copied into slots, and out of
@@ -57,28 +58,29 @@ use crate::transport::FetchKey;
 pub(crate) struct Transfers<M> {
     outgoing: Slab<Outgoing>,
     incoming: Slab<Incoming<M>>,
-    /// Messages begun, for the generations of their numbers.
+    /// Messages sent so far. Their numbers take their generations from it.
     begun: u32,
-    /// Links with messages of which a piece may be sent, in their turn.
+    /// Links that have pieces to send, in the order of their turns.
     to_send: VecDeque<LinkKey>,
-    /// The pieces in `to_send`'s queues.
+    /// Messages in the queues of all links, of which a piece may be sent.
     pieces_waiting: usize,
     /// Messages that wait for memory.
     waiting: WaitingMessages,
-    /// Not 0 if a turn has to look at the pieces, at the messages that wait, or at `spent`. Empty turns
-    /// test this alone.
+    /// Not 0 if there are pieces to send, messages that wait, or `spent` parts. Empty turns test
+    /// only this field.
     has_work: usize,
-    /// Links whose server needs receives for the rest of its messages, when there were none free.
+    /// Links whose server needs receives for the rest of its messages, and got none because none
+    /// were free.
     awaiting_window: Vec<LinkKey>,
-    /// Messages by the number that the transport has for them.
+    /// Messages that are being fetched, by the transport's number for them.
     fetches: HashMap<FetchKey, IncomingKey>,
     memory: Arc<PollerMemory>,
     /// Bytes of messages that are being received, which have memory.
     receiving: u64,
     /// Bytes that peers may read.
     exposed: u64,
-    /// Parts of messages that were sent. Their destructors are the application's, and run while
-    /// nothing is borrowed.
+    /// Parts of messages that were sent. Their destructors may be the application's code, so they
+    /// are dropped while nothing is borrowed.
     spent: Vec<Bytes>,
 }
 
@@ -114,7 +116,7 @@ impl<M> Transfers<M> {
         self.has_work = 1;
     }
 
-    /// Notes what is left at the end of a turn.
+    /// Updates `has_work` at the end of a turn.
     fn note_what_is_left(&mut self) {
         self.has_work = self.pieces_waiting | self.waiting.len() | self.spent.len();
     }

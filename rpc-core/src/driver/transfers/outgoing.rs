@@ -21,22 +21,26 @@ use crate::transport::{
     RemoteSegment, ReserveError, Transport,
 };
 
-/// Segments of a message that are exposed before its receiver has fetched one, which tells that it
-/// has memory.
+/// The most segments of a message that are exposed before its receiver has fetched one. The first
+/// fetch shows that the receiver has memory for the message.
 pub(super) const FIRST_SEGMENTS: usize = 8;
 
-/// Copied pieces in the first frame of a message, if this side has no credit for others.
+/// The most copied pieces in the first frame of a message if this side has no credit for
+/// continuations.
 const COPIED_WITHOUT_CREDIT: usize = 4;
 
-/// The parts of the memory for messages that messages to send may use: for what they are encoded
-/// into; for what peers may read; and for what peers may read that may have no memory for it. So half
-/// is left for messages that arrive: otherwise, two peers could each wait for memory until the other
-/// has received. And messages that wait for memory of a peer leave some to those that have it.
+/// The part of the memory for messages up to which encoded messages and exposed pieces together may
+/// grow. With [`EXPOSED_PART`], half of the memory is left for messages that arrive: otherwise, two
+/// peers could each wait for memory until the other has received.
 const ENCODED_PART: u64 = 4;
+/// The part of the memory for messages up to which exposed pieces may grow. The only piece of a
+/// message whose receiver has memory is exposed in any case.
 const EXPOSED_PART: u64 = 4;
+/// The same for pieces of messages for which the receiver may have no memory yet. They may stay
+/// exposed for long, so they leave memory for messages whose receivers have theirs.
 const UNACCEPTED_PART: u64 = 8;
-/// Copied pieces of at most this length, in bytes, are not counted: what precedes a field that is
-/// exposed where it lies.
+/// Copied pieces of at most this length in bytes do not count as copies: they are the bytes before
+/// a field that is exposed where it lies.
 const SHORT_COPY: u32 = 4096;
 
 /// What a long message belongs to.
@@ -58,22 +62,23 @@ pub(super) struct Outgoing {
     pub(super) owner: TransferOwner,
     /// [`FRAGMENT`] or [`SEGMENTS`].
     pub(super) form: u16,
-    /// What has not been announced.
+    /// The bytes that have not been announced.
     pub(super) message: Chunks,
     /// Bytes that have been announced.
     pub(super) announced: u32,
     /// Segments that the receiver has not released, oldest first, with their lengths.
     pub(super) exposed: VecDeque<(ExposureKey, u32)>,
-    /// The receiver has memory for the message.
+    /// True if the receiver has memory for the whole message.
     pub(super) is_accepted: bool,
-    /// No more of it is wanted. If it has not been announced in full, the receiver is to be told.
+    /// True if the rest is not wanted. If some of it has not been announced, a frame tells the
+    /// receiver that nothing follows.
     pub(super) is_abandoned: bool,
-    /// Nothing follows.
+    /// True if no frame of it follows.
     pub(super) has_ended: bool,
-    /// In its link's `to_send`.
+    /// True if it is in its link's `to_send`.
     pub(super) is_queued: bool,
     pub(super) timer: Option<TimerKey>,
-    /// The timer has fired once since the call was over.
+    /// True if the timer has fired once since the call was over.
     pub(super) was_late: bool,
 }
 
@@ -324,7 +329,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Exposes the next piece of a message. Keeps the application's bytes until nothing is borrowed.
+    /// Exposes the next piece of a message. The application's bytes are dropped later, when nothing
+    /// is borrowed.
     pub(super) fn expose(
         &mut self,
         id: ConnectionId,
@@ -387,7 +393,7 @@ impl<M> Transfers<M> {
         }
     }
 
-    /// Drops a message when nothing is borrowed.
+    /// Drops a message later, when nothing is borrowed.
     pub(in super::super) fn discard(&mut self, mut message: Chunks) {
         while let Some(part) = message.take_front(usize::MAX) {
             self.spend([part]);

@@ -1,10 +1,9 @@
 //! The sender's part of a long message: the pieces after the first.
 //!
-//! In each turn, every link sends at most one piece, and the links take turns. A turn ends with a
-//! piece that was copied, so that calls wait for no more than one of them. The messages of a link
-//! take turns after [`RUN_LEN`] bytes: a message that is sent in one go arrives sooner, and less
-//! memory is in use. A piece takes a credit of the connection; half of the credits are left for calls
-//! and streams.
+//! Links take turns, and each piece takes a credit of its connection; half of the credits are left
+//! for calls and streams. After a piece that had to be copied, a turn sends no other, so that calls
+//! wait for one copy at most. The messages of a link take turns after [`RUN_LEN`] bytes: a message
+//! whose pieces follow each other arrives sooner, and less memory is in use at a time.
 
 use std::mem;
 
@@ -16,23 +15,23 @@ use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS};
 use crate::transport::{ExposeError, RemoteSegment, Transport};
 
-/// Pieces of all messages that a turn sends, if none of them is copied.
+/// The most pieces that a turn sends, of all messages, if none of them is copied.
 const PIECES_PER_TURN: usize = 16;
 
 /// Bytes of a message that are sent before the next message of its link has its turn.
 const RUN_LEN: u32 = 1 << 20;
 
-/// Fragments that make up a piece at most.
+/// The most fragments in a piece.
 const FRAGMENTS_PER_PIECE: usize = 16;
 
 /// The result of an attempt to send a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
-    /// There are others.
+    /// Another piece of the message may follow at once.
     More,
     /// The receiver has to fetch or accept something first, or nothing is left.
     NoMore,
-    /// There is no memory for it at the moment; others may have what they need.
+    /// There is no memory for it at the moment. Other messages may need none.
     NoMemory,
     /// There is no credit or no slot at the moment.
     NotNow,
@@ -107,7 +106,7 @@ impl<T: Transport> State<T> {
     fn send_pieces(&mut self) {
         let copied = |state: &Self| state.counters.transfers.bytes_copied.get();
         let copied_before = copied(self);
-        // Each link is passed once in a round.
+        // No more attempts than there are messages, so that the loop ends if none can send.
         let mut left = self.transfers.pieces_waiting.min(PIECES_PER_TURN);
         let mut resting = Vec::new();
         while left > 0 && copied(self) == copied_before {
@@ -189,7 +188,7 @@ impl<T: Transport> State<T> {
             return available.div_ceil(2);
         }
         let others_wait = !link.waiters.has_no_waiters() || !link.streams.stalled.is_empty();
-        // The last credit goes to them and to long messages in turn.
+        // The last credit goes to these and to long messages alternately.
         let takes = !others_wait || !link.transfers.took_last_credit;
         link.transfers.took_last_credit = takes;
         usize::from(takes)

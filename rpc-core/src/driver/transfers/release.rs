@@ -1,4 +1,4 @@
-//! The sender's part of a long message: what the receiver says of it, and the end.
+//! The sender's part of a long message: handles the receiver's entries, and ends the message.
 
 use std::time::Duration;
 
@@ -11,20 +11,21 @@ use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
 use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
 use crate::transport::{CloseReason, Transport};
 
-/// Time within which a receiver has to release a segment that it has no reason to keep. Then the
-/// connection is closed, so that its memory is free.
+/// Time within which a receiver has to release a segment that it has no reason to keep. After it,
+/// the connection is closed, which frees the memory.
 pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Messages of a link that were sent in full, whose numbers are remembered: more than can end while
-/// an entry of a control frame is on its way.
+/// How many ended messages of a link have their numbers remembered: more than can end while an
+/// entry of a control frame is on its way.
 const ENDED: usize = 1024;
 
 /// The peer did not release segments of a long message.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
-    "the peer has not released {bytes} bytes of a long message for {} s (transfer {:#010x})",
-    RELEASE_TIMEOUT.as_secs(),
-    transfer.0
+    "the peer has not released {bytes} bytes of a long message (transfer {:#010x}) for {} s, and the \
+     connection is closed to free them: check that the peer's poller still takes turns",
+    transfer.0,
+    RELEASE_TIMEOUT.as_secs()
 )]
 pub(crate) struct NotReleased {
     transfer: TransferId,
@@ -40,7 +41,7 @@ impl<T: Transport> State<T> {
         request: ControlRequest,
     ) -> Result<(), ProtocolError> {
         let Some(key) = self.transfers.outgoing_of(link, id) else {
-            // It had ended before the receiver knew.
+            // The last frame of the message and this entry have crossed.
             let ended = &self.links[link.index()].transfers.ended;
             return match request {
                 ControlRequest::Accepted | ControlRequest::Stopped if ended.contains(&id) => Ok(()),
@@ -83,8 +84,8 @@ impl<T: Transport> State<T> {
         Ok(())
     }
 
-    /// Gives up a message that nobody wants any more. The receiver is told, unless it has been
-    /// announced in full.
+    /// Gives up a message that is no longer wanted. If some of it was not announced, a frame tells
+    /// the receiver.
     pub(in super::super) fn abandon_transfer(&mut self, key: TransferKey) {
         let outgoing = &mut self.transfers.outgoing[key.index()];
         outgoing.is_abandoned = true;
@@ -114,7 +115,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Starts the time within which the receiver has to release the next segment, if it has to.
+    /// Restarts the release timer after progress of the receiver, if segments are still exposed.
     pub(super) fn after_progress(&mut self, key: TransferKey) {
         let outgoing = &mut self.transfers.outgoing[key.index()];
         outgoing.was_late = false;
@@ -126,7 +127,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Starts that time, unless it runs: to send more is no progress of the receiver.
+    /// Starts the release timer unless it runs. Sending more does not restart it, because that is
+    /// no progress of the receiver.
     pub(super) fn expect_release(&mut self, key: TransferKey) {
         let outgoing = &self.transfers.outgoing[key.index()];
         if outgoing.timer.is_none() && !outgoing.exposed.is_empty() {
@@ -155,11 +157,11 @@ impl<T: Transport> State<T> {
         is_over || outgoing.is_accepted || outgoing.is_abandoned
     }
 
-    /// Handles the end of the time that a receiver has to release a segment.
+    /// Handles the release timer of a message.
     pub(in super::super) fn check_release(&mut self, key: TransferKey) {
         let outgoing = &mut self.transfers.outgoing[key.index()];
         outgoing.timer = None;
-        // A call may have ended just now.
+        // The call may have ended just now: then the receiver gets the same time once more.
         let call_may_be_new = !(outgoing.is_accepted || outgoing.is_abandoned || outgoing.was_late)
             && matches!(outgoing.owner, TransferOwner::Request(_));
         if !self.must_be_released(key) || call_may_be_new {
@@ -185,7 +187,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Forgets a message of which nothing follows and nothing is exposed.
+    /// Removes a message of which nothing follows and nothing is exposed.
     pub(super) fn end_if_done(&mut self, key: TransferKey) {
         let Some(outgoing) = self.transfers.outgoing.get(key.index()) else {
             return;
@@ -232,7 +234,7 @@ impl<M> Transfers<M> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Handles the end of the time that a receiver has to release a segment.
+    /// Handles the release timer of a message.
     #[cold]
     pub(in super::super) fn expire_release(&self, key: TransferKey) {
         self.state.borrow_mut().check_release(key);

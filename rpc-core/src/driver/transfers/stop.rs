@@ -1,4 +1,4 @@
-//! The receiver's part of a long message that is not wanted any more.
+//! The receiver's part of a long message: stops one that is no longer wanted.
 
 use super::super::link::LinkKey;
 use super::super::link_transfers::IncomingKey;
@@ -35,12 +35,13 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Handles that this side does not read a stopped message any more.
+    /// Frees the memory of a stopped message, of which no READ is outstanding, and queues the entry
+    /// for its sender.
     pub(super) fn nothing_is_read(&mut self, key: IncomingKey) {
         self.discharge(key);
         let incoming = &mut self.transfers.incoming[key.index()];
         incoming.place = Place::Nowhere;
-        // Otherwise the sender keeps nothing of it, and sends no more.
+        // If it is neither kept nor unfinished, the sender needs no entry.
         let is_kept = incoming.form == SEGMENTS && incoming.announced > 0;
         if is_kept || !incoming.is_announced {
             incoming.owed.is_stopped = true;
@@ -58,7 +59,7 @@ impl<T: Transport> State<T> {
         let incoming = &mut self.transfers.incoming[key.index()];
         let (transfer, len) = (incoming.id, incoming.len);
         let purpose = incoming.purpose;
-        // A server sends all of a response.
+        // A server never gives up a response.
         if !body.is_empty() || matches!(purpose, Purpose::Response(_)) {
             return Err(ProtocolError::WrongPiece { transfer, len });
         }

@@ -163,8 +163,9 @@ mod tests {
     ///
     /// # Safety
     ///
-    /// As for `ibv_post_send`: `first` is a chain that ends with null, its requests and their elements
-    /// are alive and describe initialized bytes, and `refused` can be written, all until this returns.
+    /// As for `ibv_post_send`: `first` is a chain that ends with null, its requests and their
+    /// elements are alive and describe initialized bytes, and `refused` can be written, all until
+    /// this returns.
     unsafe extern "C" fn record(
         _: *mut ibv_qp,
         first: *mut ibv_send_wr,

@@ -16,14 +16,15 @@ use crate::verbs::{BlockRegion, MemoryWindow, WorkRequest};
 /// The longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;
 
-/// Pieces whose keys are revoked together, or that have waited for so many polls. Some microseconds,
-/// in which a message's other pieces are released too.
+/// Keys are revoked together, as soon as there are this many.
 const REVOKED_AT_ONCE: usize = 8;
+/// Fewer keys are revoked after this many polls. These take some microseconds, in which the
+/// receiver releases other pieces of the message too.
 const REVOKING_POLLS: usize = 64;
 
 impl Lane {
-    /// Lets the connection's peer read the next piece of `message`, for all of which it has memory
-    /// if it `is_accepted`.
+    /// Lets the connection's peer read the next piece of `message`. If `is_accepted`, the peer has
+    /// memory for the whole message.
     pub(crate) fn expose(
         &mut self,
         id: ConnectionId,
@@ -228,7 +229,8 @@ impl Lane {
                 requests.push((Request::Invalidate(key), request));
             }
         }
-        // What found no entry waits for a completion. A failed post has ended the connection.
+        // Invalidations that found no entry of the queue wait for a completion. A failed post has
+        // ended the connection.
         let _ = self.post_one_sided(index, requests, true);
     }
 

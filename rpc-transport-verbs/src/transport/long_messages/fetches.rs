@@ -1,4 +1,4 @@
-//! Messages that are fetched: READs of the peers' memory.
+//! Fetches messages by READs of the senders' memory.
 //!
 //! Connections take turns: each poll posts a few READs, one of each connection that has segments to
 //! fetch. The number of outstanding READs is limited for each connection and for the lane.
@@ -75,7 +75,7 @@ impl Lane {
             len: segment.len,
         });
         if fetch.segments.len() > 1 {
-            // It is listed already.
+            // The connection's `to_fetch` has it already.
             return;
         }
         let id = fetch.connection;
@@ -97,7 +97,7 @@ impl Lane {
         self.end_fetch(key.0)
     }
 
-    /// Ends a fetch whose message nobody wants.
+    /// Cancels a fetch whose message is no longer wanted.
     pub(crate) fn cancel_fetch(&mut self, key: FetchKey) {
         let Some(fetch) = self.long_messages.fetches.get_mut(key.0) else {
             return;
@@ -188,7 +188,7 @@ impl Lane {
             };
             connection.one_sided.is_in_ring = false;
             let free = connection.queue_pair.send_slots_free();
-            // One that may not post now comes back with its next completion.
+            // A connection that may not post now returns to the ring with its next completion.
             if connection.is_open()
                 && connection.one_sided.may_read()
                 && connection.sends.has_entry(free)
@@ -239,7 +239,8 @@ impl Lane {
             Request::Read(key, ends_segment),
             WorkRequest::read(element, from),
         );
-        // The last READ that may be outstanding is completed, so that others follow.
+        // The last READ that may be outstanding is signaled, since its completion lets others
+        // follow.
         let is_last = !connection.one_sided.may_read()
             || self.long_messages.reading >= self.long_messages.max_reading;
         // If it is rejected, the connection ends, and its fetches with it.

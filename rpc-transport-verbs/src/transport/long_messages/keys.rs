@@ -1,4 +1,4 @@
-//! [`KeyTable`]: what the driver names by a number, in a lane.
+//! [`KeyTable`]: entries of a lane that the driver refers to by number.
 
 /// Bits of a number that hold the index of the entry, above the lane's number.
 const INDEX_BITS: u32 = 16;

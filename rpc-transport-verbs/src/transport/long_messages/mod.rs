@@ -1,5 +1,5 @@
 //! Messages that are longer than a slot: their memory, the windows through which peers read it, and
-//! the READs that fetch that of peers.
+//! the READs that fetch messages from peers.
 //!
 //! | moment | owner of the memory | until |
 //! | --- | --- | --- |

@@ -68,7 +68,8 @@ impl Lane {
         })
     }
 
-    /// Does what waits for long messages. Called by polls, which say whether they `found_nothing`.
+    /// Posts the invalidations and READs that are due. Called by polls, which pass whether they
+    /// `found_nothing`.
     #[cold]
     #[inline(never)]
     pub(crate) fn advance_long_messages(&mut self, found_nothing: bool) {
@@ -77,8 +78,8 @@ impl Lane {
         self.post_reads();
         let long_messages = &self.long_messages;
         let may_read = long_messages.reading < long_messages.max_reading;
-        // What is not in the ring waits for a completion. READs are allowed once more after the last
-        // one, for the next segment that is announced.
+        // A connection that is not in the ring waits for a completion. READs are allowed once more
+        // after the last one, for the next segment that is announced.
         if long_messages.revoking.is_empty()
             && (long_messages.ring.is_empty() || !may_read)
             && long_messages.turns.has_all_left()
@@ -87,7 +88,7 @@ impl Lane {
         }
     }
 
-    /// Takes note of an event: it is a call if it is a frame of a connection that has no long messages.
+    /// Notes an event: a frame of a connection without long messages counts as a call.
     #[cold]
     pub(crate) fn note_arrival(&mut self, event: &Event<RecvBuf>) {
         if let Event::Received { connection, .. } = event
@@ -99,7 +100,7 @@ impl Lane {
         }
     }
 
-    /// Handles what a successful completion of request `number` covers.
+    /// Ends the requests that a successful completion of request `number` covers.
     #[cold]
     #[inline(never)]
     pub(crate) fn complete_one_sided(&mut self, index: u32, number: u32) {

@@ -1,7 +1,7 @@
 //! [`Pools`]: the registered memory for messages of a lane.
 //!
-//! Two sides that send each other long messages must not wait for memory in a circle. What frees the
-//! memory of a message to send is that its receiver fetches it, and so:
+//! Two sides that send each other long messages must not wait for memory in a circle. The memory of
+//! a message to send is freed when its receiver has fetched it. Therefore:
 //!
 //! - Messages to send and messages that arrive have chunks of their own, and messages to send use at
 //!   most half of the limit ([`Purpose`]).
@@ -71,8 +71,8 @@ impl Pools {
         self.sending.allocate(len)
     }
 
-    /// Takes memory for a piece of a message, for all of which the receiver has memory if it
-    /// `is_accepted`.
+    /// Takes memory for a piece of a message. If `is_accepted`, the receiver has memory for the
+    /// whole message.
     pub(super) fn allocate_piece(&self, len: usize, is_accepted: bool) -> Option<RegisteredBuf> {
         let piece = self.sending.allocate(len);
         if !is_accepted {

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What registered memory is for. Each has its own chunks: otherwise, a message that is to be sent
-/// could keep the rest of a chunk from messages that arrive, and those are what it waits for.
+/// The purpose of registered memory. Each purpose has its own chunks: otherwise, a message to send
+/// could occupy a part of a chunk that messages to receive need, while its peer waits to send
+/// these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Messages that are made or sent.
@@ -14,8 +15,8 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns how much of `limit` bytes may be used for this. Messages to send never use what the
-    /// messages need for which their receivers wait, and some is left for them.
+    /// Returns how much of `limit` bytes may be used for this. Messages to send use half at most,
+    /// so that messages that arrive find memory; these leave an eighth for messages to send.
     pub(super) fn share_of(self, limit: u64) -> u64 {
         match self {
             Self::Sending => limit / 2,
@@ -24,7 +25,7 @@ impl Purpose {
     }
 }
 
-/// The registered bytes, by what they are for.
+/// The registered bytes, by their purpose.
 #[derive(Clone, Copy, Debug, Default)]
 struct Registered {
     sending: u64,
@@ -68,8 +69,8 @@ impl ProcessMemory {
         change(&mut registered)
     }
 
-    /// Counts `len` more bytes, until what is returned is dropped, if there are at most `share`
-    /// bytes for this purpose then, and at most `limit` in total.
+    /// Counts `len` more bytes until the returned value is dropped, if there are then at most
+    /// `share` bytes for this purpose, and at most `limit` in total.
     pub(super) fn reserve(
         self: &Arc<Self>,
         purpose: Purpose,
@@ -96,10 +97,10 @@ impl ProcessMemory {
         })
     }
 
-    /// Says whether some pool waits for memory that others have.
+    /// Records whether a pool waits for memory that other pools have.
     pub(super) fn set_short(&self, is_short: bool) {
-        // Relaxed: whoever sets it locks each pool afterwards to look for free chunks, and whoever
-        // frees a chunk reads it after it has locked the pool. The lock orders the two.
+        // Relaxed: the registrar sets it before it locks each pool to look for free chunks, and a
+        // thread that frees a chunk reads it after it has locked the pool. The lock orders the two.
         self.is_short.store(is_short, Ordering::Relaxed);
     }
 
@@ -111,9 +112,9 @@ impl ProcessMemory {
 /// The reason that no more bytes may be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// There are as many for this purpose as there may be.
+    /// The purpose has all of its share.
     Share,
-    /// There are as many as there may be.
+    /// The process has all that it may register.
     Limit,
 }
 

@@ -14,7 +14,7 @@ use crate::verbs::{Block, BlockRegion, CopyRule};
 ///
 /// Its bytes are those of an earlier message until they are written.
 pub struct RegisteredBuf {
-    /// `None` only while it is taken apart.
+    /// `None` only while the block is elsewhere ([`WithoutBlock`]).
     block: Option<Block>,
     len: usize,
     place: Place,
@@ -56,7 +56,8 @@ impl RegisteredBuf {
         std::ptr::addr_eq(self.place.pool.as_ptr(), pool)
     }
 
-    /// Takes the block out: what is left describes it, until [`with_block`](WithoutBlock::with_block).
+    /// Takes the block out. The rest describes it until [`with_block`](WithoutBlock::with_block)
+    /// puts it back.
     pub(super) fn take_block(mut self) -> Result<(Block, WithoutBlock), Self> {
         match self.block.take() {
             Some(block) => Ok((block, WithoutBlock(self))),
@@ -137,7 +138,7 @@ impl MessageMemory for RegisteredBuf {
     }
 }
 
-/// Memory that is only read any more.
+/// Memory that is no longer written.
 struct Shared(RegisteredBuf);
 
 impl AsRef<[u8]> for Shared {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::process_memory::{Full, ProcessMemory, Purpose};
 
-/// How often free chunks are looked for.
+/// Time between two searches for chunks that have been free for long.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A pool, as the registrar sees it.
@@ -33,7 +33,7 @@ pub(super) trait RegisteringPool: Send + Sync {
     /// Returns the count of the process.
     fn process_memory(&self) -> &Arc<ProcessMemory>;
 
-    /// Returns what its memory is for.
+    /// Returns the purpose of its memory.
     fn purpose(&self) -> Purpose;
 
     /// Returns true if it belongs to a simulated process.
@@ -59,12 +59,12 @@ static WORK: Mutex<Work> = Mutex::new(Work {
 });
 static ASKED: Condvar = Condvar::new();
 
-/// What the thread shares with those who ask.
+/// The state that the thread shares with the pools.
 struct Work {
     /// The pools that have asked for memory since the thread was started.
     pools: Vec<Weak<dyn RegisteringPool>>,
     is_running: bool,
-    /// True if somebody has asked since the thread has last looked.
+    /// True if a pool has asked since the thread last looked.
     is_asked: bool,
 }
 
@@ -73,7 +73,8 @@ fn lock() -> MutexGuard<'static, Work> {
     WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for what a pool wants, or for a look at what it no longer needs and others want.
+/// Asks the thread to register what a pool wants, or to deregister what the pool no longer needs
+/// and others want.
 pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if pool.upgrade().is_some_and(|pool| pool.is_simulated()) {
@@ -95,7 +96,7 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
         if let Err(error) = started {
             // The next request tries again.
             lock().is_running = false;
-            tracing::warn!(%error, "no thread can be started that registers memory for long messages");
+            tracing::warn!(%error, "cannot start the thread that registers memory for long messages: the next message that needs memory tries again");
         }
     }
 }
@@ -113,7 +114,7 @@ fn serve_simulated<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     serve(&pools);
 }
 
-/// Makes a pool known.
+/// Adds a pool if it is not among them.
 fn add<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {
     let is_it =
         |known: &Weak<dyn RegisteringPool>| std::ptr::addr_eq(known.as_ptr(), pool.as_ptr());

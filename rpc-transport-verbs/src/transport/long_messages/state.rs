@@ -1,4 +1,4 @@
-//! [`LongMessages`]: what a lane knows of its long messages.
+//! [`LongMessages`]: the state of a lane's long messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! [`MemoryPool`]: registered memory for messages, of one poller on one device.
 //!
 //! The pool has *chunks*, each of which is a region, divided into *blocks* of one length. A message
-//! takes a block. Chunks are registered and deregistered by the [`registrar`](super::registrar),
-//! never on the path of a call: a pool that has no block of the wanted length asks for one, and
-//! whoever waits is woken.
+//! takes a block. Chunks are registered and deregistered by the [`registrar`],
+//! never on the path of a call: a pool that has no block of the wanted length asks for one, and the
+//! poller is woken when there is one.
 //!
 //! All methods may be called from any thread. The lock is never held across a system call.
 
@@ -29,14 +29,14 @@ const WINDOW_BATCH: usize = 32;
 #[derive(Clone, Debug)]
 pub(crate) struct PoolConfig {
     pub(crate) domain: ProtectionDomain,
-    /// What is woken when somebody waits and there may be memory.
+    /// Notified when the poller waits for memory and some may be free.
     pub(crate) wakeup: Arc<Wakeup>,
     pub(crate) process_memory: Arc<ProcessMemory>,
     /// Bytes that the process may register.
     pub(crate) limit: u64,
     /// Bytes that the device can register as one region.
     pub(crate) max_region_len: usize,
-    /// True if peers are trusted to read only what they are told of.
+    /// True if peers are trusted to read only the pieces that are described to them.
     pub(crate) is_readable: bool,
 }
 
@@ -99,7 +99,7 @@ impl MemoryPool {
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
-        // What was wanted before and is not there was looked for in vain.
+        // A length that was wanted before and is still missing was looked for in vain.
         let is_in_use = !is_new && state.is_used_up();
         drop(state);
         if is_new {
@@ -165,7 +165,7 @@ impl MemoryPool {
         state.refuse();
         let registered = state.registered;
         drop(state);
-        tracing::warn!(%error, block_len, registered, "no more memory for long messages can be registered at the moment");
+        tracing::warn!(%error, block_len, registered, "cannot register more memory for long messages: they share what is registered, and registering is tried again in some seconds");
     }
 
     fn allocate_windows(&self) {
@@ -218,7 +218,7 @@ impl RegisteringPool for MemoryPool {
             return Growth::Unneeded;
         };
         if state.has_free(block_len) {
-            // Given back in the meantime.
+            // A block was given back in the meantime.
             state.wanted.remove(&block_len);
             drop(state);
             self.config.wakeup.notify();
@@ -283,7 +283,7 @@ impl RegisteringPool for MemoryPool {
         while let Some(_chunk) = self.remove_idle_chunk() {}
         let mut state = self.lock();
         let is_awaited = state.tick();
-        // Windows go with the last chunk.
+        // The windows are deallocated with the last chunk.
         let windows = match state.is_empty() {
             true => std::mem::take(&mut state.windows),
             false => Vec::new(),

@@ -1,4 +1,4 @@
-//! What the lock of a [`MemoryPool`](super::MemoryPool) guards: its chunks and its windows.
+//! The state of a [`MemoryPool`](super::MemoryPool) behind its lock: its chunks and its windows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::verbs::{Block, BlockRegion, MemoryWindow};
 /// Ticks of the registrar for which a chunk has to be free before it is deregistered.
 const IDLE_TICKS: u32 = 3;
 
-/// Ticks after which memory is asked for again that was refused.
+/// Ticks between a refusal of memory and the next request for it.
 const REFUSAL_TICKS: u32 = 10;
 
 /// The chunks, the windows, and what is wanted.
@@ -48,7 +48,7 @@ pub(super) struct Chunk {
     count: usize,
     /// The bytes of all blocks.
     counted: Arc<CountedBytes>,
-    /// Ticks since a block was taken, as far as all blocks are free.
+    /// Ticks for which all blocks have been free.
     idle_ticks: u32,
 }
 
@@ -214,8 +214,8 @@ impl State {
             .is_some_and(|list| !list.is_empty())
     }
 
-    /// Returns the length of the longest message that can get memory, if a block may have `longest`
-    /// bytes: as far as memory was refused, what there is.
+    /// Returns the length of the longest message that can get memory: `longest`, or the length of
+    /// the longest block while no memory can be registered.
     pub(super) fn longest_message(&self, longest: usize) -> usize {
         if !self.was_refused() {
             return longest;

@@ -232,7 +232,8 @@ fn scribble(notes: &Mapped<ContextNotes>, at: usize, bytes: &[u8]) {
     let mapping = notes.mapping();
     let at = at % (mapping.len() - bytes.len() + 1);
     for (index, byte) in bytes.iter().enumerate() {
-        // SAFETY: `at` was limited so that all of `bytes` lies within the mapping, which `notes` keeps.
+        // SAFETY: `at` was limited so that all of `bytes` lies within the mapping, which `notes`
+        // keeps.
         let to = unsafe {
             mapping
                 .start()
