@@ -17,23 +17,36 @@ const MIN_CHUNK_LEN: usize = 256 * 1024;
 /// fit beside each other.
 const SHARE_OF_LIMIT: u64 = 16;
 
-/// Returns the length of the block for a message of `len` bytes: a power of two up to 4 MiB, and
-/// above it a power of two or one of the three quarters between two of them.
+/// Bytes that a longer block has beside a round number of them: payloads are often of round lengths,
+/// and the fields around them take a few bytes more.
+const FIELDS_LEN: usize = 4096;
+
+/// The longest block that is without them. Pieces of messages are of round lengths.
+const MAX_PIECE_BLOCK: usize = 64 * 1024;
+
+/// Returns the length of the block for a message of `len` bytes: a power of two up to 64 KiB. Above it,
+/// a power of two up to 4 MiB, or one of the three quarters between two powers, and 4 KiB more.
 pub(super) fn block_len(len: usize) -> usize {
-    if len <= MAX_SHARED_LEN {
+    if len <= MAX_PIECE_BLOCK {
         return len.max(MIN_BLOCK_LEN).next_power_of_two();
     }
-    len.next_multiple_of(len.next_power_of_two() / 8)
+    let payload = len - FIELDS_LEN;
+    let round = match payload <= MAX_SHARED_LEN {
+        true => payload.next_power_of_two(),
+        false => payload.next_multiple_of(payload.next_power_of_two() / 8),
+    };
+    round + FIELDS_LEN
 }
 
 /// Returns true if blocks of this length share their chunks.
 pub(super) fn shares_chunk(block_len: usize) -> bool {
-    block_len <= MAX_SHARED_LEN
+    block_len <= MAX_SHARED_LEN + FIELDS_LEN
 }
 
 /// Returns the number of blocks of this length in one chunk, if `limit` bytes may be registered.
 pub(super) fn blocks_per_chunk(block_len: usize, limit: u64) -> usize {
-    let wanted = (block_len * BLOCKS_PER_CHUNK).clamp(MIN_CHUNK_LEN, MAX_SHARED_LEN);
+    let longest = MAX_SHARED_LEN + BLOCKS_PER_CHUNK * FIELDS_LEN;
+    let wanted = (block_len * BLOCKS_PER_CHUNK).clamp(MIN_CHUNK_LEN, longest);
     let share = usize::try_from(limit / SHARE_OF_LIMIT).unwrap_or(usize::MAX);
     (wanted.min(share) / block_len).max(1)
 }
@@ -45,19 +58,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_powers_of_two_up_to_4_mib_and_quarters_above() {
+    fn lengths_suit_round_payloads_with_a_few_bytes_around_them() {
         const MIB: usize = 1 << 20;
         for (len, block) in [
             (0, 8 << 10),
             (1, 8 << 10),
             (8 << 10, 8 << 10),
             ((8 << 10) + 1, 16 << 10),
-            (4 * MIB, 4 * MIB),
-            (4 * MIB + 1, 5 * MIB),
-            (8 * MIB, 8 * MIB),
-            (8 * MIB + 1, 10 * MIB),
-            (65 * MIB, 80 * MIB),
-            (2048 * MIB, 2048 * MIB),
+            (64 << 10, 64 << 10),
+            ((64 << 10) + 1, 68 << 10),
+            (MIB + 50, MIB + 4096),
+            (4 * MIB + 50, 4 * MIB + 4096),
+            (4 * MIB + 4097, 5 * MIB + 4096),
+            (8 * MIB + 50, 8 * MIB + 4096),
+            (65 * MIB, 80 * MIB + 4096),
+            (2048 * MIB, 2048 * MIB + 4096),
         ] {
             assert_eq!(block_len(len), block, "{len}");
         }
