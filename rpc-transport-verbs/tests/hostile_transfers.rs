@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use prost::Message;
 use rpc_core::frame::{
-    CallId, Flags, FrameHeader, FrameKind, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS,
-    TransferId,
+    CallId, ControlEntry, ControlRequest, Flags, FrameHeader, FrameKind, HEADER_LEN, LONG_BODY_LEN,
+    LongBody, SEGMENTS, Segments, TransferId,
 };
 use rpc_core::session::{ClientSession, ServerSession};
 use rpc_core::transport::{
@@ -166,6 +166,58 @@ impl Scene {
         self.hostile.transport.flush();
     }
 
+    /// Sends a control frame with these entries about a message of the server.
+    fn control(&mut self, connection: ConnectionId, id: TransferId, entries: &[ControlRequest]) {
+        let header = FrameHeader {
+            kind: FrameKind::Control,
+            flags: Flags::default(),
+            credits: 0,
+            call: CallId(0),
+            selector: 0,
+            metadata_len: 0,
+            time_us: 0,
+        };
+        let mut bytes = vec![0; HEADER_LEN];
+        header.encode(&mut bytes);
+        for &request in entries {
+            bytes.extend(ControlEntry::of_transfer(id, request).encode());
+        }
+        self.hostile.send(connection, &bytes).unwrap();
+        self.hostile.transport.flush();
+    }
+
+    /// Sends an echo of 1 MiB, which the server answers with a long response. Returns the response's
+    /// number, and how many segments its first frame announces.
+    fn get_long_response(&mut self, connection: ConnectionId) -> (TransferId, u32) {
+        let field = Bytes::from(frame(5, (1 << 20) - 5)).encode_to_vec();
+        let mut message = self.hostile.transport.allocate_for(connection, field.len());
+        let deadline = Instant::now() + PATIENCE;
+        while message.is_err() && Instant::now() < deadline {
+            self.hostile.turn();
+            message = self.hostile.transport.allocate_for(connection, field.len());
+        }
+        let mut memory = message.expect("there is memory");
+        // A field of all bytes but those of its tag and length.
+        memory.write(0, &field);
+        let message = Chunks::from(Box::new(memory).freeze(field.len()));
+        let exposed = self.expose_front(connection, message);
+        assert!(!exposed.was_copied, "registered memory needs no copy");
+        self.request(connection, field.len(), &[exposed.segment]);
+        // The server answers, exposes its response, and nobody reads it.
+        let mut begun = None;
+        self.turn_until("the response begins", |scene| {
+            let mut frames = scene.hostile.received.iter();
+            begun = frames.find_map(|(_, frame)| {
+                let (header, _, body) = FrameHeader::parse(frame).ok()?;
+                let is_long = header.kind == FrameKind::LongResponse;
+                let body = is_long.then(|| LongBody::parse(header.kind, body).unwrap())?;
+                Some((body.transfer, Segments::of(body.piece).count() as u32))
+            });
+            begun.is_some()
+        });
+        begun.expect("a response")
+    }
+
     /// Waits until the server has closed a connection of the hostile client.
     fn wait_until_closed(&mut self, connection: ConnectionId) {
         let is_closed = |side: &Side| side.closed.iter().any(|(id, _)| *id == connection);
@@ -306,26 +358,7 @@ fn messages_that_are_never_completed_take_bounded_memory_and_give_it_back() {
 fn a_response_that_is_never_released_holds_up_nobody_else() {
     let mut scene = Scene::new();
     let connection = scene.connect();
-    let mut message = scene.hostile.transport.allocate_for(connection, 1 << 20);
-    let deadline = Instant::now() + PATIENCE;
-    while message.is_err() && Instant::now() < deadline {
-        scene.hostile.turn();
-        message = scene.hostile.transport.allocate_for(connection, 1 << 20);
-    }
-    let mut memory = message.expect("there is memory");
-    // A field of all bytes but those of its tag and length.
-    let field = Bytes::from(frame(5, (1 << 20) - 5)).encode_to_vec();
-    memory.write(0, &field);
-    let message = Chunks::from(Box::new(memory).freeze(field.len()));
-    let exposed = scene.expose_front(connection, message);
-    assert!(!exposed.was_copied, "registered memory needs no copy");
-    scene.request(connection, field.len(), &[exposed.segment]);
-    // The server answers, exposes its response, and nobody reads it.
-    scene.turn_until("the response begins", |scene| {
-        let long = FrameKind::LongResponse as u8;
-        let mut frames = scene.hostile.received.iter();
-        frames.any(|(_, frame)| frame[0] == long)
-    });
+    scene.get_long_response(connection);
     scene.turn_until("the server keeps its response", |scene| {
         scene.server_bytes() > 0
     });
@@ -333,5 +366,45 @@ fn a_response_that_is_never_released_holds_up_nobody_else() {
         scene.good_call();
     }
     scene.hostile.transport.close(connection);
+    scene.finish();
+}
+
+#[test]
+fn a_release_of_a_message_that_was_never_begun_ends_its_own_connection() {
+    let requests = [
+        ControlRequest::Fetched(1),
+        ControlRequest::Accepted,
+        ControlRequest::Stopped,
+    ];
+    let mut scene = Scene::new();
+    for request in requests {
+        let connection = scene.connect();
+        scene.control(connection, TransferId(7), &[request]);
+        scene.wait_until_closed(connection);
+    }
+    scene.finish();
+}
+
+#[test]
+fn a_release_of_more_than_is_exposed_ends_its_own_connection() {
+    let mut scene = Scene::new();
+    let connection = scene.connect();
+    let (response, segments) = scene.get_long_response(connection);
+    // More than the server has exposed until it knows that some were fetched.
+    let more = ControlRequest::Fetched(segments + 10_000);
+    scene.control(connection, response, &[more]);
+    scene.wait_until_closed(connection);
+    scene.finish();
+}
+
+/// A stopped message is released in full, and then unknown.
+#[test]
+fn a_message_that_is_released_after_it_was_stopped_ends_its_own_connection() {
+    let mut scene = Scene::new();
+    let connection = scene.connect();
+    let (response, _) = scene.get_long_response(connection);
+    let fetched = ControlRequest::Fetched(1);
+    scene.control(connection, response, &[ControlRequest::Stopped, fetched]);
+    scene.wait_until_closed(connection);
     scene.finish();
 }
