@@ -5,7 +5,8 @@
 //! [`Inbound`](crate::stream::inbound::Inbound) keeps its position, and what arrives behind it waits
 //! there, out of its slots and within the stream's window.
 //!
-//! A stream reads at most two long messages ahead of its reader, and sends at most two at a time.
+//! A stream reads at most two long messages ahead of its reader, as far as there is room ahead of all
+//! readers (`transfers/admission.rs`), and sends at most two at a time.
 
 use super::super::State;
 use super::super::link_transfers::TransferKey;
