@@ -23,10 +23,10 @@ const REPEAT: MethodSpec = method("test.Slow/Repeat", MethodKind::ServerStreamin
 /// Reads nothing, and never ends.
 const IGNORE: MethodSpec = method("test.Slow/Ignore", MethodKind::ClientStreaming);
 
-const LEN: usize = 1 << 20;
+const LEN: usize = 256 << 10;
 
 /// The memory of each process for a few messages.
-const MEMORY: u64 = 16 << 20;
+const MEMORY: u64 = 8 << 20;
 
 /// The longest time of a call. It bounds failing tests only.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -194,6 +194,12 @@ fn many_streams_of_responses_stop_no_call() {
 #[test]
 fn many_streams_of_requests_stop_no_call() {
     requests_that_are_not_read(MEMORY, 40);
+}
+
+#[test]
+fn streams_leave_calls_room_among_the_messages_under_way() {
+    responses_that_are_not_read(MEMORY, 150);
+    requests_that_are_not_read(MEMORY, 150);
 }
 
 #[test]
