@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::held_memory::Account;
 use crate::protocol::frame::TransferId;
@@ -36,6 +37,8 @@ pub(crate) struct LinkTransfers {
     pub(super) receiving: u64,
     /// Bytes that the application holds.
     pub(super) account: Option<Arc<Account>>,
+    /// Of both, bytes of messages of streams that were fetched ahead of their readers.
+    pub(super) read_ahead: Arc<AtomicU64>,
 }
 
 impl TransferKey {

@@ -208,7 +208,13 @@ impl StreamCore {
             return Poll::Ready(taken);
         }
         state.inbound.is_reader_waiting = true;
-        register(state, |state| &mut state.inbound.reader, cx)
+        let signals =
+            state.inbound.awaits_fetch() && !std::mem::replace(&mut state.is_signalled, true);
+        let pending = register(state, |state| &mut state.inbound.reader, cx);
+        if signals {
+            self.signal();
+        }
+        pending
     }
 
     /// Waits until the server has begun to answer, and takes its initial metadata as encoded bytes;

@@ -16,7 +16,7 @@ use std::mem;
 use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
-use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, ReceivedLong};
+use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead, ReceivedLong};
 use crate::call_error::CallError;
 use crate::protocol::frame::ResponseHead;
 
@@ -125,8 +125,10 @@ pub(crate) struct LongArrival {
     transfer: u32,
     /// `None` while it is under way.
     message: Option<ReceivedLong>,
-    /// The driver has been told to fetch it.
+    /// The driver fetches it, or has fetched it.
     is_fetched: bool,
+    /// Counts it until the reader takes it.
+    ahead: Option<ReadAhead>,
     /// The messages that have arrived behind it, in the form of a batch.
     behind: Vec<u8>,
 }
@@ -195,6 +197,7 @@ impl Inbound {
             transfer,
             message: None,
             is_fetched: false,
+            ahead: None,
             behind: Vec::new(),
         });
         Ok(true)
@@ -202,11 +205,22 @@ impl Inbound {
 
     /// Returns the next long message to fetch, unless so many are fetched already that the reader has
     /// not taken.
-    pub(crate) fn next_to_fetch(&mut self) -> Option<u32> {
-        let mut ahead = self.long.iter_mut().take(LONG_READ_AHEAD);
-        let next = ahead.find(|long| !long.is_fetched)?;
-        next.is_fetched = true;
-        Some(next.transfer)
+    pub(crate) fn next_to_fetch(&self) -> Option<NextLong> {
+        let mut ahead = self.long.iter().take(LONG_READ_AHEAD).enumerate();
+        let (position, next) = ahead.find(|(_, long)| !long.is_fetched)?;
+        Some(NextLong {
+            transfer: next.transfer,
+            is_awaited: position == 0 && self.arrived.is_empty() && self.is_reader_waiting,
+        })
+    }
+
+    /// Notes that the driver fetches a long message, which `ahead` counts until the reader takes it.
+    pub(crate) fn begin_to_fetch(&mut self, transfer: u32, ahead: Option<ReadAhead>) {
+        let mut arrivals = self.long.iter_mut();
+        if let Some(long) = arrivals.find(|long| long.is_under_way_as(transfer)) {
+            long.is_fetched = true;
+            long.ahead = ahead;
+        }
     }
 
     /// Completes a long message. Returns it if nobody wants it.
@@ -341,6 +355,12 @@ impl Inbound {
     pub(super) fn needs_driver(&self) -> bool {
         let awaits_fetch = |long: &LongArrival| !long.is_fetched;
         self.owes_grant() || self.long.iter().take(LONG_READ_AHEAD).any(awaits_fetch)
+    }
+
+    /// Returns true if the reader waits for a long message that was not fetched ahead of it.
+    #[inline]
+    pub(super) fn awaits_fetch(&self) -> bool {
+        self.long.front().is_some_and(|long| !long.is_fetched)
     }
 
     pub(super) fn take_begun(&mut self) -> Option<Result<Vec<u8>, StreamEnd>> {

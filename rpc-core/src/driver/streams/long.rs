@@ -5,18 +5,27 @@
 //! [`Inbound`](crate::stream::inbound::Inbound) keeps its position, and what arrives behind it waits
 //! there, out of its slots and within the stream's window.
 //!
-//! A stream reads at most two long messages ahead of its reader, and sends at most two at a time.
+//! A stream reads at most two long messages ahead of its reader, as far as there is room ahead of all
+//! readers (`transfers/admission.rs`), and sends at most two at a time.
 
 use super::super::State;
 use super::super::link_transfers::TransferKey;
 use super::super::transfers::TransferOwner;
 use super::StreamKey;
 use super::look::Stop;
+use crate::protocol::connection::MAX_TRANSFERS;
 use crate::protocol::frame::{Flags, FrameKind, ONE_MESSAGE};
 use crate::transport::{ReserveError, Transport};
 
 /// Long messages of a stream that are under way to the peer at a time.
 const LONG_UNDER_WAY: usize = 2;
+
+/// Long messages of a connection beyond which each stream has only one under way.
+const MANY_UNDER_WAY: usize = MAX_TRANSFERS / 4;
+
+/// Long messages of all streams of a connection that are under way to the peer at a time: calls have
+/// room for others, however many streams wait for their readers.
+const LONG_OF_STREAMS: usize = MAX_TRANSFERS - 64;
 
 impl<T: Transport> State<T> {
     /// Sends the first frame of the stream's next message, which is long.
@@ -25,11 +34,19 @@ impl<T: Transport> State<T> {
     pub(super) fn send_long_message(&mut self, key: StreamKey) -> Result<(), Stop> {
         let stream = self.streams.get_mut(key).ok_or(Stop::Closed)?;
         let call = stream.phase.call().ok_or(Stop::Closed)?;
-        if stream.sending.len() >= LONG_UNDER_WAY {
+        let (link_key, core) = (stream.link, stream.core.clone());
+        let of_link = self.links[link_key.index()].transfers.outgoing.len();
+        let most = match of_link < MANY_UNDER_WAY {
+            true => LONG_UNDER_WAY,
+            false => 1,
+        };
+        if stream.sending.len() >= most {
             return Err(Stop::AwaitsTransfer);
         }
-        let (link_key, core) = (stream.link, stream.core.clone());
         let link = &mut self.links[link_key.index()];
+        if of_link >= LONG_OF_STREAMS {
+            return Err(Stop::NoSlot);
+        }
         if !link.connection.take_message() {
             return Err(Stop::NoCredit);
         }

@@ -383,17 +383,25 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Fetches the next long messages of a stream, unless its reader lags behind.
+    /// Fetches the next long messages of a stream, unless its reader lags behind. One for which there
+    /// is no room ahead of its reader is fetched when the reader waits for it.
     fn fetch_ahead(&mut self, key: StreamKey) {
         while let Some(stream) = self.streams.get_mut(key) {
-            let next = stream.core.lock().inbound.next_to_fetch();
-            let Some(number) = next else { return };
+            let core = Arc::clone(&stream.core);
+            let next = core.lock().inbound.next_to_fetch();
+            let Some(next) = next else { return };
             let mut receiving = stream.receiving.iter().copied();
-            if let Some(incoming) = receiving.find(|incoming| incoming.number() == number) {
-                let refusal = self.admit_incoming(incoming);
-                if let Some(status) = refusal {
-                    self.streams.refuse(key, status);
-                }
+            let incoming = receiving.find(|incoming| incoming.number() == next.transfer);
+            let ahead = incoming.map(|incoming| self.read_ahead(incoming));
+            if let Some(None) = ahead
+                && !next.is_awaited
+            {
+                return;
+            }
+            let ahead = ahead.flatten().filter(|_| !next.is_awaited);
+            core.lock().inbound.begin_to_fetch(next.transfer, ahead);
+            if let Some(status) = incoming.and_then(|incoming| self.admit_incoming(incoming)) {
+                self.streams.refuse(key, status);
             }
         }
     }

@@ -8,6 +8,8 @@
 //! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::super::held_memory::Account;
@@ -19,11 +21,17 @@ use super::incoming::Place;
 use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::FRAGMENT;
 use crate::status::Status;
+use crate::stream::long::ReadAhead;
 use crate::transport::{AllocateError, MessageMemory, Transport};
 
 /// The longest time for which a response waits for memory: its server does not know the call's
 /// deadline on this side, and closes a connection whose peer keeps segments for twice as long.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
+
+/// The part of the memory for messages of streams that are fetched ahead of their readers. The blocks
+/// that they lie in have up to twice their length, and with them, the block of the longest message
+/// has to fit into the seven eighths that are for messages that arrive.
+const READ_AHEAD_PART: u64 = 4;
 
 /// The messages that wait for memory.
 #[derive(Debug, Default)]
@@ -96,6 +104,8 @@ impl<T: Transport> State<T> {
         let len = incoming.len;
         let link = &self.links[incoming.link.index()].transfers;
         let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
+        // What waits for a reader must not keep calls from getting memory, and has its own limit.
+        let used = used.saturating_sub(link.read_ahead.load(Ordering::Relaxed));
         let cap = self.transport.limits().connection_memory;
         // A single message has room whatever the cap.
         if used > 0 && used + u64::from(len) > cap {
@@ -108,6 +118,24 @@ impl<T: Transport> State<T> {
             Err(AllocateError::NotNow) => Err(NoMemory::NotYet),
             Err(AllocateError::InUse) => Err(NoMemory::OfPoller),
         }
+    }
+
+    /// Counts a message of a stream as fetched ahead of its reader. Returns `None` if there is no room
+    /// for it: the messages of all streams whose readers do not read leave memory to the longest
+    /// message of a call.
+    pub(in super::super) fn read_ahead(&self, key: IncomingKey) -> Option<ReadAhead> {
+        let incoming = &self.transfers.incoming[key.index()];
+        let len = u64::from(incoming.len);
+        let of_link = &self.links[incoming.link.index()].transfers.read_ahead;
+        let of_all = &self.transfers.read_ahead;
+        let limits = self.transport.limits();
+        let longest = limits.max_message_len as u64;
+        let room = (limits.message_memory * 7 / 16).saturating_sub(longest);
+        let room = room.min(limits.message_memory / READ_AHEAD_PART);
+        let has_room = |count: &AtomicU64, room| count.load(Ordering::Relaxed) + len <= room;
+        let is_short = incoming.form == FRAGMENT && incoming.len <= FREE_FRAGMENTS;
+        let fits = has_room(of_link, limits.connection_memory / 2) && has_room(of_all, room);
+        (is_short || fits).then(|| ReadAhead::new(len, [of_link, of_all].map(Arc::clone)))
     }
 
     /// Returns true if a message that gets no memory now does not wait for it.
@@ -232,11 +260,11 @@ impl<T: Transport> State<T> {
     }
 
     /// Returns the account of the bytes that the application keeps of a link's messages.
-    pub(super) fn account_of(&mut self, link: LinkKey) -> std::sync::Arc<Account> {
+    pub(super) fn account_of(&mut self, link: LinkKey) -> Arc<Account> {
         let memory = &self.transfers.memory;
         let account = &mut self.links[link.index()].transfers.account;
-        let account = account.get_or_insert_with(|| Account::new(std::sync::Arc::clone(memory)));
-        std::sync::Arc::clone(account)
+        let account = account.get_or_insert_with(|| Account::new(Arc::clone(memory)));
+        Arc::clone(account)
     }
 }
 

@@ -39,6 +39,7 @@ mod stop;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use slab::Slab;
@@ -77,6 +78,8 @@ pub(crate) struct Transfers<M> {
     memory: Arc<PollerMemory>,
     /// Bytes of messages that are being received, which have memory.
     receiving: u64,
+    /// Bytes of messages of streams that were fetched ahead of their readers.
+    read_ahead: Arc<AtomicU64>,
     /// Bytes that peers may read.
     exposed: u64,
     /// Parts of messages that were sent. Their destructors may be the application's code, so they
@@ -98,6 +101,7 @@ impl<M> Default for Transfers<M> {
             fetches: HashMap::new(),
             memory: Arc::default(),
             receiving: 0,
+            read_ahead: Arc::default(),
             exposed: 0,
             spent: Vec::new(),
         }

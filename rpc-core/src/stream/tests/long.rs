@@ -136,7 +136,12 @@ fn a_few_long_messages_are_fetched_ahead_of_the_reader() {
     let mut wire = wire();
     let mut messages = Streaming::of_client(Arc::clone(&wire.ends[1]), DECODE);
     let _sender = send(&mut wire, &[100; 5]);
-    let next = |wire: &Wire| wire.ends[1].lock().inbound.next_to_fetch();
+    let next = |wire: &Wire| {
+        let mut end = wire.ends[1].lock();
+        let next = end.inbound.next_to_fetch()?.transfer;
+        end.inbound.begin_to_fetch(next, None);
+        Some(next)
+    };
     assert_eq!(
         [next(&wire), next(&wire), next(&wire)],
         [Some(0), Some(1), None]
@@ -152,6 +157,28 @@ fn a_few_long_messages_are_fetched_ahead_of_the_reader() {
     );
     assert_eq!([next(&wire), next(&wire)], [Some(2), None]);
     assert_eq!(LONG_READ_AHEAD, 2);
+}
+
+#[test]
+fn a_reader_that_waits_asks_for_a_message_that_was_not_fetched_ahead_of_it() {
+    let mut wire = wire();
+    let mut messages = Streaming::of_client(Arc::clone(&wire.ends[1]), DECODE);
+    let _sender = send(&mut wire, &[100; 2]);
+    let next = |wire: &Wire| wire.ends[1].lock().inbound.next_to_fetch();
+    assert!(next(&wire).is_some_and(|next| !next.is_awaited));
+    let signals = wire.signals.count.load(SeqCst);
+    assert!(read(&mut messages).is_pending());
+    assert_eq!(
+        wire.signals.count.load(SeqCst),
+        signals + 1,
+        "the driver looks"
+    );
+    assert!(next(&wire).is_some_and(|next| next.is_awaited));
+    wire.ends[1].lock().inbound.begin_to_fetch(0, None);
+    assert!(
+        next(&wire).is_some_and(|next| !next.is_awaited),
+        "the second"
+    );
 }
 
 #[test]
