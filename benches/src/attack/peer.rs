@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, bind, connect, listen, recvmsg,
@@ -65,7 +66,8 @@ pub fn send(link: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) -> io::Re
         ancillary.push(SendAncillaryMessage::ScmRights(files));
     }
     let message = [IoSlice::new(message)];
-    sendmsg(link, &message, &mut ancillary, SendFlags::NOSIGNAL)?;
+    // The attacker is stopped and continued, so that it gets only a part of a core.
+    retry_on_intr(|| sendmsg(&link, &message, &mut ancillary, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
@@ -79,7 +81,8 @@ pub fn receive(link: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [IoSliceMut::new(&mut bytes)];
-    let received = recvmsg(link, &mut buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(&link, &mut buffers, &mut ancillary, flags))?;
     let mut files = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {

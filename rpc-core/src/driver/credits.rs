@@ -32,6 +32,14 @@ impl<T: Transport> State<T> {
         }
     }
 
+    /// Releases the slot of a frame whose promise was given back before.
+    // Out of line: `release` is inlined where every call needs it, and calls seldom have such a frame.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn release_slot(&mut self, buf: T::RecvBuf) {
+        self.transport.release(buf);
+    }
+
     /// Releases the slot of a response, and the promise made for it.
     #[inline]
     pub(crate) fn release_response(&mut self, buf: T::RecvBuf) {

@@ -292,7 +292,7 @@ impl<T: Transport> State<T> {
                 return Vec::new();
             }
         };
-        self.transport.release(buf);
+        self.release_slot(buf);
         let Link {
             connection,
             ack_is_due,

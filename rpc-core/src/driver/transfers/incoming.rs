@@ -116,7 +116,7 @@ impl<T: Transport> Driver<T> {
         };
         if is_response {
             // The receive that the request has promised was given back when the call was found.
-            state.transport.release(buf);
+            state.release_slot(buf);
         } else {
             state.release_received(link, buf);
         }
