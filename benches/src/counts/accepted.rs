@@ -12,8 +12,8 @@ const NAMED: usize = 12;
 const HEADER: &str = "\
 # The accepted figures of `make count`, with the functions and source files that make them up.
 # A check of `make test` counts again and fails if a figure is exceeded by more than 1 %. Lines of
-# code may be exceeded by 5 %, and misses by 25 % and 2, since both change with the places that the
-# linker gives to functions.
+# code may be exceeded by 5 %, and misses by 50, since both change with the places that the linker
+# gives to functions.
 #
 #     make count ACCEPT='why the figures that changed by more than that changed'
 #
@@ -347,11 +347,11 @@ mod tests {
             ..of(value, 1.0)
         };
         let entry = Entry {
-            figure: misses(8.0),
+            figure: misses(5.6),
             reason: "-".to_owned(),
         };
-        assert_eq!(entry.compare(&misses(12.0)), Verdict::Within);
-        assert!(matches!(entry.compare(&misses(12.1)), Verdict::Exceeded(_)));
+        assert_eq!(entry.compare(&misses(55.6)), Verdict::Within);
+        assert!(matches!(entry.compare(&misses(55.7)), Verdict::Exceeded(_)));
     }
 
     #[test]
