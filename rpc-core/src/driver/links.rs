@@ -327,7 +327,7 @@ impl<T: Transport> State<T> {
         buf: T::RecvBuf,
         error: ProtocolError,
     ) {
-        self.transport.release(buf);
+        self.release_slot(buf);
         let link = &mut self.links[key.index()];
         tracing::warn!(connection = %link.id, %error, "closing a connection: the peer violated the protocol");
         link.ended = Some(CloseReason::Failed(Arc::new(error)));
@@ -385,7 +385,7 @@ impl<T: Transport> State<T> {
             self.timers.cancel(timer);
         }
         link.calls.copy_responses_out(|buf| {
-            self.transport.release(buf);
+            self.release_slot(buf);
             self.budget.release(1);
         });
         if link.is_server() {

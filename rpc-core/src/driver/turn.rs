@@ -161,7 +161,7 @@ impl<T: Transport> Driver<T> {
         let state = &mut *borrowed;
         let Some((key, link)) = state.open_link(id) else {
             // This side has closed the connection, but the peer has not noticed yet.
-            state.transport.release(buf);
+            state.release_slot(buf);
             return None;
         };
         let checked = match FrameHeader::parse(buf.as_ref()) {
@@ -243,7 +243,7 @@ impl<T: Transport> Driver<T> {
                     self.cancel_calls(key, &cancelled);
                 }
             }
-            FrameKind::Acknowledgement => state.transport.release(buf),
+            FrameKind::Acknowledgement => state.release_slot(buf),
             FrameKind::LongRequest
             | FrameKind::LongResponse
             | FrameKind::LongMessage

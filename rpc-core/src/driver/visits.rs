@@ -245,7 +245,7 @@ impl<T: Transport> Driver<T> {
         }
         for request in discarded {
             self.counters.dropped(request.served.method);
-            self.state.borrow_mut().transport.release(request.buf);
+            self.state.borrow_mut().release_slot(request.buf);
         }
     }
 }

@@ -137,7 +137,8 @@ impl Lane {
         event
     }
 
-    #[inline]
+    // Always inlined into its only caller.
+    #[inline(always)]
     pub(crate) fn release_slot(&mut self, buf: RecvBuf) {
         self.pool.release_receive(buf.slot);
         self.receives.count_released(&mut self.pool, &self.reserve);
