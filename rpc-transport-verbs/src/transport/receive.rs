@@ -52,10 +52,8 @@ impl Lane {
             self.advance_closing(found_nothing);
         }
         if self.pending.has(Pending::LONG_MESSAGES) {
-            if let Some(event) = &event {
-                self.note_arrival(event);
-            }
-            self.advance_long_messages(found_nothing);
+            let found_call = event.as_ref().is_some_and(|it| self.note_arrival(it));
+            self.advance_long_messages(found_call);
         }
         if found_nothing && had_no_connections {
             self.pending.set(Pending::IDLE);
@@ -107,13 +105,15 @@ impl Lane {
         }
     }
 
-    /// Looks whether anything has arrived, in the middle of work that takes this thread's time. The
-    /// next poll returns it.
-    pub(super) fn has_arrivals(&mut self) -> bool {
-        if let Some(event) = self.poll_device() {
-            self.queue_event(event);
-        }
-        !self.queued.is_empty()
+    /// Looks whether a call has arrived, in the middle of work that takes this thread's time. The next
+    /// polls return what has arrived.
+    pub(super) fn has_call(&mut self) -> bool {
+        let Some(event) = self.poll_device() else {
+            return false;
+        };
+        let is_call = self.is_call(&event);
+        self.queue_event(event);
+        is_call
     }
 
     /// Queues an event for the next polls.

@@ -74,8 +74,8 @@ impl Lane {
     /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
     /// there is no memory.
     ///
-    /// A copy ends early if something has arrived meanwhile, so that calls wait for one step of it at
-    /// most.
+    /// A copy ends early if a call of another connection has arrived meanwhile: the call waits for one
+    /// step of the copy at most.
     fn take_piece(&mut self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
         let long_messages = &self.long_messages;
         if let Some(region) = long_messages.region_of_front(message) {
@@ -100,7 +100,7 @@ impl Lane {
             at += count;
             let is_next_exposed =
                 || ends_chunk && self.long_messages.region_of_front(message).is_some();
-            if at < len && (is_next_exposed() || self.has_arrivals()) {
+            if at < len && (is_next_exposed() || self.has_call()) {
                 break;
             }
         }

@@ -69,11 +69,11 @@ impl Lane {
     }
 
     /// Posts the invalidations and READs that are due. Called by polls, which pass whether they
-    /// `found_nothing`.
+    /// `found_call`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn advance_long_messages(&mut self, found_nothing: bool) {
-        self.long_messages.turns.allow(found_nothing);
+    pub(crate) fn advance_long_messages(&mut self, found_call: bool) {
+        self.long_messages.turns.allow(found_call);
         self.post_invalidations_if_due();
         self.post_reads();
         let long_messages = &self.long_messages;
@@ -88,16 +88,25 @@ impl Lane {
         }
     }
 
-    /// Notes an event: a frame of a connection without long messages counts as a call.
+    /// Returns true if an event is a frame of a connection that has no long messages: a call, in the
+    /// middle of the long messages of another connection.
+    pub(crate) fn is_call(&self, event: &Event<RecvBuf>) -> bool {
+        let Event::Received { connection, .. } = event else {
+            return false;
+        };
+        let connection = self.connections.get_ref(*connection);
+        connection.is_some_and(|connection| !connection.one_sided.awaits_completion())
+    }
+
+    /// Notes an event. Returns true if it is a call, for which READs wait.
     #[cold]
-    pub(crate) fn note_arrival(&mut self, event: &Event<RecvBuf>) {
-        if let Event::Received { connection, .. } = event
-            && (self.long_messages.reading > 0 || !self.long_messages.ring.is_empty())
-            && let Some(connection) = self.connections.get(*connection)
-            && !connection.one_sided.awaits_completion()
-        {
+    pub(crate) fn note_arrival(&mut self, event: &Event<RecvBuf>) -> bool {
+        let has_reads = self.long_messages.reading > 0 || !self.long_messages.ring.is_empty();
+        let holds_up = has_reads && self.is_call(event);
+        if holds_up {
             self.long_messages.turns.note_call();
         }
+        holds_up
     }
 
     /// Ends the requests that a successful completion of request `number` covers.

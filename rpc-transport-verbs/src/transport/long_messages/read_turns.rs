@@ -1,12 +1,12 @@
 //! [`ReadTurns`]: when READs are posted, and how long they are, beside the calls of others.
 //!
 //! The software device executes a READ where it is posted, and the READ takes this thread's time. So a
-//! READ waits until a poll has found nothing else. While calls of other connections arrive, READs are
-//! short. On other devices READs are posted in the same turns, which costs them nothing.
+//! READ waits for the calls of other connections, and while such calls arrive, READs are short. On other
+//! devices READs are posted in the same turns, which costs them nothing.
 
 use crate::transport::plan::ReadPlan;
 
-/// Polls that find something else, after which READs are posted nevertheless.
+/// Polls that find a call, after which READs are posted nevertheless.
 const MOST_POLLS_WITHOUT_READS: u32 = 8;
 
 /// READs that are short after a frame of another connection. A connection whose calls follow each
@@ -19,7 +19,7 @@ pub(super) struct ReadTurns {
     reads_per_poll: usize,
     /// READs that may still be posted before a poll allows others.
     left: usize,
-    /// Polls that found something else, since one allowed READs.
+    /// Polls that found a call, since one allowed READs.
     polls_without_reads: u32,
     max_read_len: usize,
     short_read_len: usize,
@@ -39,10 +39,10 @@ impl ReadTurns {
         }
     }
 
-    /// Allows READs, after a poll that `found_nothing`. After others, READs wait for a few polls.
-    pub(super) fn allow(&mut self, found_nothing: bool) {
+    /// Allows READs, after a poll that has found no call. After others, READs wait for a few polls.
+    pub(super) fn allow(&mut self, found_call: bool) {
         self.polls_without_reads += 1;
-        if found_nothing || self.polls_without_reads > MOST_POLLS_WITHOUT_READS {
+        if !found_call || self.polls_without_reads > MOST_POLLS_WITHOUT_READS {
             self.polls_without_reads = 0;
             self.left = self.reads_per_poll;
         }
@@ -88,19 +88,19 @@ mod tests {
     }
 
     #[test]
-    fn a_read_waits_until_nothing_else_arrives_but_not_for_ever() {
+    fn a_read_waits_for_calls_but_not_for_ever() {
         let mut turns = turns();
         assert!(turns.may_read() && turns.has_all_left());
         turns.take();
         assert!(!turns.may_read() && !turns.has_all_left());
         for _ in 0..MOST_POLLS_WITHOUT_READS {
-            turns.allow(false);
-            assert!(!turns.may_read(), "something has arrived");
+            turns.allow(true);
+            assert!(!turns.may_read(), "a call has arrived");
         }
-        turns.allow(false);
+        turns.allow(true);
         assert!(turns.may_read(), "READs have waited long enough");
         turns.take();
-        turns.allow(true);
+        turns.allow(false);
         assert!(turns.may_read() && turns.has_all_left());
     }
 
