@@ -224,6 +224,33 @@ fn a_received_field_is_forwarded_without_a_copy() {
     scene.assert_all_back();
 }
 
+#[test]
+fn each_connection_has_numbers_of_its_own() {
+    const LEN: usize = 1 << 20;
+    let scene = Scene::new(64 << 20, true);
+    let address = scene.server.local_addr().to_string();
+    let other = scene.poller.connect(&address).unwrap();
+    assert_eq!(scene.poller.memory_by_connection(), []);
+    let one = scene.call(&ECHO, vec![1; LEN].into()).unwrap();
+    let two = [2, 3].map(|byte| {
+        let call = unary(&other, &ECHO, vec![byte; LEN].into());
+        scene.poller.block_on(call).unwrap()
+    });
+    let by_connection = scene.poller.memory_by_connection();
+    let mut held: Vec<_> = by_connection.iter().map(|memory| memory.held).collect();
+    held.sort_unstable();
+    let of_one = LEN as u64..LEN as u64 + HEAD;
+    assert!(of_one.contains(&held[0]), "{by_connection:?}");
+    assert_eq!(held[1..], [2 * held[0]], "{by_connection:?}");
+    assert_eq!(
+        held.iter().sum::<u64>(),
+        scene.stats()[0].total().memory.held
+    );
+    drop((one, two));
+    scene.assert_all_back();
+    assert_eq!(scene.poller.memory_by_connection(), []);
+}
+
 /// Checks what a side has counted that sent and received a message with a field of this length: its
 /// receiver has copied each byte once, by a READ, and nobody has copied it besides.
 fn assert_forwarded(side: &Transfers, len: usize) {

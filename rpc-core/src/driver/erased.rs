@@ -15,7 +15,7 @@ use super::waiters::WaiterKey;
 use crate::codec::MessageBuf;
 use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
-use crate::stats::PollerCounters;
+use crate::stats::{ConnectionMemory, PollerCounters};
 use crate::stream::core::StreamCore;
 use crate::transport::{Chunks, ConnectError, Counters, MessageMemory, Transport};
 
@@ -172,5 +172,9 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn update_gauges(&self) {
         Self::update_gauges(self);
+    }
+
+    fn memory_by_connection(&self) -> Vec<ConnectionMemory> {
+        Self::memory_by_connection(self)
     }
 }

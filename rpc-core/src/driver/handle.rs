@@ -16,7 +16,7 @@ use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
-use crate::stats::{MethodCounters, PollerCounters};
+use crate::stats::{ConnectionMemory, MethodCounters, PollerCounters};
 use crate::stream::core::StreamCore;
 use crate::transport::{ConnectError, Counters, MessageMemory};
 
@@ -192,4 +192,6 @@ pub(crate) trait Poller {
     fn poller_counters(&self) -> &Arc<PollerCounters>;
     /// See [`Driver::update_gauges`](super::Driver::update_gauges).
     fn update_gauges(&self);
+    /// See [`Driver::memory_by_connection`](super::Driver::memory_by_connection).
+    fn memory_by_connection(&self) -> Vec<ConnectionMemory>;
 }

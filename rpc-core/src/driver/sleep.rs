@@ -15,8 +15,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::link::LinkKey;
+use super::link::{Link, LinkKey};
 use super::{Driver, State};
+use crate::stats::ConnectionMemory;
 use crate::transport::Transport;
 
 /// Longest sleep of a poller on which calls or responses wait for capacity.
@@ -99,6 +100,27 @@ impl<T: Transport> Driver<T> {
             self.wake_collected();
         }
         at_most.is_none()
+    }
+
+    /// Returns the memory of the long messages of each connection that has any.
+    pub(crate) fn memory_by_connection(&self) -> Vec<ConnectionMemory> {
+        let state = &*self.state.borrow();
+        let of_link = |link: &Link<T::RecvBuf>| {
+            let transfers = &link.transfers;
+            let (in_flight, pinned) = state.transfers.exposed_on(transfers);
+            ConnectionMemory {
+                connection: link.id,
+                posted: transfers.receiving,
+                in_flight,
+                held: transfers
+                    .account
+                    .as_ref()
+                    .map_or(0, |account| account.held()),
+                pinned,
+            }
+        };
+        let links = state.links.iter().map(|(_, link)| of_link(link));
+        links.filter(ConnectionMemory::is_any).collect()
     }
 
     /// Updates the gauges for other threads: the values that are not counted per call.

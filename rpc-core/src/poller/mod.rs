@@ -22,7 +22,7 @@ use crate::driver::handle::Poller;
 use crate::driver::turn::TurnMark;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::service::dispatch::Methods;
-use crate::stats::{Stats, StatsReader};
+use crate::stats::{ConnectionMemory, Stats, StatsReader};
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 
 /// Time limit of [`LocalPoller::connect`] for a handshake: generous for a loaded server, short for
@@ -231,6 +231,13 @@ impl LocalPoller {
     pub fn stats(&self) -> Stats {
         self.driver.update_gauges();
         self.stats_reader().stats()
+    }
+
+    /// Returns the memory of the long messages of each connection that has any: of the servers that this
+    /// poller calls, and of the clients that it serves ([`LocalPoller::current`]).
+    #[must_use]
+    pub fn memory_by_connection(&self) -> Vec<ConnectionMemory> {
+        self.driver.memory_by_connection()
     }
 
     /// Returns a handle that reads the counters from any thread. Its gauges have the values of the

@@ -25,6 +25,7 @@
 //! `docs/observability.md` explains each number, and what to check when it grows.
 
 mod blocked;
+mod connection_memory;
 mod counter;
 mod groups;
 mod histogram;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 
 pub(crate) use self::blocked::BlockedCounters;
 pub use self::blocked::{BlockedMethod, BlockedMethods};
+pub use self::connection_memory::ConnectionMemory;
 pub use self::counter::{Counter, Gauge};
 pub(crate) use self::groups::StallCounters;
 pub use self::groups::{

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::super::link::LinkKey;
-use super::super::link_transfers::TransferKey;
+use super::super::link_transfers::{LinkTransfers, TransferKey};
 use super::super::{Driver, State, TimerTarget};
 use super::Transfers;
-use super::outgoing::TransferOwner;
+use super::outgoing::{Outgoing, TransferOwner};
 use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
 use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
 use crate::transport::{CloseReason, Transport};
@@ -214,23 +214,34 @@ impl<T: Transport> State<T> {
     }
 }
 
+impl Outgoing {
+    /// Returns the bytes that the peer may read, and of these, those that it has no reason to keep.
+    fn exposed_bytes(&self) -> (u64, u64) {
+        let exposed = self.exposed.iter().map(|(_, len)| u64::from(*len)).sum();
+        match self.is_abandoned || self.was_late {
+            true => (exposed, exposed),
+            false => (exposed, 0),
+        }
+    }
+}
+
 impl<M> Transfers<M> {
     /// Returns the bytes that peers may read, and of these, those that they have no reason to keep.
     pub(in super::super) fn exposed(&self) -> (u64, u64) {
-        let mut sums = (0, 0);
-        for (_, outgoing) in &self.outgoing {
-            let exposed: u64 = outgoing
-                .exposed
-                .iter()
-                .map(|(_, len)| u64::from(*len))
-                .sum();
-            sums.0 += exposed;
-            if outgoing.is_abandoned || outgoing.was_late {
-                sums.1 += exposed;
-            }
-        }
-        sums
+        sum(self.outgoing.iter().map(|(_, outgoing)| outgoing))
     }
+
+    /// As [`exposed`](Self::exposed), of one connection.
+    pub(in super::super) fn exposed_on(&self, link: &LinkTransfers) -> (u64, u64) {
+        let of_link = link.outgoing.iter();
+        sum(of_link.filter_map(|key| self.outgoing.get(key.index())))
+    }
+}
+
+fn sum<'a>(messages: impl Iterator<Item = &'a Outgoing>) -> (u64, u64) {
+    messages
+        .map(Outgoing::exposed_bytes)
+        .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
 }
 
 impl<T: Transport> Driver<T> {
