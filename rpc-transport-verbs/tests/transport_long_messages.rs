@@ -8,8 +8,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use rpc_core::Intents;
 use rpc_core::transport::{
-    AllocateError, Chunks, CloseReason, ConnectionId, ExposeError, Exposed, FetchKey, LongMessages,
-    MemoryByOwner, MessageMemory, RemoteSegment, Transport,
+    AllocateError, Chunks, CloseReason, ConnectionId, Event, ExposeError, Exposed, FetchKey,
+    LongMessages, MemoryByOwner, MessageMemory, RemoteSegment, Transport,
 };
 use rpc_transport_verbs::{RegisteredBuf, Sizing};
 use transport_harness::{PATIENCE, Rig, Side, frame};
@@ -385,6 +385,49 @@ fn a_connection_that_ends_in_the_middle_gives_all_memory_back() {
 
 /// Many pieces of many connections are exposed and concealed beside frames: an entry of a send queue
 /// is always there for each of them, or the transport says that there is none.
+/// While a piece is copied, the lane looks for calls. What it finds keeps its order: a connection is
+/// accepted before its first frame arrives, and the frames arrive as they were sent.
+#[test]
+fn what_arrives_while_a_piece_is_copied_keeps_its_order() {
+    let mut rig = rig();
+    let server = rig.connect(1)[0].1;
+    let address = rig.address();
+    // Until there is memory for pieces.
+    let mut piece = Chunks::from(Bytes::from(message(64 * KIB)));
+    let mut exposures = vec![expose(&mut rig.server, server, &mut piece).key];
+    for _ in 0..3 {
+        let client = rig.client.connect(&address).connection;
+        for number in 0..4 {
+            rig.client.send(client, &frame(number, 100)).unwrap();
+        }
+        rig.client.transport.flush();
+        rig.client.turn();
+        let mut piece = Chunks::from(Bytes::from(message(64 * KIB)));
+        let exposed = rig.server.transport.expose(server, &mut piece, false);
+        exposures.push(exposed.unwrap().key);
+        let (mut accepted, mut next) = (None, 0);
+        let deadline = Instant::now() + PATIENCE;
+        while next < 4 {
+            assert!(Instant::now() < deadline, "{next} frames have arrived");
+            match rig.server.transport.poll() {
+                Some(Event::Accepted { connection, .. }) => accepted = Some(connection),
+                Some(Event::Received { connection, buf }) => {
+                    assert_eq!(accepted, Some(connection), "it was not accepted before");
+                    assert!(buf.as_ref() == frame(next, 100), "not frame {next}");
+                    rig.server.transport.release(buf);
+                    next += 1;
+                }
+                Some(event) => panic!("{event:?}"),
+                None => thread::yield_now(),
+            }
+        }
+    }
+    for key in exposures {
+        rig.server.transport.conceal(key);
+    }
+    assert_all_back(&mut rig);
+}
+
 #[test]
 fn pieces_and_frames_share_the_send_queue() {
     let mut rig = rig();

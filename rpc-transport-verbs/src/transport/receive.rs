@@ -23,7 +23,7 @@ impl Lane {
         if self.pending.is_any() {
             self.poll_with_pending()
         } else {
-            self.poll_device()
+            self.poll_device::<true>()
         }
     }
 
@@ -37,7 +37,10 @@ impl Lane {
         }
         // The queued events are older than what the device has.
         if let Some(event) = self.take_queued() {
-            self.note_arrival(&event);
+            if self.pending.has(Pending::LONG_MESSAGES) {
+                let found_call = self.note_arrival(&event);
+                self.advance_long_messages(found_call);
+            }
             return Some(event);
         }
         if self.pending.has(Pending::IDLE) {
@@ -46,7 +49,7 @@ impl Lane {
         self.pending.clear(Pending::MORE);
         // Before connections are destroyed below: their last completions are polled once more.
         let had_no_connections = self.pending.has(Pending::NO_CONNECTIONS);
-        let event = self.poll_device();
+        let event = self.poll_device::<true>();
         let found_nothing = event.is_none() && !self.pending.has(Pending::MORE);
         if self.pending.has(Pending::CLOSING) {
             self.advance_closing(found_nothing);
@@ -61,9 +64,10 @@ impl Lane {
         event.or_else(|| self.take_queued())
     }
 
-    /// Polls the device until a completion is an event for the driver, or none is left.
+    /// Polls the device until a completion is an event for the driver, or none is left. Some rare
+    /// completions queue an event. Unless `TAKES_QUEUED`, it stays in the queue.
     #[inline]
-    fn poll_device(&mut self) -> Option<Event<RecvBuf>> {
+    fn poll_device<const TAKES_QUEUED: bool>(&mut self) -> Option<Event<RecvBuf>> {
         let mut left = self.plan.poll_batch;
         loop {
             match self.completion_queue.poll_one() {
@@ -79,9 +83,9 @@ impl Lane {
                             let buf = self.hold(slot, len);
                             return Some(Event::Received { connection, buf });
                         }
-                        let event = self.complete_rare_receive(qp_num, status, slot, len);
-                        if event.is_some() {
-                            return event;
+                        let queues = self.complete_rare_receive(qp_num, status, slot, len);
+                        if TAKES_QUEUED && queues {
+                            return self.take_queued();
                         }
                     } else {
                         self.count_stale();
@@ -106,9 +110,9 @@ impl Lane {
     }
 
     /// Looks whether a call has arrived, in the middle of work that takes this thread's time. The next
-    /// polls return what has arrived.
+    /// polls return what has arrived, in its order: each event is queued behind those before it.
     pub(super) fn has_call(&mut self) -> bool {
-        let Some(event) = self.poll_device() else {
+        let Some(event) = self.poll_device::<false>() else {
             return false;
         };
         let is_call = self.is_call(&event);
@@ -182,7 +186,8 @@ impl Lane {
         }
     }
 
-    /// Completes a receive that failed, or whose connection is not open.
+    /// Completes a receive that failed, or whose connection is not open. Returns true if events are
+    /// queued.
     #[cold]
     #[inline(never)]
     fn complete_rare_receive(
@@ -191,13 +196,13 @@ impl Lane {
         status: u32,
         slot: Slot,
         len: usize,
-    ) -> Option<Event<RecvBuf>> {
+    ) -> bool {
         if status != SUCCESS {
             self.recycle(slot);
             if let Some(index) = self.routes.get(qp_num) {
                 self.fail_completion(index, WorkKind::Receive, status);
             }
-            return None;
+            return false;
         }
         let index = self.routes.get(qp_num).or_else(|| {
             // The notice of a connection is queued before its client is answered, but this thread
@@ -218,7 +223,7 @@ impl Lane {
                 }
             }
         }
-        self.take_queued()
+        !self.queued.is_empty()
     }
 
     #[cold]

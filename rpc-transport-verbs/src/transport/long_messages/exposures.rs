@@ -36,7 +36,8 @@ impl Lane {
             return Err(ExposeError::Closed);
         }
         let free = connection.queue_pair.send_slots_free();
-        if !connection.one_sided.has_room(1) || !connection.sends.has_entry(free) {
+        let has_room = self.long_messages.exposures.has_room();
+        if !has_room || !connection.one_sided.has_room(1) || !connection.sends.has_entry(free) {
             return Err(ExposeError::NotNow);
         }
         let window = match self.long_messages.uses_windows {
@@ -143,7 +144,7 @@ impl Lane {
             window: window.map(|window| (window, key)),
             is_concealed: false,
         };
-        // There are fewer windows than the table has room for.
+        // `expose` has checked that there is room.
         let name = self.long_messages.exposures.insert(exposure);
         let name = name.map_err(|_| ExposeError::Closed)?;
         Ok(Exposed {

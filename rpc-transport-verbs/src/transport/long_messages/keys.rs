@@ -42,13 +42,18 @@ impl<T> KeyTable<T> {
         (key >> self.lane_bits) as usize & ((1 << INDEX_BITS) - 1)
     }
 
+    /// Returns true if an entry can be added.
+    pub(super) fn has_room(&self) -> bool {
+        !self.vacant.is_empty() || self.entries.len() >> INDEX_BITS == 0
+    }
+
     /// Adds an entry. Returns the value if there are too many.
     pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
         let index = match self.vacant.pop() {
             Some(index) => index,
             None => {
                 let index = self.entries.len() as u32;
-                if index >> INDEX_BITS != 0 {
+                if !self.has_room() {
                     return Err(value);
                 }
                 self.entries.push(Entry {
