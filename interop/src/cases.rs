@@ -25,9 +25,6 @@ const RESPONSE_LENS: [usize; 4] = [31_415, 9, 2_653, 58_979];
 const LONG_REQUEST_LEN: usize = 271_828;
 const LONG_RESPONSE_LEN: usize = 314_159;
 
-/// Calls of `concurrent_large_unary`.
-const CONCURRENT_CALLS: usize = 1_000;
-
 /// Calls of `rpc_soak`.
 const SOAK_CALLS: usize = 1_000;
 
@@ -50,6 +47,8 @@ pub(crate) struct Client<F: Flavor> {
     service: TestServiceClient<F::Channel>,
     /// The statistics of the server, if it is in this process.
     server: Option<StatsReader>,
+    /// Calls of `concurrent_large_unary`.
+    concurrent_calls: usize,
 }
 
 /// The names of the cases, in the order in which they run.
@@ -74,7 +73,11 @@ pub(crate) const NAMES: [&str; 17] = [
 ];
 
 impl<F: Flavor> Client<F> {
-    pub(crate) fn connect(flavor: F, server: Option<StatsReader>) -> Result<Self, Failure> {
+    pub(crate) fn connect(
+        flavor: F,
+        server: Option<StatsReader>,
+        concurrent_calls: usize,
+    ) -> Result<Self, Failure> {
         let channel = flavor.connect()?;
         let service = TestServiceClient::new(channel.clone());
         Ok(Self {
@@ -82,6 +85,7 @@ impl<F: Flavor> Client<F> {
             channel,
             service,
             server,
+            concurrent_calls,
         })
     }
 
@@ -124,7 +128,8 @@ impl<F: Flavor> Client<F> {
     }
 
     fn concurrent_large_unary(&self) -> Result<String, Failure> {
-        let calls = (0..CONCURRENT_CALLS).map(|_| Box::pin(long_unary(&self.service)));
+        let count = self.concurrent_calls;
+        let calls = (0..count).map(|_| Box::pin(long_unary(&self.service)));
         let mut calls: Vec<_> = calls.collect();
         let mut longest = Duration::ZERO;
         self.flavor.block_on(poll_fn(|cx| {
@@ -147,7 +152,7 @@ impl<F: Flavor> Client<F> {
             }
         }))?;
         Ok(format!(
-            "{CONCURRENT_CALLS} calls at a time, request {LONG_REQUEST_LEN}, response {LONG_RESPONSE_LEN} bytes, longest {longest:.1?}"
+            "{count} calls at a time, request {LONG_REQUEST_LEN}, response {LONG_RESPONSE_LEN} bytes, longest {longest:.1?}"
         ))
     }
 

@@ -5,8 +5,7 @@
 //! cargo run --release -p examples --bin blob_server -- blobs
 //! ```
 //!
-//! The argument is the directory that keeps the blobs. An optional second argument sets the listen
-//! address; the default is 127.0.0.1:50051.
+//! The argument is the directory that keeps the blobs. `--help` lists the options.
 #![forbid(unsafe_code)]
 // The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -18,6 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use clap::Parser;
 use proto::blobs::part::Part as Content;
 use proto::blobs::{Blob, Blobs, BlobsServer, GetRequest, Header, Part, PutReply};
 use rpc_core::{Request, Response, Server, Status, Stream, Streaming, stream};
@@ -230,10 +230,21 @@ impl Blobs for Directory {
     }
 }
 
+/// Serves a store of blobs.
+#[derive(Parser)]
+struct Arguments {
+    /// The directory that keeps the blobs. It is created if there is none.
+    directory: PathBuf,
+    /// The address to listen at.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
+
 fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let path: PathBuf = args.next().ok_or("name the directory of the blobs")?.into();
-    let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
+    let Arguments {
+        directory: path,
+        address,
+    } = Arguments::parse();
     fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
 
     // Handlers read files and compute digests, which takes milliseconds. They run on tokio's threads,
