@@ -7,17 +7,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rpc_core::frame::{
-    ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, FrameHeader, FrameKind,
-    LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
+    ABANDONED, ControlEntry, ControlRequest, FRAGMENT, FrameHeader, FrameKind, LongBody, SEGMENTS,
+    TransferId,
 };
 use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
 use rpc_core::{Code, Execution, Intents};
-use support::raw::{Frame, Raw, cancel, code_in, header};
+use support::raw::{Frame, Raw, cancel, code_in, continuation, fragment, long_request as request};
 use support::{ECHO, Gate, call, register};
-
-/// The numbers of the methods.
-const ECHO_NUMBER: u16 = 0;
 
 /// The most bytes that a receiver takes before it has accepted a message.
 const FREE: usize = 64 * 1024;
@@ -55,38 +52,6 @@ fn attacked(reads: bool, version: u32, attack: impl FnOnce(&Raw<'_>, &Pair)) {
     raw.settle();
     drop(channel);
     pair.assert_nothing_left();
-}
-
-/// The first frame of a long request.
-fn request(
-    call: u32,
-    transfer: u32,
-    len: usize,
-    form: u16,
-    piece: &[u8],
-) -> (FrameHeader, Vec<u8>) {
-    let header = FrameHeader {
-        call: CallId(call),
-        selector: ECHO_NUMBER,
-        ..header(FrameKind::LongRequest)
-    };
-    let mut body = vec![0; LONG_BODY_LEN];
-    LongBody::encode(TransferId(transfer), len as u32, form, &mut body);
-    body.extend(piece);
-    (header, body)
-}
-
-fn continuation(transfer: u32, selector: u16, body: &[u8]) -> (FrameHeader, Vec<u8>) {
-    let header = FrameHeader {
-        call: CallId(transfer),
-        selector,
-        ..header(FrameKind::Continuation)
-    };
-    (header, body.to_vec())
-}
-
-fn fragment(transfer: u32, len: usize) -> (FrameHeader, Vec<u8>) {
-    continuation(transfer, FRAGMENT, &vec![1; len])
 }
 
 fn segments(segments: &[RemoteSegment]) -> Vec<u8> {

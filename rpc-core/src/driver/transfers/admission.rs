@@ -72,6 +72,7 @@ impl<T: Transport> State<T> {
             }
             Err(_) if is_short => {
                 self.charge_incoming(key);
+                self.expect_progress(key);
                 let incoming = &mut self.transfers.incoming[key.index()];
                 incoming.is_accepted = true;
                 let mut bytes = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
@@ -169,6 +170,7 @@ impl<T: Transport> State<T> {
     /// Lets a message arrive in `memory`.
     fn place(&mut self, key: IncomingKey, mut memory: T::Memory) {
         self.charge_incoming(key);
+        self.expect_progress(key);
         let incoming = &mut self.transfers.incoming[key.index()];
         incoming.is_accepted = true;
         if incoming.form == FRAGMENT {
@@ -220,9 +222,6 @@ impl<T: Transport> State<T> {
                 match self.memory_for(key) {
                     Ok(memory) => {
                         self.transfers.waiting.remove(key, class);
-                        if let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose {
-                            self.cancel_incoming_timer(key);
-                        }
                         self.place(key, memory);
                     }
                     Err(reason) if self.is_refused(&reason) => refused.push(key),
