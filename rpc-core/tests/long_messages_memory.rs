@@ -238,3 +238,47 @@ fn a_connection_that_ends_ends_the_messages_that_wait() {
     drop(used);
     pair.assert_nothing_left();
 }
+
+#[test]
+fn a_message_for_whose_fetch_there_is_no_room_is_refused() {
+    // At once, and after it has waited for memory.
+    for waits in [false, true] {
+        let intents = Intents {
+            max_message_len: LONGEST,
+            message_memory: 4 * LONGEST as u64,
+            ..Intents::default()
+        };
+        let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+            register(methods, &Gate::default());
+        });
+        pair.network().use_reads();
+        let channel = pair.connect();
+        let memory = pair.server().with_transport(|transport| {
+            let all = 4 * usize::from(waits);
+            let connection = rpc_core::transport::ConnectionId {
+                index: 0,
+                generation: 0,
+            };
+            let allocate = |_| {
+                transport
+                    .allocate_for(connection, LONGEST)
+                    .expect("it is free")
+            };
+            (0..all).map(allocate).collect::<Vec<_>>()
+        });
+        pair.network().refuse_fetches(true);
+        let mut refused: Call<'_> = Box::pin(echo(&channel, message(20_000)));
+        if waits {
+            assert!(pair.network().try_run(&mut refused).is_none());
+        }
+        drop(memory);
+        let error = pair.network().try_run(refused).expect("it does not wait");
+        let error = error.expect_err("it cannot be fetched");
+        assert_eq!(error.code(), Code::ResourceExhausted);
+        pair.network().refuse_fetches(false);
+        let echoed = pair.run(echo(&channel, message(20_000))).unwrap();
+        assert!(echoed == message(20_000));
+        drop(channel);
+        pair.assert_nothing_left();
+    }
+}
