@@ -12,9 +12,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rpc_core::frame::LongBody;
 use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::transport::Transport;
 use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, Request};
+use support::raw::Raw;
 use support::{ECHO, Gate, register};
 
 const LONGEST: usize = 40_000;
@@ -281,4 +283,47 @@ fn a_message_for_whose_fetch_there_is_no_room_is_refused() {
         drop(channel);
         pair.assert_nothing_left();
     }
+}
+
+/// Returns the piece of the first frame of a long request, whose caller has tried to send it without a
+/// free slot so many times.
+fn first_piece_after(attempts: u32) -> Vec<u8> {
+    let mut network = Network::new(Faults::none(), 0);
+    network.use_reads();
+    let client = network.add("client", &Intents::default(), |_| ());
+    let raw = Raw::server(&network, &[&ECHO]);
+    let channel = client.poller().connect("hostile").unwrap();
+    network.settle();
+    let connection = client.connections()[0];
+    let slots = client.with_transport(|transport| {
+        let reserve = |_| transport.reserve(connection, 100).ok();
+        (0..).map_while(reserve).collect::<Vec<_>>()
+    });
+    let mut call: Call<'_> = Box::pin(echo(&channel, message(20_000)));
+    for _ in 0..attempts {
+        assert!(poll_once(&mut call).is_pending());
+        assert!(raw.settle().is_empty());
+    }
+    client.with_transport(|transport| {
+        for slot in slots {
+            transport.cancel(slot);
+        }
+    });
+    assert!(network.try_run(&mut call).is_none());
+    let (first, body) = raw.settle().swap_remove(0);
+    let body = LongBody::parse(first.kind, &body[first.metadata_len.into()..]).unwrap();
+    let piece = body.piece.to_vec();
+    raw.peer.close();
+    assert!(network.try_run(call).expect("it ends").is_err());
+    drop(channel);
+    network.assert_nothing_left();
+    piece
+}
+
+#[test]
+fn nothing_is_exposed_while_there_is_no_slot_for_the_first_frame() {
+    // Each key is used once, so the segments tell how often something was exposed before.
+    let piece = first_piece_after(0);
+    assert!(!piece.is_empty());
+    assert_eq!(first_piece_after(5), piece);
 }

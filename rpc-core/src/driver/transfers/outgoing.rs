@@ -145,6 +145,7 @@ impl<T: Transport> State<T> {
             LongMessages::Fragments => FRAGMENT,
         };
         let id = link.id;
+        let mut slot = None;
         let piece_len = if form == SEGMENTS {
             let most = (limit - head_len) / RemoteSegment::ENCODED_LEN;
             let copies = match link.connection.messages_allowed() {
@@ -152,12 +153,27 @@ impl<T: Transport> State<T> {
                 _ => 1,
             };
             let most = most.min(FIRST_SEGMENTS).min(MAX_SEGMENTS);
-            self.expose_first(key, message, most, copies, &mut prepared)?;
-            prepared.segments.len() * RemoteSegment::ENCODED_LEN
+            // Without a slot, pieces would be copied and exposed in vain in each attempt.
+            let longest = most * RemoteSegment::ENCODED_LEN;
+            let buf = self.transport.reserve(id, head_len + longest)?;
+            if let Err(error) = self.expose_first(key, message, most, copies, &mut prepared) {
+                self.transport.cancel(buf);
+                return Err(error);
+            }
+            let piece_len = prepared.segments.len() * RemoteSegment::ENCODED_LEN;
+            match piece_len == longest {
+                true => slot = Some(buf),
+                false => self.transport.cancel(buf),
+            }
+            piece_len
         } else {
             (limit - head_len).min(message.len())
         };
-        match self.transport.reserve(id, head_len + piece_len) {
+        let slot = match slot {
+            Some(buf) => Ok(buf),
+            None => self.transport.reserve(id, head_len + piece_len),
+        };
+        match slot {
             Ok(mut buf) => {
                 let mut rest = mem::take(message);
                 if form == FRAGMENT {
