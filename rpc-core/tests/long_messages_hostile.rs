@@ -7,17 +7,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rpc_core::frame::{
-    ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, FrameHeader, FrameKind,
-    LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
+    ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, FrameHeader, FrameKind, LongBody,
+    SEGMENTS, TransferId,
 };
 use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
 use rpc_core::{Code, Execution, Intents};
-use support::raw::{Frame, Raw, cancel, code_in, header};
+use support::raw::{
+    Frame, Raw, cancel, code_in, continuation, fragment, header, long_request as request,
+};
 use support::{ECHO, Gate, call, register};
 
-/// The numbers of the methods.
-const ECHO_NUMBER: u16 = 0;
+/// The number of the method whose response has a given length.
+const GROW_NUMBER: u16 = 4;
 
 /// The most bytes that a receiver takes before it has accepted a message.
 const FREE: usize = 64 * 1024;
@@ -55,38 +57,6 @@ fn attacked(reads: bool, version: u32, attack: impl FnOnce(&Raw<'_>, &Pair)) {
     raw.settle();
     drop(channel);
     pair.assert_nothing_left();
-}
-
-/// The first frame of a long request.
-fn request(
-    call: u32,
-    transfer: u32,
-    len: usize,
-    form: u16,
-    piece: &[u8],
-) -> (FrameHeader, Vec<u8>) {
-    let header = FrameHeader {
-        call: CallId(call),
-        selector: ECHO_NUMBER,
-        ..header(FrameKind::LongRequest)
-    };
-    let mut body = vec![0; LONG_BODY_LEN];
-    LongBody::encode(TransferId(transfer), len as u32, form, &mut body);
-    body.extend(piece);
-    (header, body)
-}
-
-fn continuation(transfer: u32, selector: u16, body: &[u8]) -> (FrameHeader, Vec<u8>) {
-    let header = FrameHeader {
-        call: CallId(transfer),
-        selector,
-        ..header(FrameKind::Continuation)
-    };
-    (header, body.to_vec())
-}
-
-fn fragment(transfer: u32, len: usize) -> (FrameHeader, Vec<u8>) {
-    continuation(transfer, FRAGMENT, &vec![1; len])
 }
 
 fn segments(segments: &[RemoteSegment]) -> Vec<u8> {
@@ -488,4 +458,33 @@ fn a_message_that_its_receiver_stops_is_given_up() {
         raw.control([entry(transfer.0, ControlRequest::Stopped)]);
     });
     assert!(!is_closed);
+}
+
+#[test]
+fn a_client_that_accepts_no_response_leaves_half_of_the_memory_for_them_to_others() {
+    attacked(true, 4, |raw, pair| {
+        let in_flight = || pair.server().poller().stats().total().memory.in_flight;
+        let share = 4 * LONGEST as u64 / 16;
+        let ask = |raw: &Raw<'_>, calls: std::ops::Range<u32>| {
+            for number in calls {
+                let asks = FrameHeader {
+                    call: CallId(number),
+                    selector: GROW_NUMBER,
+                    ..header(FrameKind::Request)
+                };
+                // A response of 50 000 bytes.
+                raw.send(asks, &[8, 0xd0, 0x86, 3]);
+            }
+        };
+        ask(raw, 0..64);
+        assert!(!raw.peer.is_closed());
+        // The pieces of one first frame more, at most.
+        assert!((share..share + 8 * 4096).contains(&in_flight()));
+        let other = Raw::client(pair.network(), 4);
+        let before = in_flight();
+        ask(&other, 0..4);
+        assert!(in_flight() > before);
+        other.peer.close();
+        other.settle();
+    });
 }

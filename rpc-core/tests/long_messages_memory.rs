@@ -12,9 +12,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rpc_core::frame::LongBody;
 use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::transport::Transport;
 use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, Request};
+use support::raw::Raw;
 use support::{ECHO, Gate, register};
 
 const LONGEST: usize = 40_000;
@@ -237,4 +239,91 @@ fn a_connection_that_ends_ends_the_messages_that_wait() {
     }
     drop(used);
     pair.assert_nothing_left();
+}
+
+#[test]
+fn a_message_for_whose_fetch_there_is_no_room_is_refused() {
+    // At once, and after it has waited for memory.
+    for waits in [false, true] {
+        let intents = Intents {
+            max_message_len: LONGEST,
+            message_memory: 4 * LONGEST as u64,
+            ..Intents::default()
+        };
+        let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+            register(methods, &Gate::default());
+        });
+        pair.network().use_reads();
+        let channel = pair.connect();
+        let memory = pair.server().with_transport(|transport| {
+            let all = 4 * usize::from(waits);
+            let connection = rpc_core::transport::ConnectionId {
+                index: 0,
+                generation: 0,
+            };
+            let allocate = |_| {
+                transport
+                    .allocate_for(connection, LONGEST)
+                    .expect("it is free")
+            };
+            (0..all).map(allocate).collect::<Vec<_>>()
+        });
+        pair.network().refuse_fetches(true);
+        let mut refused: Call<'_> = Box::pin(echo(&channel, message(20_000)));
+        if waits {
+            assert!(pair.network().try_run(&mut refused).is_none());
+        }
+        drop(memory);
+        let error = pair.network().try_run(refused).expect("it does not wait");
+        let error = error.expect_err("it cannot be fetched");
+        assert_eq!(error.code(), Code::ResourceExhausted);
+        pair.network().refuse_fetches(false);
+        let echoed = pair.run(echo(&channel, message(20_000))).unwrap();
+        assert!(echoed == message(20_000));
+        drop(channel);
+        pair.assert_nothing_left();
+    }
+}
+
+/// Returns the piece of the first frame of a long request, whose caller has tried to send it without a
+/// free slot so many times.
+fn first_piece_after(attempts: u32) -> Vec<u8> {
+    let mut network = Network::new(Faults::none(), 0);
+    network.use_reads();
+    let client = network.add("client", &Intents::default(), |_| ());
+    let raw = Raw::server(&network, &[&ECHO]);
+    let channel = client.poller().connect("hostile").unwrap();
+    network.settle();
+    let connection = client.connections()[0];
+    let slots = client.with_transport(|transport| {
+        let reserve = |_| transport.reserve(connection, 100).ok();
+        (0..).map_while(reserve).collect::<Vec<_>>()
+    });
+    let mut call: Call<'_> = Box::pin(echo(&channel, message(20_000)));
+    for _ in 0..attempts {
+        assert!(poll_once(&mut call).is_pending());
+        assert!(raw.settle().is_empty());
+    }
+    client.with_transport(|transport| {
+        for slot in slots {
+            transport.cancel(slot);
+        }
+    });
+    assert!(network.try_run(&mut call).is_none());
+    let (first, body) = raw.settle().swap_remove(0);
+    let body = LongBody::parse(first.kind, &body[first.metadata_len.into()..]).unwrap();
+    let piece = body.piece.to_vec();
+    raw.peer.close();
+    assert!(network.try_run(call).expect("it ends").is_err());
+    drop(channel);
+    network.assert_nothing_left();
+    piece
+}
+
+#[test]
+fn nothing_is_exposed_while_there_is_no_slot_for_the_first_frame() {
+    // Each key is used once, so the segments tell how often something was exposed before.
+    let piece = first_piece_after(0);
+    assert!(!piece.is_empty());
+    assert_eq!(first_piece_after(5), piece);
 }

@@ -33,6 +33,8 @@ pub(crate) struct LinkTransfers {
     /// Messages that this side has sent in full, and about which the receiver may have sent an entry
     /// before it knew.
     pub(super) ended: VecDeque<TransferId>,
+    /// Bytes that the peer may read.
+    pub(super) exposed: u64,
     /// Bytes of messages that are being received, which have memory.
     pub(super) receiving: u64,
     /// Bytes that the application holds.

@@ -36,6 +36,8 @@ pub(super) struct Wires {
     listeners: HashMap<String, (usize, Arc<dyn Admission>)>,
     /// Long messages are read.
     reads: bool,
+    /// No further message can be fetched.
+    refuses_fetches: bool,
 }
 
 #[derive(Default)]

@@ -59,6 +59,11 @@ impl Network {
         self.wires.borrow_mut().use_reads();
     }
 
+    /// Lets transports that have no room for another fetch refuse it, or have room again.
+    pub fn refuse_fetches(&self, refuses: bool) {
+        self.wires.borrow_mut().refuse_fetches(refuses);
+    }
+
     /// Gives the slots of the nodes that are added from now on room for messages of this length.
     pub fn use_slots(&self, message_len: usize) {
         self.slot_message_len.set(message_len);

@@ -313,7 +313,8 @@ pub trait Transport: 'static {
     ///
     /// # Errors
     ///
-    /// Returns the memory if the connection has ended or does not use READs.
+    /// Returns the memory if the connection has ended or does not use READs, or if as many messages
+    /// are being fetched as may be.
     fn begin_fetch(
         &mut self,
         connection: ConnectionId,

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use rpc_core::MethodSpec;
 use rpc_core::frame::{
-    CallId, ControlEntry, ControlRequest, Flags, FrameHeader, FrameKind, ONE_MESSAGE,
+    CallId, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN,
+    LongBody, ONE_MESSAGE, TransferId,
 };
 use rpc_core::testing::{Network, RawPeer};
 
@@ -64,6 +65,37 @@ pub(crate) fn grant(call: u32, bytes: u32) -> ControlEntry {
         call: CallId(call),
         request: ControlRequest::Grant(bytes),
     }
+}
+
+/// The first frame of a long request of the first method.
+pub(crate) fn long_request(
+    call: u32,
+    transfer: u32,
+    len: usize,
+    form: u16,
+    piece: &[u8],
+) -> (FrameHeader, Vec<u8>) {
+    let header = FrameHeader {
+        call: CallId(call),
+        ..header(FrameKind::LongRequest)
+    };
+    let mut body = vec![0; LONG_BODY_LEN];
+    LongBody::encode(TransferId(transfer), len as u32, form, &mut body);
+    body.extend(piece);
+    (header, body)
+}
+
+pub(crate) fn continuation(transfer: u32, selector: u16, body: &[u8]) -> (FrameHeader, Vec<u8>) {
+    let header = FrameHeader {
+        call: CallId(transfer),
+        selector,
+        ..header(FrameKind::Continuation)
+    };
+    (header, body.to_vec())
+}
+
+pub(crate) fn fragment(transfer: u32, len: usize) -> (FrameHeader, Vec<u8>) {
+    continuation(transfer, FRAGMENT, &vec![1; len])
 }
 
 /// A raw peer that acknowledges control frames. One that is a server also returns credits. It does

@@ -19,10 +19,10 @@ use super::super::{Driver, State, TimerTarget};
 use super::arrival::Purpose;
 use super::incoming::Place;
 use crate::protocol::connection::FREE_FRAGMENTS;
-use crate::protocol::frame::FRAGMENT;
+use crate::protocol::frame::{FRAGMENT, HEADER_LEN};
 use crate::status::Status;
 use crate::stream::long::ReadAhead;
-use crate::transport::{AllocateError, MessageMemory, Transport};
+use crate::transport::{AllocateError, MessageMemory, ReserveError, Transport};
 
 /// The longest time for which a response waits for memory: its server does not know the call's
 /// deadline on this side, and closes a connection whose peer keeps segments for twice as long.
@@ -66,12 +66,13 @@ impl<T: Transport> State<T> {
             false => self.memory_for(key),
         };
         let reason = match memory {
-            Ok(memory) => {
-                self.place(key, memory);
-                return None;
-            }
+            Ok(memory) => match self.place(key, memory) {
+                true => return None,
+                false => NoMemory::Never,
+            },
             Err(_) if is_short => {
                 self.charge_incoming(key);
+                self.expect_progress(key);
                 let incoming = &mut self.transfers.incoming[key.index()];
                 incoming.is_accepted = true;
                 let mut bytes = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
@@ -166,9 +167,11 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Lets a message arrive in `memory`.
-    fn place(&mut self, key: IncomingKey, mut memory: T::Memory) {
+    /// Lets a message arrive in `memory`. Returns false if the transport has no room to fetch it, so
+    /// that it is to be refused.
+    fn place(&mut self, key: IncomingKey, mut memory: T::Memory) -> bool {
         self.charge_incoming(key);
+        self.expect_progress(key);
         let incoming = &mut self.transfers.incoming[key.index()];
         incoming.is_accepted = true;
         if incoming.form == FRAGMENT {
@@ -182,26 +185,31 @@ impl<T: Transport> State<T> {
                 incoming.owed.is_accepted = true;
                 self.owe_entry(key);
             }
-            return;
+            return true;
         }
+        let id = self.links[incoming.link.index()].id;
+        let Ok(fetch) = self.transport.begin_fetch(id, memory) else {
+            incoming.place = Place::Nowhere;
+            self.cancel_incoming_timer(key);
+            self.discharge(key);
+            // If the connection has ended, the next event reports it.
+            return match self.transport.reserve(id, HEADER_LEN) {
+                Ok(slot) => {
+                    self.transport.cancel(slot);
+                    false
+                }
+                Err(error) => matches!(error, ReserveError::Closed),
+            };
+        };
+        incoming.place = Place::Fetch(fetch);
         if !incoming.has_begun {
             // Its sender may have no memory to expose before it knows that the message is fetched.
             incoming.owed.is_accepted = true;
             self.owe_entry(key);
         }
-        let id = self.links[self.transfers.incoming[key.index()].link.index()].id;
-        match self.transport.begin_fetch(id, memory) {
-            Ok(fetch) => {
-                self.transfers.incoming[key.index()].place = Place::Fetch(fetch);
-                self.transfers.fetches.insert(fetch, key);
-                self.fetch_announced(key, fetch);
-            }
-            // The connection has ended, and the next event reports it.
-            Err(_) => {
-                self.transfers.incoming[key.index()].place = Place::Nowhere;
-                self.discharge(key);
-            }
-        }
+        self.transfers.fetches.insert(fetch, key);
+        self.fetch_announced(key, fetch);
+        true
     }
 
     /// Gives free memory to messages that wait. Returns those that are to be refused instead.
@@ -220,10 +228,9 @@ impl<T: Transport> State<T> {
                 match self.memory_for(key) {
                     Ok(memory) => {
                         self.transfers.waiting.remove(key, class);
-                        if let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose {
-                            self.cancel_incoming_timer(key);
+                        if !self.place(key, memory) {
+                            refused.push(key);
                         }
-                        self.place(key, memory);
                     }
                     Err(reason) if self.is_refused(&reason) => refused.push(key),
                     Err(NoMemory::OfConnection) => full.push(link),

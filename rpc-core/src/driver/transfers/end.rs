@@ -27,7 +27,7 @@ impl<T: Transport> State<T> {
             if let Some(timer) = outgoing.timer {
                 self.timers.cancel(timer);
             }
-            self.conceal_all(outgoing.exposed);
+            self.conceal_all(link, outgoing.exposed);
             self.transfers.discard(outgoing.message);
         }
         for (_, key) in incoming {

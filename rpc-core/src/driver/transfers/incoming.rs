@@ -53,7 +53,15 @@ pub(super) struct Incoming<M> {
     pub(super) owed: Owed,
     /// True if it is in its link's `owed`.
     pub(super) is_owing: bool,
+    /// The deadline of its call, if it has one and the message itself has to end the call.
+    pub(super) deadline: Option<Instant>,
+    /// Runs out at the deadline, at the end of a response's wait for memory, or at the next look at
+    /// the progress of a message that has memory.
     pub(super) timer: Option<TimerKey>,
+    /// Its progress when the timer was started.
+    pub(super) progress_noted: u64,
+    /// True if the latest look found no progress.
+    pub(super) was_late: bool,
 }
 
 /// Where the bytes of a long message are.
@@ -274,7 +282,10 @@ impl<T: Transport> State<T> {
             is_accepted: false,
             owed: Owed::default(),
             is_owing: false,
+            deadline,
             timer: None,
+            progress_noted: 0,
+            was_late: false,
         });
         let key = IncomingKey(index as u32);
         link.transfers.incoming.insert(transfer, key);

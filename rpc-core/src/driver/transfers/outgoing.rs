@@ -17,8 +17,8 @@ use crate::protocol::frame::{
     CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use crate::transport::{
-    Chunks, ConnectionId, ExposeError, Exposed, ExposureKey, LongMessages, MessageMemory,
-    RemoteSegment, ReserveError, Transport,
+    Chunks, ExposeError, Exposed, ExposureKey, LongMessages, MessageMemory, RemoteSegment,
+    ReserveError, Transport,
 };
 
 /// The most segments of a message that are exposed before its receiver has fetched one. The first
@@ -39,6 +39,9 @@ const EXPOSED_PART: u64 = 4;
 /// The same for pieces of messages for which the receiver may have no memory yet. They may stay
 /// exposed for long, so they leave memory for messages whose receivers have theirs.
 const UNACCEPTED_PART: u64 = 8;
+/// The same for one connection, of all that is exposed on it: a peer that accepts nothing leaves as
+/// much to others.
+const UNACCEPTED_PART_OF_LINK: u64 = 16;
 /// Copied pieces of at most this length in bytes do not count as copies: they are the bytes before
 /// a field that is exposed where it lies.
 const SHORT_COPY: u32 = 4096;
@@ -84,6 +87,7 @@ pub(super) struct Outgoing {
 
 /// A first frame that can be sent: its slot is reserved, and its piece is exposed.
 pub(in super::super) struct PreparedTransfer<B> {
+    link: LinkKey,
     buf: B,
     /// The whole message.
     before: Chunks,
@@ -141,6 +145,7 @@ impl<T: Transport> State<T> {
             LongMessages::Fragments => FRAGMENT,
         };
         let id = link.id;
+        let mut slot = None;
         let piece_len = if form == SEGMENTS {
             let most = (limit - head_len) / RemoteSegment::ENCODED_LEN;
             let copies = match link.connection.messages_allowed() {
@@ -148,12 +153,27 @@ impl<T: Transport> State<T> {
                 _ => 1,
             };
             let most = most.min(FIRST_SEGMENTS).min(MAX_SEGMENTS);
-            self.expose_first(key, message, most, copies, &mut prepared)?;
-            prepared.segments.len() * RemoteSegment::ENCODED_LEN
+            // Without a slot, pieces would be copied and exposed in vain in each attempt.
+            let longest = most * RemoteSegment::ENCODED_LEN;
+            let buf = self.transport.reserve(id, head_len + longest)?;
+            if let Err(error) = self.expose_first(key, message, most, copies, &mut prepared) {
+                self.transport.cancel(buf);
+                return Err(error);
+            }
+            let piece_len = prepared.segments.len() * RemoteSegment::ENCODED_LEN;
+            match piece_len == longest {
+                true => slot = Some(buf),
+                false => self.transport.cancel(buf),
+            }
+            piece_len
         } else {
             (limit - head_len).min(message.len())
         };
-        match self.transport.reserve(id, head_len + piece_len) {
+        let slot = match slot {
+            Some(buf) => Ok(buf),
+            None => self.transport.reserve(id, head_len + piece_len),
+        };
+        match slot {
             Ok(mut buf) => {
                 let mut rest = mem::take(message);
                 if form == FRAGMENT {
@@ -162,6 +182,7 @@ impl<T: Transport> State<T> {
                     prepared.copied += piece_len as u64;
                 }
                 Ok(PreparedTransfer {
+                    link: key,
                     buf,
                     before: prepared.before,
                     rest,
@@ -173,15 +194,21 @@ impl<T: Transport> State<T> {
                 })
             }
             Err(error) => {
-                self.conceal_all(prepared.exposed);
+                self.conceal_all(key, prepared.exposed);
                 *message = prepared.before;
                 Err(error)
             }
         }
     }
 
-    pub(super) fn conceal_all(&mut self, exposed: impl IntoIterator<Item = (ExposureKey, u32)>) {
+    pub(super) fn conceal_all(
+        &mut self,
+        link: LinkKey,
+        exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
+    ) {
+        let of_link = &mut self.links[link.index()].transfers.exposed;
         for (key, len) in exposed {
+            *of_link -= u64::from(len);
             self.transfers.exposed -= u64::from(len);
             self.transport.conceal(key);
         }
@@ -196,10 +223,9 @@ impl<T: Transport> State<T> {
         most_copies: usize,
         prepared: &mut Prepared,
     ) -> Result<(), ReserveError> {
-        let id = self.links[key.index()].id;
         let mut copies = 0;
         while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
-            match self.expose(id, message, false, prepared.segments.is_empty()) {
+            match self.expose(key, message, false, prepared.segments.is_empty()) {
                 Ok(exposed) => {
                     let len = exposed.segment.len;
                     copies += usize::from(exposed.was_copied && len > SHORT_COPY);
@@ -210,7 +236,7 @@ impl<T: Transport> State<T> {
                 // The first frame may have an empty piece.
                 Err(ExposeError::NotNow) => break,
                 Err(ExposeError::Closed) => {
-                    self.conceal_all(mem::take(&mut prepared.exposed));
+                    self.conceal_all(key, mem::take(&mut prepared.exposed));
                     *message = mem::take(&mut prepared.before);
                     return Err(ReserveError::Closed);
                 }
@@ -225,7 +251,7 @@ impl<T: Transport> State<T> {
         prepared: PreparedTransfer<T::SendBuf>,
     ) -> Chunks {
         self.transport.cancel(prepared.buf);
-        self.conceal_all(prepared.exposed);
+        self.conceal_all(prepared.link, prepared.exposed);
         prepared.before
     }
 
@@ -240,6 +266,7 @@ impl<T: Transport> State<T> {
         owner: TransferOwner,
     ) -> TransferKey {
         let PreparedTransfer {
+            link: _,
             mut buf,
             before,
             rest,
@@ -320,29 +347,33 @@ impl<T: Transport> State<T> {
     }
 
     /// Returns true if a message, which has nothing exposed if `is_first`, may expose another piece.
-    fn may_expose(&self, is_accepted: bool, is_first: bool) -> bool {
+    fn may_expose(&self, link: LinkKey, is_accepted: bool, is_first: bool) -> bool {
         let memory = self.transport.limits().message_memory;
         let exposed = self.transfers.exposed;
-        match is_accepted {
-            true => is_first || exposed < memory / EXPOSED_PART,
-            false => exposed < memory / UNACCEPTED_PART,
+        if is_accepted {
+            return is_first || exposed < memory / EXPOSED_PART;
         }
+        let of_link = self.links[link.index()].transfers.exposed;
+        exposed < memory / UNACCEPTED_PART
+            && (of_link == 0 || of_link < memory / UNACCEPTED_PART_OF_LINK)
     }
 
     /// Exposes the next piece of a message. The application's bytes are dropped later, when nothing
     /// is borrowed.
     pub(super) fn expose(
         &mut self,
-        id: ConnectionId,
+        link: LinkKey,
         message: &mut Chunks,
         is_accepted: bool,
         is_first: bool,
     ) -> Result<Exposed, ExposeError> {
-        if !self.may_expose(is_accepted, is_first) {
+        if !self.may_expose(link, is_accepted, is_first) {
             return Err(ExposeError::NotNow);
         }
         let front = message.front().cloned();
-        let exposed = self.transport.expose(id, message, is_accepted)?;
+        let entry = &mut self.links[link.index()];
+        let exposed = self.transport.expose(entry.id, message, is_accepted)?;
+        entry.transfers.exposed += u64::from(exposed.segment.len);
         self.transfers.exposed += u64::from(exposed.segment.len);
         self.transfers.spend(front);
         Ok(exposed)

@@ -213,7 +213,7 @@ impl<T: Transport> State<T> {
             return Sent::NotNow;
         };
         let mut message = mem::take(&mut self.transfers.outgoing[transfer.index()].message);
-        let exposed = self.expose(id, &mut message, is_accepted, is_first);
+        let exposed = self.expose(key, &mut message, is_accepted, is_first);
         let outgoing = &mut self.transfers.outgoing[transfer.index()];
         outgoing.message = message;
         let exposed = match exposed {

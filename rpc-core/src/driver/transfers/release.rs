@@ -58,7 +58,7 @@ impl<T: Transport> State<T> {
                 }
                 outgoing.is_accepted = true;
                 let released: Vec<_> = outgoing.exposed.drain(..segments).collect();
-                self.conceal_all(released);
+                self.conceal_all(link, released);
                 self.after_progress(key);
             }
             ControlRequest::Accepted => {
@@ -71,7 +71,7 @@ impl<T: Transport> State<T> {
             }
             _ => {
                 let released = std::mem::take(&mut outgoing.exposed);
-                self.conceal_all(released);
+                self.conceal_all(link, released);
                 self.counters.transfers.stopped.add(1);
                 self.abandon_transfer(key);
             }

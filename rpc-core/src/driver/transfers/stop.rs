@@ -128,7 +128,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Ends a call whose deadline has passed before its request was complete, or whose response has
-    /// waited for memory for too long.
+    /// waited for memory for too long. Looks at the progress of a message that has memory.
     #[cold]
     pub(in super::super) fn expire_incoming(&self, key: IncomingKey) {
         let mut state = self.state.borrow_mut();
@@ -136,6 +136,10 @@ impl<T: Transport> Driver<T> {
             return;
         };
         incoming.timer = None;
+        let now = self.clock.now();
+        if incoming.is_accepted && incoming.deadline.is_none_or(|deadline| deadline > now) {
+            return state.check_progress(key);
+        }
         let (link, call) = (incoming.link, incoming.header.call);
         match incoming.purpose {
             Purpose::Request(served) => {

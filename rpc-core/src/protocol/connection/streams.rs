@@ -73,6 +73,13 @@ impl Connection {
         self.role == Role::Client && self.peer_sends() && self.window.size() == 0
     }
 
+    /// Returns true if the peer has credits, or gets some with the next frame. Returns false if its
+    /// frames occupy all receives that this side has promised.
+    #[must_use]
+    pub(crate) fn peer_has_credits(&self) -> bool {
+        !self.window.is_occupied()
+    }
+
     /// Returns true if this side may have frames to send that take a credit, besides requests: it has
     /// streams, or the rest of a long message.
     #[must_use]

@@ -84,6 +84,13 @@ impl ReceiveWindow {
         Ok(returned + unneeded)
     }
 
+    /// Returns true if frames of the peer occupy all receives, so that it gets no credit before one
+    /// is free again.
+    #[must_use]
+    pub(crate) fn is_occupied(&self) -> bool {
+        self.granted + self.owed == 0
+    }
+
     /// Returns true if the peer holds no credits and none are in flight to it.
     #[must_use]
     pub(crate) fn is_spent(&self) -> bool {

@@ -396,7 +396,9 @@ impl Loopback {
         connection: ConnectionId,
         memory: LoopbackMemory,
     ) -> Result<FetchKey, LoopbackMemory> {
-        let reads = self.wires.borrow().reads;
+        let wires = self.wires.borrow();
+        let reads = wires.reads && !wires.refuses_fetches;
+        drop(wires);
         self.with_endpoint(|endpoint| {
             let is_up = endpoint.connections[connection.index as usize]
                 .peer

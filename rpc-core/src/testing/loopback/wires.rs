@@ -11,6 +11,10 @@ impl Wires {
         self.reads = true;
     }
 
+    pub(in super::super) fn refuse_fetches(&mut self, refuses: bool) {
+        self.refuses_fetches = refuses;
+    }
+
     pub(in super::super) fn listen(
         &mut self,
         address: &str,
