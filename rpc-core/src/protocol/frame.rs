@@ -251,7 +251,7 @@ pub enum FrameError {
         len: usize,
     },
     /// A message frame's selector is not one of the three.
-    #[error("a message frame with selector {selector}")]
+    #[error("a frame of this kind has no selector {selector}")]
     Selector {
         /// The selector received.
         selector: u16,

@@ -3,7 +3,8 @@
 //!
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
 //! sends all of it without an answer. If no registered memory is free, its bytes go to the heap.
-//! [`MAX_TRANSFERS`] bounds these bytes of a connection.
+//! [`MAX_TRANSFERS`] bounds these messages while they arrive. Those of a stream that is not read stay
+//! on the heap: as many as the stream's window has room for.
 //!
 //! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
 
