@@ -105,10 +105,12 @@ impl<T: Transport> State<T> {
         let link = &self.links[incoming.link.index()].transfers;
         let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
         // What waits for a reader must not keep calls from getting memory, and has its own limit.
-        let used = used.saturating_sub(link.read_ahead.load(Ordering::Relaxed));
+        let ahead = link.read_ahead.load(Ordering::Relaxed);
+        let used = used.saturating_sub(ahead);
         let cap = self.transport.limits().connection_memory;
-        // A single message has room whatever the cap.
-        if used > 0 && used + u64::from(len) > cap {
+        // A single message has room whatever the cap, and whatever the application keeps.
+        let is_only = link.receiving <= ahead;
+        if !is_only && used + u64::from(len) > cap {
             return Err(NoMemory::OfConnection);
         }
         let id = self.links[incoming.link.index()].id;
