@@ -3,8 +3,11 @@
 //!
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
 //! sends all of it without an answer. If no registered memory is free, its bytes go to the heap.
-//! [`MAX_TRANSFERS`] bounds these bytes of a connection.
+//! [`MAX_TRANSFERS`] bounds these bytes of a connection for messages that are arriving. Messages of
+//! streams that have arrived are bounded by the windows of their streams: each takes
+//! [`LONG_MESSAGE_CHARGE`] of one, so a window of 32 KiB lets eight of them wait for a reader.
 //!
+//! [`LONG_MESSAGE_CHARGE`]: crate::stream::long::LONG_MESSAGE_CHARGE
 //! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
 
 use std::collections::{BTreeMap, VecDeque};
