@@ -240,7 +240,7 @@ fn a_server_that_does_not_wait_for_memory_says_who_has_it() {
         let said = error.to_string();
         for words in [
             format!("{own} by fields of its messages that the application keeps"),
-            format!("{others} by other connections"),
+            format!("{others} by other connections of its poller"),
             "`message_memory`".to_owned(),
         ] {
             assert!(said.contains(&words), "'{words}' is not in: {said}");

@@ -258,8 +258,9 @@ impl<T: Transport> State<T> {
         Status::resource_exhausted(format!(
             "the receiver has no memory for a message of {} bytes: {own} bytes are used by messages that \
              arrive on this connection, {kept} by fields of its messages that the application keeps, and \
-             {others} by other connections. The limits are {} bytes for a connection and {} for the \
-             process: raise the receiver's `message_memory`, or keep fewer received fields",
+             {others} by other connections of its poller. The limits are {} bytes for a connection and {} \
+             for all pollers of the process: raise the receiver's `message_memory`, or keep fewer \
+             received fields",
             incoming.len, limits.connection_memory, limits.message_memory
         ))
     }
