@@ -8,16 +8,23 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
+use proto::bulk::PutRequest;
+use rpc_core::codegen::v1::GeneratedCodec;
 use rpc_core::frame::LongBody;
 use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::transport::Transport;
-use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, Request};
+use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, MethodSpec, Request, Response};
 use support::raw::Raw;
-use support::{ECHO, Gate, register};
+use support::{ECHO, Gate, method, register};
+
+const KEEP: MethodSpec = method("test.Memory/Keep");
 
 const LONGEST: usize = 40_000;
 
@@ -326,4 +333,51 @@ fn nothing_is_exposed_while_there_is_no_slot_for_the_first_frame() {
     let piece = first_piece_after(0);
     assert!(!piece.is_empty());
     assert_eq!(first_piece_after(5), piece);
+}
+
+/// A server with memory for four messages, whose application keeps the fields of all requests, and
+/// the fields. Messages do not wait for memory.
+fn keeps_all() -> (Pair, Rc<RefCell<Vec<Bytes>>>) {
+    let intents = Intents {
+        max_message_len: LONGEST,
+        message_memory: 4 * LONGEST as u64,
+        waits_for_memory: false,
+        ..Intents::default()
+    };
+    let all_kept = Rc::<RefCell<Vec<Bytes>>>::default();
+    let kept = Rc::clone(&all_kept);
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        methods.unary_with(&KEEP, GeneratedCodec, GeneratedCodec, move |request| {
+            let message: PutRequest = Request::into_inner(request);
+            kept.borrow_mut().push(message.data);
+            async { Ok(Response::new(PutRequest::default())) }
+        });
+    });
+    pair.network().use_reads();
+    (pair, all_kept)
+}
+
+/// Calls the method that keeps the field of its request.
+async fn keep(channel: &LocalChannel, len: usize) -> Result<(), CallError> {
+    let data = message(len).into();
+    let call = channel.unary_with(
+        &KEEP,
+        Request::new(PutRequest { data }),
+        GeneratedCodec,
+        GeneratedCodec,
+    );
+    let _: Response<PutRequest> = call.await?;
+    Ok(())
+}
+
+/// A connection may use a quarter of the memory, which is that for one of the longest messages.
+#[test]
+fn a_connection_receives_a_message_whatever_its_application_keeps() {
+    let (pair, kept) = keeps_all();
+    let channel = pair.connect();
+    pair.run(keep(&channel, 12_000)).unwrap();
+    pair.run(keep(&channel, LONGEST - 100)).unwrap();
+    assert_eq!(kept.borrow().len(), 2);
+    kept.borrow_mut().clear();
+    pair.assert_nothing_left();
 }

@@ -251,6 +251,38 @@ fn each_connection_has_numbers_of_its_own() {
     assert_eq!(scene.poller.memory_by_connection(), []);
 }
 
+/// Two pollers keep fields. Neither has half of the memory, and both together would have more.
+#[test]
+fn fields_are_copied_when_all_pollers_together_keep_more_than_half_of_the_memory() {
+    const LEN: u64 = 1_000_000;
+    const MEMORY: u64 = 16 << 20;
+    let scene = Scene::new(MEMORY, true);
+    let address = scene.server.local_addr().to_string();
+    let intents = Intents {
+        message_memory: MEMORY,
+        ..Intents::default()
+    };
+    let other = LocalPoller::with_intents(&Device::open("soft").unwrap(), &intents).unwrap();
+    let mut kept = Vec::new();
+    // A connection may keep half of its quarter, and with it the message that exceeds that.
+    for poller in [&other, &other, &scene.poller, &scene.poller] {
+        let channel = poller.connect(&address).unwrap();
+        for _ in 0..3 {
+            let call = unary(&channel, &ECHO, vec![1; LEN as usize].into());
+            kept.push(poller.block_on(call).unwrap());
+        }
+    }
+    let copied = |stats: Stats| stats.total().transfers.bytes_copied_in;
+    let all_copied = copied(other.stats()) + copied(scene.poller.stats());
+    // The server has a message too for a while.
+    let least_shared = MEMORY / 2 / LEN - 2;
+    assert!(all_copied >= 12 * LEN - MEMORY / 2, "{all_copied}");
+    assert!(all_copied <= (12 - least_shared) * LEN, "{all_copied}");
+    drop(kept);
+    let (_, [client, _]) = echo(&scene, vec![3; LEN as usize].into());
+    assert!(client.bytes_copied_in < HEAD, "{client:?}");
+}
+
 /// Checks what a side has counted that sent and received a message with a field of this length: its
 /// receiver has copied each byte once, by a READ, and nobody has copied it besides.
 fn assert_forwarded(side: &Transfers, len: usize) {

@@ -281,6 +281,13 @@ pub trait Transport: 'static {
         MemoryByOwner::default()
     }
 
+    /// Returns the bytes of [`Limits::message_memory`] that messages keep from others which have
+    /// arrived and are still used, those of all transports of the process. The default is right for a
+    /// transport whose memory others do not share.
+    fn kept_memory(&self) -> u64 {
+        0
+    }
+
     /// Takes the next piece from the front of `message`, and lets the connection's peer read it. If it
     /// `is_accepted`, the peer has memory for all of the message: its next piece gets memory even if
     /// pieces that wait for their receivers use all that they may have. A

@@ -160,6 +160,10 @@ impl Transport for VerbsTransport {
         })
     }
 
+    fn kept_memory(&self) -> u64 {
+        self.first.long_messages.pools.kept_by_process()
+    }
+
     fn expose(
         &mut self,
         connection: ConnectionId,

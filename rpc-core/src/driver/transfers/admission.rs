@@ -3,9 +3,11 @@
 //!
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
 //! sends all of it without an answer. If no registered memory is free, its bytes go to the heap.
-//! [`MAX_TRANSFERS`] bounds these messages while they arrive. Those of a stream that is not read stay
-//! on the heap: as many as the stream's window has room for.
+//! [`MAX_TRANSFERS`] bounds these bytes of a connection for messages that are arriving. Messages of
+//! streams that have arrived are bounded by the windows of their streams: each takes
+//! [`LONG_MESSAGE_CHARGE`] of one, so a window of 32 KiB lets eight of them wait for a reader.
 //!
+//! [`LONG_MESSAGE_CHARGE`]: crate::stream::long::LONG_MESSAGE_CHARGE
 //! [`MAX_TRANSFERS`]: crate::protocol::connection::MAX_TRANSFERS
 
 use std::collections::{BTreeMap, VecDeque};
@@ -107,10 +109,12 @@ impl<T: Transport> State<T> {
         let link = &self.links[incoming.link.index()].transfers;
         let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
         // What waits for a reader must not keep calls from getting memory, and has its own limit.
-        let used = used.saturating_sub(link.read_ahead.load(Ordering::Relaxed));
+        let ahead = link.read_ahead.load(Ordering::Relaxed);
+        let used = used.saturating_sub(ahead);
         let cap = self.transport.limits().connection_memory;
-        // A single message has room whatever the cap.
-        if used > 0 && used + u64::from(len) > cap {
+        // A single message has room whatever the cap, and whatever the application keeps.
+        let is_only = link.receiving <= ahead;
+        if !is_only && used + u64::from(len) > cap {
             return Err(NoMemory::OfConnection);
         }
         let id = self.links[incoming.link.index()].id;
@@ -261,8 +265,9 @@ impl<T: Transport> State<T> {
         Status::resource_exhausted(format!(
             "the receiver has no memory for a message of {} bytes: {own} bytes are used by messages that \
              arrive on this connection, {kept} by fields of its messages that the application keeps, and \
-             {others} by other connections. The limits are {} bytes for a connection and {} for the \
-             process: raise the receiver's `message_memory`, or keep fewer received fields",
+             {others} by other connections of its poller. The limits are {} bytes for a connection and {} \
+             for all pollers of the process: raise the receiver's `message_memory`, or keep fewer \
+             received fields",
             incoming.len, limits.connection_memory, limits.message_memory
         ))
     }

@@ -30,6 +30,9 @@ impl<T: Transport> State<T> {
             return None;
         }
         let (len, link) = (incoming.len as usize, incoming.link);
+        // Before the message counts as kept itself.
+        let share_from = self.share_from(link, len);
+        let incoming = &mut self.transfers.incoming[key.index()];
         let message = match std::mem::replace(&mut incoming.place, Place::Nowhere) {
             Place::Memory(memory) => Box::new(memory).freeze(len),
             Place::Waiting(bytes) | Place::Heap(bytes) => bytes.into(),
@@ -48,7 +51,6 @@ impl<T: Transport> State<T> {
         };
         self.discharge(key);
         self.cancel_incoming_timer(key);
-        let share_from = self.share_from(link, len);
         let message = self.account_of(link).hold(message);
         let incoming = &mut self.transfers.incoming[key.index()];
         let purpose = std::mem::replace(&mut incoming.purpose, Purpose::Nobody);
@@ -69,13 +71,16 @@ impl<T: Transport> State<T> {
 
     /// Returns the length from which the fields of a message share its memory. Shorter fields are
     /// copied, so that none keeps a much longer message; and all of them while the application keeps
-    /// much already.
+    /// much already, in this poller or in the process.
     fn share_from(&self, link: LinkKey, len: usize) -> usize {
         let limits = self.transport.limits();
         let account = self.links[link.index()].transfers.account.as_ref();
         let of_link = account.map_or(0, |account| account.held());
-        let is_short = self.transfers.memory.held() > limits.message_memory / 2
-            || of_link > limits.connection_memory / 2;
+        let kept = self
+            .transport
+            .kept_memory()
+            .max(self.transfers.memory.held());
+        let is_short = kept > limits.message_memory / 2 || of_link > limits.connection_memory / 2;
         match is_short {
             true => usize::MAX,
             false => LEAST_SHARED.max(len / SHARED_PART),

@@ -277,6 +277,10 @@ impl Transport for SimulatedTransport {
         self.verbs.memory_by_owner()
     }
 
+    fn kept_memory(&self) -> u64 {
+        self.verbs.kept_memory()
+    }
+
     fn expose(
         &mut self,
         connection: ConnectionId,

@@ -20,6 +20,7 @@ use rpc_core::transport::AllocateError;
 use super::memory_pool::{MemoryPool, PoolConfig};
 use super::process_memory::Purpose;
 use super::registered_buf::RegisteredBuf;
+use super::registrar::RegisteringPool;
 use super::size_class::block_len;
 use crate::verbs::{BlockRegion, MemoryWindow};
 
@@ -111,6 +112,13 @@ impl Pools {
         pools.iter().fold((0, 0), sum)
     }
 
+    /// Returns the bytes that messages keep which have arrived, as [`ProcessMemory::kept`] does.
+    ///
+    /// [`ProcessMemory::kept`]: super::process_memory::ProcessMemory::kept
+    pub(crate) fn kept_by_process(&self) -> u64 {
+        self.receiving.process_memory().kept()
+    }
+
     /// Takes a window that is not bound, as [`MemoryPool::take_window`] does.
     pub(super) fn take_window(&self) -> Option<MemoryWindow> {
         self.sending.take_window()
@@ -125,6 +133,8 @@ impl Pools {
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
+
+    use rpc_core::transport::MessageMemory;
 
     use super::super::process_memory::ProcessMemory;
     use super::*;
@@ -170,6 +180,27 @@ mod tests {
         assert!(receive(1).is_none(), "it has a message");
         drop(only);
         assert!(receive(1).is_some());
+    }
+
+    #[test]
+    fn messages_that_are_kept_count_with_their_chunks_and_for_all_lanes() {
+        let process_memory = Arc::default();
+        let lanes = [pools(&process_memory), pools(&process_memory)];
+        let receive = || take(|| lanes[0].allocate_to_receive(8 << 10).ok()).unwrap();
+        let freeze = |buf: RegisteredBuf| Box::new(buf).freeze(8 << 10);
+        let arriving = receive();
+        assert_eq!(lanes[1].kept_by_process(), 0, "it has not arrived");
+        let chunk = lanes[0].bytes().0;
+        assert!(chunk > 8 << 10);
+        let kept = [freeze(arriving), freeze(receive())];
+        assert_eq!(lanes[1].kept_by_process(), chunk);
+        let sent = take(|| lanes[0].allocate_to_send(8 << 10).ok()).unwrap();
+        let _sent = freeze(sent);
+        let [first, second] = kept;
+        drop(first);
+        assert_eq!(lanes[1].kept_by_process(), chunk);
+        drop(second);
+        assert_eq!(lanes[1].kept_by_process(), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! [`ProcessMemory`]: how many bytes this process has registered for messages.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The purpose of registered memory. Each purpose has its own chunks: otherwise, a message to send
@@ -45,6 +45,8 @@ impl Registered {
 #[derive(Debug, Default)]
 pub(crate) struct ProcessMemory {
     registered: Mutex<Registered>,
+    /// The bytes of chunks with blocks that the application keeps.
+    kept: AtomicU64,
     /// True while a pool waits for another to deregister memory.
     is_short: AtomicBool,
 }
@@ -94,7 +96,15 @@ impl ProcessMemory {
             purpose,
             len,
             memory,
+            kept: AtomicUsize::new(0),
         })
+    }
+
+    /// Returns the bytes of all chunks in which a message lies that has arrived and is still used. A
+    /// chunk counts with all of its blocks: it cannot be deregistered.
+    pub(super) fn kept(&self) -> u64 {
+        // The count publishes nothing else.
+        self.kept.load(Ordering::Relaxed)
     }
 
     /// Records whether a pool waits for memory that other pools have.
@@ -124,11 +134,41 @@ pub(super) struct CountedBytes {
     purpose: Purpose,
     len: u64,
     memory: Arc<ProcessMemory>,
+    /// Blocks with messages that have arrived. While there are some, `memory` counts the bytes as
+    /// kept.
+    kept: AtomicUsize,
 }
+
+/// Counts a block as kept until it is dropped.
+#[derive(Debug)]
+pub(super) struct Kept(Arc<CountedBytes>);
 
 impl CountedBytes {
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Counts a block as kept if its message has arrived, and is not one to send.
+    pub(super) fn keep(self: &Arc<Self>) -> Option<Kept> {
+        if self.purpose != Purpose::Receiving {
+            return None;
+        }
+        if self.kept.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.memory.kept.fetch_add(self.len, Ordering::Relaxed);
+        }
+        Some(Kept(Arc::clone(self)))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Self(counted) = self;
+        if counted.kept.fetch_sub(1, Ordering::Relaxed) == 1 {
+            counted
+                .memory
+                .kept
+                .fetch_sub(counted.len, Ordering::Relaxed);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use rpc_core::transport::MessageMemory;
 
-use super::process_memory::CountedBytes;
+use super::process_memory::{CountedBytes, Kept};
 use crate::verbs::{Block, BlockRegion, CopyRule};
 
 /// Registered memory of one message. It goes back to its pool when it is dropped, on whatever
@@ -134,16 +134,25 @@ impl MessageMemory for RegisteredBuf {
             self.len
         );
         self.len = len;
-        Bytes::from_owner(Shared(*self))
+        let kept = self.place.counted.as_ref();
+        Bytes::from_owner(Shared {
+            _kept: kept.and_then(CountedBytes::keep),
+            memory: *self,
+        })
     }
 }
 
 /// Memory that is no longer written.
-struct Shared(RegisteredBuf);
+struct Shared {
+    /// Before `memory`, so that it is dropped first: like `Place::counted`, it must be gone before the
+    /// chunk can be found free.
+    _kept: Option<Kept>,
+    memory: RegisteredBuf,
+}
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
-        self.0.as_ref()
+        self.memory.as_ref()
     }
 }
 
