@@ -209,8 +209,8 @@ impl fmt::Display for CallError {
             Cause::RequestTooLong { message_len, limit } => write!(
                 f,
                 "{}: the request's message of {message_len} bytes exceeds the limit of {limit} bytes, the \
-                 smaller of both sides' limits: raise `max_send_message_len` on the client and \
-                 `max_message_len` on the server; the call {verb}",
+                 smallest of both sides' and the method's: raise `max_send_message_len` on the client, \
+                 `max_message_len` on the server or the method's limit; the call {verb}",
                 self.code()
             ),
             Cause::Unimplemented { path } => write!(

@@ -22,8 +22,10 @@ pub struct Intents {
     /// some for one message, and for one piece of a message, on each device, so that two sides never
     /// wait for each other's. Default: 256 MiB.
     pub message_memory: u64,
-    /// Whether a long message waits while [`message_memory`](Self::message_memory) is in use, up to
-    /// the deadline of its call. If false, its call fails with `RESOURCE_EXHAUSTED`. Default: true.
+    /// Whether a long message waits while [`message_memory`](Self::message_memory) is in use: a request
+    /// up to the deadline of its call, the response to a unary call for 15 seconds at most. If false,
+    /// its call fails with `RESOURCE_EXHAUSTED`. A message always waits for memory that is being
+    /// registered. Default: true.
     pub waits_for_memory: bool,
     /// Calls that one connection may have in flight at a time. Default: 128.
     pub max_in_flight: u32,
@@ -116,8 +118,8 @@ pub struct Limits {
     pub max_send_message_len: usize,
     /// Bytes that the process may register for messages that are longer than a slot.
     pub message_memory: u64,
-    /// Bytes of messages that are longer than a slot which one connection may have under way, in each
-    /// direction.
+    /// Bytes of received messages that are longer than a slot which one connection may use: of those that
+    /// arrive, and of those whose fields the application keeps. A message that is alone may exceed it.
     pub connection_memory: u64,
     /// Whether messages wait for that memory.
     pub waits_for_memory: bool,

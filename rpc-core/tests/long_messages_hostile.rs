@@ -14,7 +14,8 @@ use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
 use rpc_core::{Code, Execution, Intents};
 use support::raw::{
-    Frame, Raw, cancel, code_in, continuation, fragment, header, long_request as request,
+    Frame, Raw, all_memory, cancel, code_in, continuation, fragment, header,
+    long_request as request,
 };
 use support::{ECHO, Gate, call, register};
 
@@ -223,17 +224,7 @@ fn entries_about_a_message_that_this_side_never_sent() {
 fn more_fragments_than_are_free_wait_for_the_receiver() {
     attacked(false, 4, |raw, pair| {
         // Other messages use all of the memory.
-        let memory = pair.server().with_transport(|transport| {
-            use rpc_core::transport::{ConnectionId, Transport};
-            let connection = ConnectionId {
-                index: 0,
-                generation: 0,
-            };
-            [(); 4].map(|()| {
-                let memory = transport.allocate_for(connection, LONGEST);
-                memory.expect("it is free")
-            })
-        });
+        let memory = all_memory(pair, LONGEST);
         let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[]);
         raw.send(first, &body);
         for _ in 0..FREE / FRAGMENT_LEN {
@@ -330,17 +321,7 @@ fn more_segments_than_a_sender_may_have_exposed() {
         len: 1,
     };
     attacked(true, 4, |raw, pair| {
-        let memory = pair.server().with_transport(|transport| {
-            use rpc_core::transport::{ConnectionId, Transport};
-            let connection = ConnectionId {
-                index: 0,
-                generation: 0,
-            };
-            [(); 4].map(|()| {
-                let memory = transport.allocate_for(connection, LONGEST);
-                memory.expect("it is free")
-            })
-        });
+        let memory = all_memory(pair, LONGEST);
         let (first, body) = request(1, 9, 5000, SEGMENTS, &segments(&[segment; 64]));
         raw.send(first, &body);
         assert!(!raw.peer.is_closed());

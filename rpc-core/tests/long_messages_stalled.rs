@@ -10,7 +10,7 @@ use rpc_core::frame::{
     CallId, FRAGMENT, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use rpc_core::testing::{Faults, Network, Pair};
-use support::raw::{Raw, code_in, fragment, header, long_request};
+use support::raw::{Raw, all_memory, code_in, fragment, header, long_request};
 use support::{ECHO, Gate, call, register};
 
 /// The longest message.
@@ -41,21 +41,6 @@ fn attacked(reads: bool, attack: impl FnOnce(&Raw<'_>, &Pair)) {
 
 /// The receiver looks at a message every 15 seconds.
 const LOOK: Duration = Duration::from_secs(15);
-
-/// Takes all memory of the server.
-fn all_memory(pair: &Pair) -> impl Sized + use<> {
-    pair.server().with_transport(|transport| {
-        use rpc_core::transport::{ConnectionId, Transport};
-        let connection = ConnectionId {
-            index: 0,
-            generation: 0,
-        };
-        [(); 4].map(|()| {
-            let memory = transport.allocate_for(connection, LONGEST);
-            memory.expect("it is free")
-        })
-    })
-}
 
 fn bytes_for_messages(pair: &Pair) -> u64 {
     pair.server().poller().stats().total().memory.posted
@@ -112,7 +97,7 @@ fn a_client_that_sends_a_message_slowly_keeps_its_connection() {
 fn a_message_that_waits_for_memory_is_not_its_senders_fault() {
     for (reads, form) in [(false, FRAGMENT), (true, SEGMENTS)] {
         attacked(reads, |raw, pair| {
-            let memory = all_memory(pair);
+            let memory = all_memory(pair, LONGEST);
             let (first, body) = long_request(1, 9, LONGEST, form, &[]);
             raw.send(first, &body);
             for _ in 0..10 {

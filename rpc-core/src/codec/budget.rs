@@ -24,8 +24,8 @@ fn limit(len: usize, per_byte: usize) -> usize {
         .saturating_add(DECODED_AT_LEAST)
 }
 
-/// Returns what the message may take besides one byte for each encoded byte. That one is for the
-/// bytes of `string` and `bytes` fields, which then need not be counted.
+/// Returns the bytes that the message may take besides one byte for each encoded byte. The latter are
+/// for the contents of `string` and `bytes` fields, which then need not be counted.
 pub(super) fn budget(len: usize, per_byte: usize) -> usize {
     limit(len, per_byte).saturating_sub(len)
 }
@@ -38,10 +38,10 @@ pub(super) fn over_budget(len: usize, per_byte: usize) -> DecodeError {
     DecodeError::OverBudget { len, limit }
 }
 
-/// What the messages have in common that are nested in one message while it is decoded.
+/// The state of decoding one message, which all messages nested in it share.
 #[derive(Debug)]
 pub(super) struct Decoding<'a> {
-    /// What may still be placed on the heap.
+    /// Bytes that may still be placed on the heap.
     budget: Cell<usize>,
     /// The whole message, if fields may share it.
     shared: Option<&'a Bytes>,

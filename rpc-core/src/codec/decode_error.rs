@@ -6,8 +6,8 @@ pub enum DecodeError {
     /// The bytes are not an encoded message.
     #[error("{0}")]
     Malformed(#[from] prost::DecodeError),
-    /// The decoded message would take more memory than a message of its length may take. Nothing
-    /// was allocated for it.
+    /// The decoded message would take more memory than a message of its length may take. Decoding
+    /// stopped at the limit, and freed what it had allocated.
     #[error("the message of {len} bytes would take more than {limit} bytes decoded")]
     OverBudget {
         /// The length of the encoded message.

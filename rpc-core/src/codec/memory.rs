@@ -23,5 +23,6 @@ pub trait MessageMemory: AsRef<[u8]> + AsMut<[u8]> + Send + 'static {
     fn freeze(self: Box<Self>, len: usize) -> Bytes;
 }
 
-/// Returns memory for as many bytes, if there is some that serves better than the heap.
+/// A function that returns memory of at least the given number of bytes, or `None` if the heap serves
+/// as well.
 pub type Allocate<'a> = &'a mut dyn FnMut(usize) -> Option<Box<dyn MessageMemory>>;

@@ -1,4 +1,4 @@
-//! [`Scan`]: counts what a message takes on the heap, before prost decodes it.
+//! [`Scan`]: counts the bytes that a message takes on the heap, before prost decodes it.
 //!
 //! A scan visits fields in the order of prost and accepts at least what prost accepts. Where it
 //! finds an encoding malformed, prost fails too, and has allocated no more than was counted.

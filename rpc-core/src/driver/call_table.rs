@@ -109,7 +109,7 @@ pub(crate) enum ResponseBody<'a> {
     Long(&'a LongResponse),
 }
 
-/// What becomes of a long response that begins.
+/// The effect of the first frame of a long response on its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LongOutcome {
     Wanted,

@@ -81,7 +81,7 @@ pub(crate) enum PollOutcome {
     Failed(CallError),
 }
 
-/// What may be sent on a connection.
+/// The greatest lengths in bytes that may be sent on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendLimits {
     /// Length of the longest frame; `usize::MAX` if longer messages are not divided, so that they are

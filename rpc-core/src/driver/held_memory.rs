@@ -139,8 +139,9 @@ impl AsRef<[u8]> for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let len = self.bytes.len() as u64;
-        // The memory goes back before it is counted as free: a message that sees the lower count
-        // finds the memory.
+        // The memory goes back before it is counted as free, so that the count is never lower than the
+        // bytes in use. A reader on another thread may see the lower count first; it then finds no
+        // memory and tries again.
         self.bytes = Bytes::new();
         self.account.held.fetch_sub(len, Ordering::Release);
         self.account.poller.held.fetch_sub(len, Ordering::Release);

@@ -26,20 +26,21 @@ pub(crate) struct LinkTransfers {
     pub(super) is_queued: bool,
     /// A piece of a message took the last credit while a call or stream waited for one.
     pub(super) took_last_credit: bool,
-    /// Those that this side receives, or is about to answer for.
+    /// Those that this side receives, or about which it still owes the sender an entry.
     pub(super) incoming: HashMap<TransferId, IncomingKey>,
     /// Messages with entries for control frames, each at most once.
     pub(super) owed: VecDeque<IncomingKey>,
-    /// Messages that this side has sent in full, and about which the receiver may have sent an entry
-    /// before it knew.
+    /// The latest messages that this side has ended, sent in full in fragments or abandoned, whose
+    /// receiver may have sent an entry before it knew.
     pub(super) ended: VecDeque<TransferId>,
     /// Bytes that the peer may read.
     pub(super) exposed: u64,
     /// Bytes of messages that are being received, which have memory.
     pub(super) receiving: u64,
-    /// Bytes that the application holds.
+    /// Bytes of received messages that the application keeps. `None` before the first message.
     pub(super) account: Option<Arc<Account>>,
-    /// Of both, bytes of messages of streams that were fetched ahead of their readers.
+    /// Of `receiving` and of `account`, bytes of messages of streams that were fetched ahead of their
+    /// readers.
     pub(super) read_ahead: Arc<AtomicU64>,
 }
 

@@ -432,8 +432,9 @@ pub(super) fn rare_flags(
 
 pub(super) fn too_long(len: ResponseLengths, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
-         sides' limits: raise `max_send_message_len` on the server and `max_message_len` on the client",
+        "the response's message of {} bytes exceeds the limit of {} bytes, the smallest of both sides' \
+         and the method's: raise `max_send_message_len` on the server, `max_message_len` on the client \
+         or the method's limit",
         len.message,
         limit.saturating_sub(HEADER_LEN + len.metadata)
     ))

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | this one | frames to send, unary calls, idle time, shutdown |
 //! | `receive.rs` | frames that arrive |
-//! | `streams.rs` | the credits and counters that only streams use |
+//! | `streams.rs` | the credits and counters that only streams and long messages use |
 //! | `model.rs` | a test that visits every reachable state of two sides |
 
 mod error;
@@ -247,8 +247,8 @@ impl Connection {
         }
     }
 
-    /// Announces the server's shutdown in a header. Unless the client's streams still need them, its
-    /// credits are removed from it, because the client could no longer use them.
+    /// Announces the server's shutdown in a header. Unless the client's streams or long messages still
+    /// need them, its credits are removed from it, because the client could no longer use them.
     #[cold]
     fn announce_shutdown(&mut self, header: &mut FrameHeader) {
         header.flags |= Flags::GOING_AWAY;
@@ -383,7 +383,7 @@ impl Connection {
     }
 
     /// Begins the server's shutdown. From now on every frame announces it, and grants credits only
-    /// while streams are open.
+    /// while streams are open or long messages of the client are under way.
     pub(crate) fn go_away(&mut self) {
         self.going_away = true;
     }
@@ -401,8 +401,8 @@ impl Connection {
         self.role == Role::Server && self.going_away && !self.has_announced
     }
 
-    /// Returns true if the client can send nothing more, and all of its requests have been responded
-    /// to. Only on the server. The client has then returned all of its credits.
+    /// Returns true if the client can send nothing more, all of its requests have been responded to,
+    /// and no pieces of long messages follow in either direction. Only on the server. The client has then returned all of its credits.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
         self.window.is_spent()
@@ -410,7 +410,7 @@ impl Connection {
     }
 
     /// Returns true if the connection was used since the last call of this method: a client sent a
-    /// request or a message; a server had a stream open.
+    /// request or a message; a server had a stream open; or pieces of a long message are to follow.
     pub(crate) fn take_was_used(&mut self) -> bool {
         let was_used = self.activity == Activity::Used
             || (self.role == Role::Server && self.streams > 0)
@@ -422,8 +422,9 @@ impl Connection {
     }
 
     /// Records that the connection has not been used for long. Until it is used again, this side
-    /// returns the credits that it can do without. A client without a stream also takes back the
-    /// receives that it owes to the server ([`take_freed`](Self::take_freed)).
+    /// returns the credits that it can do without. A client without streams and without long messages
+    /// that arrive also takes back the receives that it owes to the server
+    /// ([`take_freed`](Self::take_freed)).
     pub(crate) fn become_idle(&mut self) {
         self.activity = Activity::Idle;
         if self.role == Role::Client && !self.peer_sends() {

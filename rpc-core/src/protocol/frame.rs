@@ -24,7 +24,7 @@
 //! | flag | meaning |
 //! | --- | --- |
 //! | 1 ack | the sender has consumed the receiver's control frame |
-//! | 2 spent | (request, message, response with 0x10) the frame took the sender's last credit; ignored in other frames |
+//! | 2 spent | (request, message, continuation, response with 0x10) the frame took the sender's last credit; ignored in other frames |
 //! | 4 going away | (any kind, from the server) the server is shutting down: the client must start no more calls |
 //! | 8 returned | (control) the credits are returned rather than granted |
 //! | 0x10 stream | (request) the call is a stream: its response takes a credit; (response) it took one |
@@ -91,7 +91,8 @@ pub enum FrameKind {
     Request = 1,
     /// The last frame of a call.
     Response = 2,
-    /// Credits that no other frame can carry, cancellations, and window grants.
+    /// Credits that no other frame can carry, cancellations, window grants, and the answers of a
+    /// long message's receiver.
     Control = 3,
     /// Messages of an open stream.
     Message = 4,
@@ -180,10 +181,11 @@ pub struct FrameHeader {
     pub flags: Flags,
     /// Receives that the sender promises in addition to those promised before.
     pub credits: u16,
-    /// The call that a request, response or message belongs to.
+    /// The call that a request, response or message belongs to; or a continuation's
+    /// [`TransferId`], with the same bits.
     pub call: CallId,
     /// The method's number (request), the status code (response), or the shape of the body
-    /// (message).
+    /// (message, continuation).
     pub selector: u16,
     /// Bytes of metadata after the header.
     pub metadata_len: u16,
@@ -250,8 +252,9 @@ pub enum FrameError {
         /// Bytes received.
         len: usize,
     },
-    /// A message frame's selector is not one of the three.
-    #[error("a frame of this kind has no selector {selector}")]
+    /// The selector of a message frame or a continuation is none of the listed ones, that of a long
+    /// message is not [`ONE_MESSAGE`], or that of a long response is not 0.
+    #[error("a frame with selector {selector}, which frames of its kind cannot have")]
     Selector {
         /// The selector received.
         selector: u16,
@@ -264,7 +267,8 @@ pub enum FrameError {
         /// Bytes of the body.
         len: usize,
     },
-    /// The body of a frame with a long message, or of a continuation, does not have its form.
+    /// The body of a frame with a long message does not have its form; or a continuation has
+    /// metadata, and `len` is the length of that.
     #[error("a {kind:?} frame with a malformed body of {len} bytes")]
     LongBody {
         /// The kind of the frame.
@@ -272,8 +276,8 @@ pub enum FrameError {
         /// Bytes of the body.
         len: usize,
     },
-    /// An entry of a control frame neither cancels nor grants anything.
-    #[error("a control frame with an entry of value {value:#010x}")]
+    /// The connection's version has no entries of control frames with this value.
+    #[error("a control frame with an entry of unknown value {value:#010x}")]
     ControlValue {
         /// The value received.
         value: u32,

@@ -1,5 +1,5 @@
 //! [`Limited`]: a method that has limits of its own for the lengths of its messages. Methods without
-//! limits are not wrapped, and cost nothing.
+//! limits are not wrapped, so their calls do no checks.
 
 use std::task::Context;
 
@@ -45,7 +45,8 @@ impl<H> Limited<H> {
 #[cold]
 fn response_too_long(len: usize, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "the response's message of {len} bytes exceeds the method's limit of {limit} bytes"
+        "the response's message of {len} bytes exceeds the method's limit of {limit} bytes: shorten the \
+         response, or raise `max_response_len` of the method in the build script of server and client"
     ))
 }
 

@@ -2,8 +2,8 @@
 
 use crate::transport::ConnectionId;
 
-/// The memory of the long messages of one connection, in bytes of messages: what
-/// [`Memory`](super::Memory) has for all connections of a poller.
+/// The memory of the long messages of one connection, in bytes of messages.
+/// [`Memory`](super::Memory) has the sums of all connections of a poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionMemory {

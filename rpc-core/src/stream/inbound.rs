@@ -203,8 +203,8 @@ impl Inbound {
         Ok(true)
     }
 
-    /// Returns the next long message to fetch, unless so many are fetched already that the reader has
-    /// not taken.
+    /// Returns the next long message to fetch, or `None` if [`LONG_READ_AHEAD`] that the reader has not
+    /// taken are fetched already.
     pub(crate) fn next_to_fetch(&self) -> Option<NextLong> {
         let mut ahead = self.long.iter().take(LONG_READ_AHEAD).enumerate();
         let (position, next) = ahead.find(|(_, long)| !long.is_fetched)?;
@@ -351,7 +351,8 @@ impl Inbound {
         long.message.map(Taken::Long)
     }
 
-    /// Returns true if the driver should look, because the reader has taken something.
+    /// Returns true if the driver has to grant window or to fetch a long message, now that the reader has
+    /// taken messages.
     pub(super) fn needs_driver(&self) -> bool {
         let awaits_fetch = |long: &LongArrival| !long.is_fetched;
         self.owes_grant() || self.long.iter().take(LONG_READ_AHEAD).any(awaits_fetch)

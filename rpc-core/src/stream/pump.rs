@@ -55,8 +55,9 @@ impl PumpError {
         match self {
             Self::TooLong { message_len, limit } => Status::resource_exhausted(format!(
                 "a message of the {what} stream of {message_len} bytes exceeds the limit of \
-                 {limit} bytes, the smaller of both sides' limits: raise `max_message_len` on the \
-                 client and on the server"
+                 {limit} bytes, the smallest of both sides' and the method's: raise \
+                 `max_send_message_len` of the sender, `max_message_len` of the receiver or the \
+                 method's limit"
             )),
             Self::MetadataTooLong { len, limit } => Status::resource_exhausted(format!(
                 "the {what}'s metadata of {len} bytes exceeds the limit of {limit} bytes"

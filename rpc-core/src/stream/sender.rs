@@ -85,11 +85,12 @@ pub enum SendError {
     /// The call has ended, or its request stream was dropped. The call's response says why.
     #[error("the call has ended; its response tells the reason")]
     Ended,
-    /// The message is longer than the server accepts, or this side may send. The call has ended with
+    /// The message is longer than the server or the method accepts, or than this side may send. The call has ended with
     /// the same error.
     #[error(
-        "the message of {message_len} bytes exceeds the limit of {limit} bytes, the smaller of both \
-         sides' limits: raise `max_message_len` on the client and on the server"
+        "the message of {message_len} bytes exceeds the limit of {limit} bytes, the smallest of \
+         both sides' and the method's: raise `max_send_message_len` of the sender, `max_message_len` of \
+         the receiver or the method's limit"
     )]
     TooLong {
         /// Bytes of the encoded message.

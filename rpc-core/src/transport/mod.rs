@@ -260,8 +260,8 @@ pub trait Transport: 'static {
     /// off the data path; then the transport's waker is used.
     fn allocate(&mut self, len: usize) -> Result<Self::Memory, AllocateError>;
 
-    /// Takes memory for a message that arrives from the peer of `connection`. If this side has none,
-    /// it gets some, whatever others use. The default is right for a transport without READs, whose
+    /// Takes memory for a message that arrives from the peer of `connection`. A poller that uses no
+    /// memory for arriving messages on this device gets some even beyond [`Limits::message_memory`]. The default is right for a transport without READs, whose
     /// messages to send need no such memory.
     ///
     /// # Errors
@@ -281,17 +281,16 @@ pub trait Transport: 'static {
         MemoryByOwner::default()
     }
 
-    /// Returns the bytes of [`Limits::message_memory`] that messages keep from others which have
-    /// arrived and are still used, those of all transports of the process. The default is right for a
-    /// transport whose memory others do not share.
+    /// Returns the bytes of [`Limits::message_memory`] in use by messages that have arrived and whose
+    /// fields the application keeps, of all transports of the process. The default is right for a
+    /// transport that shares its memory with no other.
     fn kept_memory(&self) -> u64 {
         0
     }
 
-    /// Takes the next piece from the front of `message`, and lets the connection's peer read it. If it
+    /// Takes the next piece from the front of `message`, and lets the connection's peer read it. If
     /// `is_accepted`, the peer has memory for all of the message: its next piece gets memory even if
-    /// pieces that wait for their receivers use all that they may have. A
-    /// chunk that lies in registered memory of this transport is exposed where it is; the bytes of
+    /// pieces that wait for their receivers use all that they may have. A chunk that lies in registered memory of this transport is exposed where it is; the bytes of
     /// others are copied, at most [`Limits::piece_len`] of them. The peer may read the piece once it
     /// has received a frame that is sent after this, until [`conceal`](Self::conceal).
     ///
@@ -309,8 +308,8 @@ pub trait Transport: 'static {
         Err(ExposeError::Closed)
     }
 
-    /// Revokes the key of a piece, which the peer has read or which nobody needs. Its memory is
-    /// kept until the device has confirmed it.
+    /// Revokes the key of a piece that the peer has read or no longer needs. Its memory is kept until
+    /// the device has confirmed that the key is gone.
     fn conceal(&mut self, exposed: ExposureKey) {
         let _ = exposed;
     }

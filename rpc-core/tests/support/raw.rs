@@ -7,7 +7,8 @@ use rpc_core::frame::{
     CallId, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN,
     LongBody, ONE_MESSAGE, TransferId,
 };
-use rpc_core::testing::{Network, RawPeer};
+use rpc_core::testing::{Network, Pair, RawPeer};
+use rpc_core::transport::{ConnectionId, Transport};
 
 pub(crate) fn header(kind: FrameKind) -> FrameHeader {
     FrameHeader {
@@ -181,4 +182,18 @@ pub(crate) fn code_in(frames: &[Frame]) -> Option<u16> {
     let mut responses = frames.iter();
     let response = responses.find(|(header, _)| header.kind == FrameKind::Response);
     response.map(|(header, _)| header.selector)
+}
+
+/// Takes all of the server's memory for messages, which is for four messages of `len` bytes.
+pub(crate) fn all_memory(pair: &Pair, len: usize) -> impl Sized + use<> {
+    pair.server().with_transport(|transport| {
+        let connection = ConnectionId {
+            index: 0,
+            generation: 0,
+        };
+        [(); 4].map(|()| {
+            let memory = transport.allocate_for(connection, len);
+            memory.expect("it is free")
+        })
+    })
 }

@@ -31,9 +31,10 @@ use crate::transport::{AllocateError, MessageMemory, ReserveError, Transport};
 /// deadline on this side, and closes a connection whose peer keeps segments for twice as long.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
-/// The part of the memory for messages of streams that are fetched ahead of their readers. The blocks
-/// that they lie in have up to twice their length, and with them, the block of the longest message
-/// has to fit into the seven eighths that are for messages that arrive.
+/// One in this many bytes of the memory for messages, at most, is for messages of streams that are
+/// fetched ahead of their readers. A block of memory is up to twice as long as its message. These
+/// blocks and the block of the longest message together have to fit into seven eighths of the memory:
+/// that part is for messages that arrive.
 const READ_AHEAD_PART: u64 = 4;
 
 /// The messages that wait for memory.
@@ -46,13 +47,13 @@ pub(super) struct WaitingMessages {
 
 /// The reason that a message gets no memory now.
 enum NoMemory {
-    /// The connection has as much as it may have.
+    /// The connection uses as much memory as it may use.
     OfConnection,
     /// The poller has none at the moment.
     OfPoller,
     /// More is being registered, or others wait for that.
     NotYet,
-    /// The message is longer than all memory that there may be.
+    /// The message is longer than all memory that there may be, or the transport cannot fetch it.
     Never,
 }
 
@@ -108,7 +109,8 @@ impl<T: Transport> State<T> {
         let len = incoming.len;
         let link = &self.links[incoming.link.index()].transfers;
         let used = link.receiving + link.account.as_ref().map_or(0, |account| account.held());
-        // What waits for a reader must not keep calls from getting memory, and has its own limit.
+        // Messages that wait for a reader must not keep calls from getting memory. They have a limit of
+        // their own.
         let ahead = link.read_ahead.load(Ordering::Relaxed);
         let used = used.saturating_sub(ahead);
         let cap = self.transport.limits().connection_memory;
@@ -126,9 +128,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Counts a message of a stream as fetched ahead of its reader. Returns `None` if there is no room
-    /// for it: the messages of all streams whose readers do not read leave memory to the longest
-    /// message of a call.
+    /// Counts a message of a stream as fetched ahead of its reader. Returns `None` if it exceeds the
+    /// limit for such messages, which leaves memory for the longest message of a call.
     pub(in super::super) fn read_ahead(&self, key: IncomingKey) -> Option<ReadAhead> {
         let incoming = &self.transfers.incoming[key.index()];
         let len = u64::from(incoming.len);
@@ -172,8 +173,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Lets a message arrive in `memory`. Returns false if the transport has no room to fetch it, so
-    /// that it is to be refused.
+    /// Lets a message arrive in `memory`. Returns false if the transport cannot begin another fetch:
+    /// the message is then refused.
     fn place(&mut self, key: IncomingKey, mut memory: T::Memory) -> bool {
         self.charge_incoming(key);
         self.expect_progress(key);
@@ -331,7 +332,8 @@ impl WaitingMessages {
     }
 }
 
-/// Returns the class of a length: messages of one class have at most twice each other's length.
+/// Returns the class of a length in bytes: a message is less than twice as long as another one of its
+/// class.
 fn class_of(len: u32) -> u32 {
     len.ilog2()
 }

@@ -19,7 +19,7 @@ pub(in super::super) enum Purpose {
     Response(CallId),
     /// A message of a stream.
     Stream(StreamKey),
-    /// None: the message is no longer wanted.
+    /// No call or stream of this side wants the message any more.
     Nobody,
 }
 

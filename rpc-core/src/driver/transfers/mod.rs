@@ -8,7 +8,7 @@
 //! | file | step |
 //! | --- | --- |
 //! | `outgoing.rs` | sender: the first frame leaves |
-//! | `pump.rs` | sender: the other pieces follow, one for each message and turn |
+//! | `pump.rs` | sender: the other pieces follow, some in each turn |
 //! | `release.rs` | sender: the receiver's entries release pieces, or stop the message |
 //! | `arrival.rs` | the purpose of a long message, and its outcome |
 //! | `incoming.rs` | receiver: a first frame or a continuation arrives |
@@ -67,10 +67,10 @@ pub(crate) struct Transfers<M> {
     to_send: VecDeque<LinkKey>,
     /// Messages in the queues of all links, of which a piece may be sent.
     pieces_waiting: usize,
-    /// Messages that wait for memory.
+    /// Received messages that wait for memory.
     waiting: WaitingMessages,
-    /// Not 0 if there are pieces to send, messages that wait, or `spent` parts. Empty turns test
-    /// only this field.
+    /// Not 0 if there are pieces to send, messages that wait, or `spent` parts. `awaiting_window` does
+    /// not count. Empty turns test only this field.
     has_work: usize,
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.

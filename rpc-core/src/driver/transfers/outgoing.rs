@@ -29,12 +29,12 @@ pub(super) const FIRST_SEGMENTS: usize = 8;
 /// continuations.
 const COPIED_WITHOUT_CREDIT: usize = 4;
 
-/// The part of the memory for messages up to which encoded messages and exposed pieces together may
+/// One in this many bytes of the memory for messages: the limit up to which encoded messages and exposed pieces together may
 /// grow. With [`EXPOSED_PART`], half of the memory is left for messages that arrive: otherwise, two
 /// peers could each wait for memory until the other has received.
 const ENCODED_PART: u64 = 4;
-/// The part of the memory for messages up to which exposed pieces may grow. The only piece of a
-/// message whose receiver has memory is exposed in any case.
+/// The same for exposed pieces alone. The only piece of a message whose receiver has memory is exposed
+/// in any case.
 const EXPOSED_PART: u64 = 4;
 /// The same for pieces of messages for which the receiver may have no memory yet. They may stay
 /// exposed for long, so they leave memory for messages whose receivers have theirs.
@@ -42,11 +42,12 @@ const UNACCEPTED_PART: u64 = 8;
 /// The same for one connection, of all that is exposed on it: a peer that accepts nothing leaves as
 /// much to others.
 const UNACCEPTED_PART_OF_LINK: u64 = 16;
-/// Copied pieces of at most this length in bytes do not count as copies: they are the bytes before
-/// a field that is exposed where it lies.
+/// Copied pieces of at most this length in bytes do not count against the most copied pieces of a
+/// first frame: they are the bytes before a field that is exposed where it lies. The statistics count
+/// them.
 const SHORT_COPY: u32 = 4096;
 
-/// What a long message belongs to.
+/// The call or the stream that a long message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferOwner {
     /// The request of a call of this side.
@@ -380,7 +381,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// What the first frame of a message has taken.
+/// The message, the segments and the exposed pieces of a first frame that is being prepared.
 struct Prepared {
     before: Chunks,
     segments: Vec<RemoteSegment>,

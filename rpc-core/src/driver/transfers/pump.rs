@@ -15,13 +15,14 @@ use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS};
 use crate::transport::{ExposeError, RemoteSegment, Transport};
 
-/// The most pieces that a turn sends, of all messages, if none of them is copied.
+/// The most attempts of a turn to send a piece, of all messages. A copied piece is the last of its
+/// turn.
 const PIECES_PER_TURN: usize = 16;
 
 /// Bytes of a message that are sent before the next message of its link has its turn.
 const RUN_LEN: u32 = 1 << 20;
 
-/// The most fragments in a piece.
+/// The most fragments in a piece, each of which is a frame.
 const FRAGMENTS_PER_PIECE: usize = 16;
 
 /// The result of an attempt to send a piece.
@@ -38,8 +39,8 @@ enum Sent {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Sends a piece of each long message that has one to send, and gives memory to those that wait
-    /// for it.
+    /// Sends the next pieces of long messages, gives memory to messages that wait for it, and drops the
+    /// parts that have been sent.
     #[cold]
     #[inline(never)]
     pub(in super::super) fn advance_transfers(&self) {

@@ -15,8 +15,8 @@ use crate::transport::{CloseReason, Transport};
 /// the connection is closed, which frees the memory.
 pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many ended messages of a link have their numbers remembered: more than can end while an
-/// entry of a control frame is on its way.
+/// How many ended messages of a link have their numbers remembered, since an entry of a control frame
+/// about one may still be on its way. Credits bound the messages that end meanwhile.
 const ENDED: usize = 1024;
 
 /// The peer did not release segments of a long message.

@@ -113,15 +113,17 @@ pub enum ProtocolError {
         /// The number received.
         transfer: TransferId,
     },
-    /// The peer has more long messages under way than agreed.
+    /// The peer has more long messages under way than the protocol permits.
     #[error("the peer exceeded the limit of {limit} long messages under way")]
     TooManyTransfers {
         /// The limit.
         limit: u32,
     },
-    /// The pieces of a long message are longer than the message, or their form is another one than
-    /// the first frame has stated.
-    #[error("the peer sent a piece that does not belong to its long message of {len} bytes (transfer {:#010x})", transfer.0)]
+    /// A piece of a long message is invalid: all pieces together are longer than the message, the piece
+    /// is empty, has another form than the first frame has stated, or describes memory on a connection
+    /// without READs; or too many segments wait to be fetched; or the peer abandoned the message
+    /// although it must not, or with a body.
+    #[error("the peer sent an invalid piece of its long message of {len} bytes (transfer {:#010x})", transfer.0)]
     WrongPiece {
         /// The message's number.
         transfer: TransferId,
@@ -136,9 +138,9 @@ pub enum ProtocolError {
         /// Bytes received.
         sent: u32,
     },
-    /// The peer has released more segments of a long message than it was sent, or accepted a message
-    /// twice.
-    #[error("the peer released or accepted a long message twice (transfer {:#010x})", transfer.0)]
+    /// The peer has released more segments of a long message than are exposed to it (none, if the
+    /// message is in fragments), or has accepted a message twice or one that needs no acceptance.
+    #[error("the peer released segments of a long message that are not exposed to it, or accepted it more often than it may (transfer {:#010x})", transfer.0)]
     ReleasedTwice {
         /// The message's number.
         transfer: TransferId,

@@ -1,5 +1,5 @@
-//! The credits and counters of a [`Connection`] that streams use. Calls without a stream use none of
-//! them.
+//! The credits and counters of a [`Connection`] that streams and long messages use. Unary calls with
+//! short messages use none of them.
 
 use super::{Activity, Connection, Role};
 
@@ -26,15 +26,16 @@ impl Connection {
         self.streams
     }
 
-    /// Returns the number of message frames, or responses to streams, that may be sent now.
+    /// Returns the number of message frames, continuations or responses to streams that may be sent
+    /// now.
     #[inline]
     #[must_use]
     pub(crate) fn messages_allowed(&self) -> u32 {
         self.credits.available()
     }
 
-    /// Takes the credit that a message frame or the response to a stream needs. Returns false if
-    /// there is none.
+    /// Takes the credit that a message frame, a continuation or the response to a stream needs.
+    /// Returns false if there is none.
     #[inline]
     #[must_use]
     pub(crate) fn take_message(&mut self) -> bool {
@@ -65,9 +66,9 @@ impl Connection {
         self.streams = self.streams.saturating_sub(1);
     }
 
-    /// Returns true if this side, a client, has streams open and has promised the server no receive
-    /// for their messages. The caller takes receives from the budget and calls
-    /// [`open_window`](Self::open_window).
+    /// Returns true if this side, a client, has streams open or a long response under way, and has
+    /// promised the server no receive for their frames. The caller takes receives from the budget and
+    /// calls [`open_window`](Self::open_window).
     #[must_use]
     pub(crate) fn wants_window(&self) -> bool {
         self.role == Role::Client && self.peer_sends() && self.window.size() == 0
@@ -87,7 +88,7 @@ impl Connection {
         (self.streams | self.sending) > 0
     }
 
-    /// Returns true if the peer may have such frames to send.
+    /// Returns true if the peer may have frames to send that take a credit, besides requests.
     #[must_use]
     pub(super) fn peer_sends(&self) -> bool {
         (self.streams | self.receiving) > 0
@@ -98,7 +99,7 @@ impl Connection {
         self.sending += 1;
     }
 
-    /// Records that the last piece of a long message was sent.
+    /// Records that no further piece of a long message will be sent.
     pub(crate) fn end_sending(&mut self) {
         self.sending = self.sending.saturating_sub(1);
     }
@@ -108,13 +109,13 @@ impl Connection {
         self.receiving += 1;
     }
 
-    /// Records that the last piece of a long message of the peer has arrived.
+    /// Records that no further piece of a long message of the peer will arrive.
     pub(crate) fn end_receiving(&mut self) {
         self.receiving = self.receiving.saturating_sub(1);
     }
 
-    /// Promises receives, which the caller took from the budget, to the server's messages. The next
-    /// frame grants them. Only on the client.
+    /// Promises receives, which the caller took from the budget, to the server's messages and
+    /// continuations. The next frame grants them. Only on the client.
     pub(crate) fn open_window(&mut self, receives: u32) {
         debug_assert!(self.role == Role::Client && self.speaks_streams());
         self.window.grow(receives);

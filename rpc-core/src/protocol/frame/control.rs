@@ -1,4 +1,4 @@
-//! [`ControlEntry`]: what the body of a control frame says of a call or of a long message.
+//! [`ControlEntry`]: an entry in the body of a control frame, about a call or a long message.
 //!
 //! ```text
 //!  0             4                     8
@@ -33,7 +33,7 @@ const STOPPED: u32 = 0xe000_0000;
 pub struct ControlEntry {
     /// The call that the entry is about; or the long message, as `TransferId` with the same bits.
     pub call: CallId,
-    /// What the sender requests.
+    /// The request or the report of the sender of the control frame.
     pub request: ControlRequest,
 }
 

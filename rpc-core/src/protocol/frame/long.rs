@@ -16,10 +16,10 @@
 //! | --- | --- |
 //! | [`FRAGMENT`] | the next bytes of the message |
 //! | [`SEGMENTS`] | [`RemoteSegment`]s, which the receiver reads: the next bytes of the message |
-//! | [`ABANDONED`] | none: the sender sends no more of the message, whose call has ended |
+//! | [`ABANDONED`] | none: the sender sends no more of the message, because its call has ended or the receiver has stopped it |
 //!
-//! The pieces of one message arrive in their order, and together have its length. A continuation
-//! takes a credit.
+//! The pieces of one message arrive in their order, and together have its length unless the sender
+//! abandons it. A continuation takes a credit.
 //!
 //! Entries of control frames answer: see [`ControlRequest`](super::ControlRequest). A sender of
 //! fragments sends at most [`FREE_FRAGMENTS`](crate::protocol::connection::FREE_FRAGMENTS) bytes of a
