@@ -132,7 +132,7 @@ fn when_the_server_is_killed_every_call_in_flight_ends_and_says_that_it_may_have
     );
 }
 
-/// docs/benchmarks.md has its command.
+/// docs/benchmarks.md says how to run it.
 #[test]
 #[ignore = "a measurement: prints how long the calls of a killed server take to end"]
 #[allow(clippy::print_stdout, reason = "its result")]

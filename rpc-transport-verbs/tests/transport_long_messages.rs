@@ -383,8 +383,6 @@ fn a_connection_that_ends_in_the_middle_gives_all_memory_back() {
     }
 }
 
-/// Many pieces of many connections are exposed and concealed beside frames: an entry of a send queue
-/// is always there for each of them, or the transport says that there is none.
 /// While a piece is copied, the lane looks for calls. What it finds keeps its order: a connection is
 /// accepted before its first frame arrives, and the frames arrive as they were sent.
 #[test]
@@ -428,6 +426,8 @@ fn what_arrives_while_a_piece_is_copied_keeps_its_order() {
     assert_all_back(&mut rig);
 }
 
+/// Many pieces of many connections are exposed and concealed beside frames: an entry of a send
+/// queue is always there for each of them, or the transport says that there is none.
 #[test]
 fn pieces_and_frames_share_the_send_queue() {
     let mut rig = rig();

@@ -70,7 +70,7 @@ pub struct Calls<'a> {
     rpc: &'a Rpc,
     client: &'a BulkClient<LocalChannel>,
     payload: Bytes,
-    /// What the receiver must find in the payload.
+    /// The sum that the receiver must compute of the payload: see [`word_of_each_line`].
     sum: u64,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Calls<'a> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory for the payload where it shall lie.
+    /// Fails if the poller registers no memory for the payload within some seconds.
     pub fn new(
         rpc: &'a Rpc,
         client: &'a BulkClient<LocalChannel>,
@@ -93,6 +93,16 @@ impl<'a> Calls<'a> {
             sum: word_of_each_line(&payload),
             payload,
         })
+    }
+
+    /// Returns the processes between which the calls are made.
+    pub(super) fn rpc(&self) -> &'a Rpc {
+        self.rpc
+    }
+
+    /// Returns the length of a payload in bytes.
+    pub(super) fn size(&self) -> usize {
+        self.payload.len()
     }
 
     /// Makes calls that move `bytes` bytes, after as many unrecorded ones as may be in flight, and

@@ -1,4 +1,4 @@
-//! The bound of the machine: copying out what the other core has just written.
+//! The machine's bound: a copy of memory that the other core has just written.
 
 use std::hint::black_box;
 use std::thread;

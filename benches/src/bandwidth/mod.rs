@@ -1,7 +1,8 @@
 //! How fast bytes move: messages of any size as calls, beside what the machine and the device can do.
 //!
-//! Whoever receives bytes reads the first word of each cache line of them, in every measurement: what
-//! nobody reads may never have been moved.
+//! In every measurement, the receiver reads the first word of each cache line, because a device may
+//! not have moved bytes that are not read. One exception: of the stream beside small calls, the
+//! receiver reads one line of each message.
 
 pub mod calls;
 pub mod copies;

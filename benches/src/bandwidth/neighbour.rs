@@ -1,7 +1,7 @@
 //! Small calls of one connection, alone and beside a stream of large messages of another.
 //!
-//! Both connections have the same poller on each side, which is the case that can go wrong: what a
-//! poller does for a large message, it does not do for a small call.
+//! Both connections have the same poller on each side: a small call waits while the poller works
+//! for a large message.
 
 use std::cell::Cell;
 use std::pin::Pin;

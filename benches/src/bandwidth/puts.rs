@@ -1,11 +1,7 @@
 //! Uploads of one size, one at a time.
 
-use proto::bulk::BulkClient;
-use rpc_core::LocalChannel;
-
-use super::calls::{Calls, Source};
+use super::calls::Calls;
 use crate::Outcome;
-use crate::rpc::Rpc;
 use crate::slices::{Side, Stopwatch};
 
 /// The sizes that are put, in bytes.
@@ -31,37 +27,25 @@ pub fn unrecorded_puts(puts: usize) -> usize {
 
 /// Puts payloads of one size, one at a time.
 pub struct Puts<'a> {
-    rpc: &'a Rpc,
     calls: Calls<'a>,
+    /// The number of puts in a turn.
     puts: usize,
 }
 
-impl<'a> Puts<'a> {
-    /// Prepares puts over a connection of a client.
-    ///
-    /// # Errors
-    ///
-    /// Fails if there is no memory for the payload where it shall lie.
-    pub fn new(
-        rpc: &'a Rpc,
-        client: &'a BulkClient<LocalChannel>,
-        size: usize,
-        source: Source,
-    ) -> Outcome<Self> {
-        Ok(Self {
-            rpc,
-            calls: Calls::new(rpc, client, size, source)?,
-            puts: puts_in_a_turn(size),
-        })
+impl<'a> From<Calls<'a>> for Puts<'a> {
+    fn from(calls: Calls<'a>) -> Self {
+        let puts = puts_in_a_turn(calls.size());
+        Self { calls, puts }
     }
 }
 
 impl Side for Puts<'_> {
     /// Makes as many puts as their size suggests, which may be fewer than `calls`.
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        self.rpc.server().resume()?;
+        let rpc = self.calls.rpc();
+        rpc.server().resume()?;
         let puts = self.puts.min(calls);
-        self.rpc.poller().block_on(async {
+        rpc.poller().block_on(async {
             for _ in 0..unrecorded_puts(puts) {
                 self.calls.upload().await?;
             }
@@ -72,7 +56,7 @@ impl Side for Puts<'_> {
             }
             Ok::<_, rpc_core::CallError>(())
         })?;
-        Ok(self.rpc.server().pause()?)
+        Ok(rpc.server().pause()?)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The bound of the device: READs of what the other process has just written, and SENDs, without
-//! calls.
+//! The device's bound: READs of memory that the other process has just written, and SENDs, on raw
+//! verbs.
 
 use std::time::Instant;
 

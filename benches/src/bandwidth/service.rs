@@ -12,7 +12,7 @@ use super::pattern::{payload, word_of_each_line};
 /// Takes and gives payloads.
 #[derive(Debug, Default)]
 pub struct Bulk {
-    /// The payload of the latest `Get`, which its successors share.
+    /// The payload of the latest `Get`, which later ones of the same length share.
     given: RefCell<Bytes>,
 }
 
@@ -33,8 +33,8 @@ impl LocalBulk for Bulk {
         Ok(Response::new(GetReply { data }))
     }
 
-    // Reads one line of each message only. To read 8 MiB takes the poller half a millisecond, in
-    // which it answers nobody; that is the handler's affair and not measured here.
+    // Reads one line of each message only. Reading 8 MiB would keep the poller from other calls for
+    // half a millisecond, and the time of handlers is not to be measured here.
     async fn upload(
         &self,
         request: Request<Streaming<PutRequest>>,

@@ -199,7 +199,7 @@ impl Measurement {
         println!("{}", rpc.poller().limits());
         let client = client_of(&rpc)?;
         rpc.server().pause()?;
-        let puts = |&size| Puts::new(&rpc, &client, size, self.source);
+        let puts = |&size| Calls::new(&rpc, &client, size, self.source).map(Puts::from);
         let mut all: Vec<Puts<'_>> = sizes.iter().map(puts).collect::<Outcome<_>>()?;
         let mut sides: Vec<&mut dyn Side> = all.iter_mut().map(|puts| puts as _).collect();
         let (records, rounds) =

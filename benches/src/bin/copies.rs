@@ -6,7 +6,7 @@
 //!
 //! One core writes a message, piece by piece, into registered memory that is used again and again.
 //! Another core copies each announced piece out into private memory, while the next piece is
-//! written, and reads a word of each cache line. The time of a message runs from its first store
+//! written, and reads a byte of each cache line. The time of a message runs from its first store
 //! until the reader has finished. Plain stores and stores past the caches alternate in short turns,
 //! and the time of a cache line between the cores is measured just before each turn. The two sides
 //! are threads: caches do not distinguish threads of one process from those of two.
@@ -145,8 +145,8 @@ fn table_of(cases: &[Case], rounds: &Rounds) -> Table {
 
 /// A message in registered memory, and how far it is written and read.
 struct Message {
-    /// Each piece belongs to the side that holds its lock. Nobody waits for a lock: the two counts
-    /// pass the pieces on.
+    /// Each piece belongs to the side that holds its lock. Neither side waits for a lock, because
+    /// the two counts say whose turn it is.
     pieces: Vec<Mutex<Slot>>,
     /// Pieces written and read since the beginning of the turn.
     written: Count,

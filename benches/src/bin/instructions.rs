@@ -4,7 +4,8 @@
 //! - `--over call`: calls of 64 bytes over the software device. Covers all that runs in a client and
 //!   in a server: stub and handler, encoding and decoding, rpc-core, the transport and the device.
 //!   In each call, either side takes one turn that finds something and one that finds nothing.
-//! - `--over bytes`: calls with a `bytes` field of `--size` bytes, which are too long to be sent inline.
+//! - `--over bytes`: calls with a `bytes` field of `--size` bytes (1024 by default, which is too long
+//!   to be sent inline).
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
 //! - `--over shared`: the same calls through a shared channel. The functions `exchange_caller` and

@@ -8,9 +8,9 @@
 //! UCX sends active messages with the same payload; that is not an RPC but a lower bound for one.
 //! iceoryx2 sends 64 bytes of plain memory, as request and response and over two publish-subscribe
 //! services. Uploads of 4 KiB to 8 MiB come last: Verbline's beside those of all of these and of a
-//! plain Unix socket (`--uploads` measures only them). Every measurement runs between two processes that are pinned to the same two cores, and
-//! all of them poll, except tonic's and the shared client. Just before each turn, the program measures what a cache line
-//! takes between the cores.
+//! plain Unix socket (`--uploads` measures only them). Every measurement runs between two processes
+//! that are pinned to the same two cores, and all of them poll, except tonic's and the shared
+//! client. Just before each turn, the program measures what a cache line takes between the cores.
 #![forbid(unsafe_code)]
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]

@@ -27,7 +27,7 @@ pub struct Ucx {
     exchange: Exchange,
 }
 
-/// What counts as one exchange.
+/// The messages that count as one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// A message in each direction.

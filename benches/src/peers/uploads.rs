@@ -116,7 +116,7 @@ fn one_at_a_time(
     let mut rows: Vec<(&'static str, Box<dyn Side + '_>)> = vec![
         (
             VERBLINE,
-            Box::new(Puts::new(rpc, client, size, Source::Heap)?),
+            Box::new(Puts::from(Calls::new(rpc, client, size, Source::Heap)?)),
         ),
         ("unix socket", Box::new(UnixPuts::start(cores, size)?)),
         ("iceoryx2", Box::new(IceoryxPuts::start(cores, size)?)),

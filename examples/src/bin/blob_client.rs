@@ -25,7 +25,8 @@ use rpc_core::{Channel, Code, Sender, block_on, sender};
 use rpc_transport_verbs::Device;
 use sha2::{Digest, Sha256};
 
-/// The longest blob that travels in one message, in bytes: the server's limit.
+/// The longest blob that travels in one message, in bytes: a server receives messages of up to 4
+/// MiB by default. Longer ones travel in parts.
 const WHOLE_LEN: u64 = (4 << 20) - HEADER_LEN;
 
 /// Bytes of a part.
@@ -69,7 +70,7 @@ async fn put(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
         (blobs.put(Blob { header, data }).await?, "in one message")
     } else {
         let (parts, messages) = sender();
-        // Files are read on a thread of their own, and this one waits for the response. If the call
+        // The file is read on a thread of its own, and this one waits for the response. If the call
         // fails, `send` fails as well, so the thread ends.
         let reading = thread::spawn(move || block_on(send_parts(header, file, parts)));
         let reply = blobs.put_parts(messages).await?;
@@ -169,7 +170,8 @@ async fn receive(
     let header = header.ok_or("the server has sent no header")?;
     if received != header.len || digest.finalize()[..] != header.sha256[..] {
         return Err(format!(
-            "the server has sent {received} bytes that are not {}",
+            "the blob was not written: the {received} bytes that have arrived do not have the length or the \
+             digest of the header ({}). Get it again, or check the server's copy",
             describe(&header)
         )
         .into());

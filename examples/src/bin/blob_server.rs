@@ -25,8 +25,8 @@ use rpc_transport_verbs::Device;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 
-/// The longest blob that travels in one message, in bytes: a message has up to 4 MiB by default. Longer
-/// ones travel in parts.
+/// The longest blob that travels in one message, in bytes: a client receives messages of up to 4
+/// MiB by default. Longer ones travel in parts.
 const WHOLE_LEN: u64 = (4 << 20) - HEADER_LEN;
 
 /// Bytes of a part.
@@ -248,7 +248,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
 
     // Handlers read files and compute digests, which takes milliseconds. They run on tokio's threads,
-    // so that the pollers answer others meanwhile.
+    // so that the pollers serve other calls meanwhile.
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
     let store = Directory {

@@ -32,8 +32,8 @@ pub(crate) const KEEP: &str = "keep";
 pub(crate) const KEEP_DIGEST: &str = "keep-digest";
 /// Names of blobs that the server drops, in `get` and in `put`.
 pub(crate) const DROP: &str = "drop";
-/// Names of what the server returns: its memory of long messages, and nothing, once it has dropped
-/// what it keeps.
+/// Names of requests to the server: to return its memory of long messages, and to drop the fields
+/// that it keeps.
 pub(crate) const MEMORY: &str = "memory";
 pub(crate) const FORGET: &str = "forget";
 
@@ -42,7 +42,7 @@ pub(crate) const FORGET: &str = "forget";
 const SETTINGS: &str = "VERBLINE_TEST_SETTINGS";
 const TRUSTED: &str = "VERBLINE_TEST_TRUSTED";
 
-/// What differs between the servers of the tests.
+/// The settings in which the servers of the tests differ.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) max_message_len: usize,
@@ -83,12 +83,12 @@ static CONTENT: LazyLock<Bytes> = LazyLock::new(|| {
     words.flat_map(u64::to_le_bytes).collect()
 });
 
-/// Returns bytes of which every one depends on its place.
+/// Returns the first bytes of [`CONTENT`].
 pub(crate) fn content(len: usize) -> Bytes {
     CONTENT.slice(..len)
 }
 
-/// Keeps what it is told to keep.
+/// Keeps the fields whose message has one of the names above.
 struct Keeper(RefCell<Vec<Bytes>>);
 
 impl LocalBlobs for Keeper {
@@ -172,7 +172,7 @@ fn numbers(memory: &Memory) -> [u8; 32] {
     bytes
 }
 
-/// Opens the device under test. In processes that were told so, it trusts its peers.
+/// Opens the device under test. It trusts its peers if the environment variable is set.
 pub(crate) fn device() -> Device {
     let sizing = Sizing {
         trusted_peers: std::env::var_os(TRUSTED).is_some(),
@@ -182,23 +182,18 @@ pub(crate) fn device() -> Device {
 }
 
 /// Runs the server; the body of the test `server_process`.
-#[allow(clippy::print_stdout, reason = "its parent reads the address")]
 pub(crate) fn serve() {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .init();
-    let settings = std::env::var(SETTINGS).expect("the settings");
-    let settings = Settings::parse(&settings).expect("three words");
-    let server = Server::builder(&device())
-        .add_service(BlobsServer::per_poller(|| Keeper(RefCell::default())))
-        .max_message_len(settings.max_message_len)
-        .message_memory(settings.message_memory as u64)
-        .waits_for_memory(settings.waits)
-        .bind("127.0.0.1:0")
-        .expect("a server on this machine");
-    println!("\nlistening at {}", server.local_addr());
-    server.run().unwrap();
+    echo_process::run(|| {
+        let settings = std::env::var(SETTINGS).expect("the settings");
+        let settings = Settings::parse(&settings).expect("three words");
+        Server::builder(&device())
+            .add_service(BlobsServer::per_poller(|| Keeper(RefCell::default())))
+            .max_message_len(settings.max_message_len)
+            .message_memory(settings.message_memory as u64)
+            .waits_for_memory(settings.waits)
+            .bind("127.0.0.1:0")
+            .expect("a server on this machine")
+    });
 }
 
 /// A connection to the server, with a poller of its own.

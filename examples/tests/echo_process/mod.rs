@@ -69,14 +69,19 @@ fn blocking() -> Duration {
 }
 
 /// Runs the server; the body of the test `server_process`.
-#[allow(clippy::print_stdout, reason = "its parent reads the address")]
 pub(crate) fn serve() {
+    run(server);
+}
+
+/// Starts a server and runs it.
+#[allow(clippy::print_stdout, reason = "its parent reads the address")]
+pub(crate) fn run(start: impl FnOnce() -> Server) {
     // `RUST_LOG=debug` shows the server's log when a test fails.
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
-    let server = server();
+    let server = start();
     println!("\nlistening at {}", server.local_addr());
     server.run().unwrap();
 }

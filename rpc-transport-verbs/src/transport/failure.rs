@@ -100,10 +100,10 @@ fn what_to_check(status: CompletionStatus) -> &'static str {
             "The peer ran out of posted receives, so flow control failed: this is a bug in Verbline on one of the sides. Please report it"
         }
         CompletionStatus::RemoteInvalidRequest | CompletionStatus::LocalLength => {
-            "A frame was longer than the receiver's slots: compare max_message_len on both sides"
+            "A frame was longer than the receiver's slots: compare the slot lengths that the limits of both sides print, and check that both run compatible versions of Verbline"
         }
         CompletionStatus::RemoteAccess => {
-            "A READ of a message was refused: its key or its bytes are not what the peer lets this connection read, or no longer. Either the peer takes messages back that it has announced, or it announces others: check that it runs a compatible version of Verbline"
+            "A READ of a long message was refused: the peer does not let this connection read the memory that it has announced, or has revoked the key too early. Check that the peer runs a compatible version of Verbline"
         }
         CompletionStatus::LocalProtection | CompletionStatus::LocalAccess => {
             "A request used memory that is not registered for it: this is a bug in Verbline. Please report it"

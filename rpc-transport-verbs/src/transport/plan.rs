@@ -18,14 +18,14 @@ pub(crate) struct Plan {
     pub(crate) poll_batch: u32,
 }
 
-/// How messages are read that are longer than a slot.
+/// The numbers with which messages that are longer than a slot are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadPlan {
     /// READs that a queue pair may have outstanding, and answer at a time. 0: there are no READs.
     pub(crate) depth: u8,
     /// False if peers are trusted with the keys of whole regions.
     pub(crate) uses_windows: bool,
-    /// Bytes of a READ.
+    /// The most bytes of a READ.
     pub(crate) max_read_len: usize,
     /// As `max_read_len`, while calls of other connections arrive.
     pub(crate) short_read_len: usize,

@@ -109,8 +109,9 @@ impl Lane {
         }
     }
 
-    /// Looks whether a call has arrived, in the middle of work that takes this thread's time. The next
-    /// polls return what has arrived, in its order: each event is queued behind those before it.
+    /// Polls the device in the middle of work that takes this thread's time. Returns true if it
+    /// finds a call ([`is_call`](Self::is_call)). The event that it finds is queued behind those
+    /// before it, and a later poll returns it.
     pub(super) fn has_call(&mut self) -> bool {
         let Some(event) = self.poll_device::<false>() else {
             return false;

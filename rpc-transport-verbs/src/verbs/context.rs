@@ -176,8 +176,8 @@ impl Context {
         self.raw.rnr_counters(port)
     }
 
-    /// Returns why memory windows of type 2 do not protect memory from the peers of untrusted
-    /// processes, if they do not.
+    /// Returns why memory windows of type 2 do not protect memory from peers that are not trusted,
+    /// if they do not.
     pub(crate) fn why_windows_do_not_protect(&self) -> Option<&'static str> {
         self.raw.why_windows_do_not_protect()
     }

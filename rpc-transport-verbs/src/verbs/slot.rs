@@ -112,9 +112,10 @@ impl Slot {
         self.record().start
     }
 
-    /// Requests the cache lines of the first `len` bytes for writing, at most those of one page,
-    /// without waiting for them. For a slot that is written next: the peer's core has read the lines
-    /// of its last message, and requested one by one they would arrive one after the other.
+    /// Requests the cache lines of the first `len` bytes for writing, at most those of `PREFETCHED`
+    /// bytes, without waiting for them. For a slot that is written next: the peer's core has read
+    /// the lines of its last message, and requested one by one they would arrive one after the
+    /// other.
     #[inline]
     pub(crate) fn prefetch_for_write(&self, len: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]

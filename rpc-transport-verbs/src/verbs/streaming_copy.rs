@@ -47,7 +47,7 @@ pub fn copy_past_caches(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// Streams whole cache lines, and waits until the other cores can see them.
+/// Streams whole cache lines. The fence at the end makes them visible before any later store.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn stream_lines(to: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -72,7 +72,7 @@ fn stream_lines(to: &mut [u8], from: &[u8]) {
 /// reason.
 ///
 /// Measured with `copies` (`cargo run --release -p benches --bin copies`): one core writes a reused
-/// buffer, and another one copies it out and reads a word of each line.
+/// buffer, and another one copies it out and reads a byte of each line.
 ///
 /// | processor | cores | past the caches is |
 /// | --- | --- | --- |
@@ -93,8 +93,9 @@ pub struct CopyRule {
 }
 
 impl CopyRule {
-    /// The shortest copy that goes past the caches on processors with several last-level caches:
-    /// longer than a slot, where near cores lose, and as long as both distances gain.
+    /// The shortest copy that goes past the caches on processors with several last-level caches. It
+    /// is longer than a slot, because near cores lose at 4 KiB. Both near and far cores gain from
+    /// 64 KiB.
     const SEVERAL_CACHES: usize = 16 << 10;
 
     /// Returns the rule for this machine.
@@ -111,8 +112,8 @@ impl CopyRule {
         }
     }
 
-    /// Returns the bytes to copy between two looks for other work: about a microsecond's, and as many
-    /// as go past the caches.
+    /// Returns the bytes to copy between two looks for other work: about as many as take a
+    /// microsecond, and at least as many as go past the caches.
     #[must_use]
     pub fn step_len(self) -> usize {
         self.past_caches_from.unwrap_or(0).max(8 << 10)
@@ -137,12 +138,12 @@ impl fmt::Display for CopyRule {
         match self.past_caches_from {
             Some(shortest) => write!(
                 f,
-                "copies into registered memory go past the caches from {shortest} bytes: this \
-                 processor has several last-level caches, and lines move slowly between them"
+                "copies into registered memory go past the caches from {shortest} bytes: processors \
+                 of this vendor have several last-level caches, and lines move slowly between them"
             ),
             None => f.write_str(
-                "copies into registered memory stay in the caches: the cores of this processor \
-                 share a last-level cache, where a reader finds them sooner than in memory",
+                "copies into registered memory stay in the caches: the cores of this processor are \
+                 assumed to share a last-level cache, where a reader finds them sooner than in memory",
             ),
         }
     }
@@ -295,7 +296,7 @@ mod tests {
         );
         let one = CopyRule::of_processor(false);
         assert!(
-            one.to_string().contains("share a last-level cache"),
+            one.to_string().contains("to share a last-level cache"),
             "{one}"
         );
     }

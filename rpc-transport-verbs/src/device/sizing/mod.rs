@@ -26,8 +26,8 @@ use crate::verbs::DeviceAttributes;
 /// `None` means that the number is derived. The transport's [`Limits`] print the resulting numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizing {
-    /// Bytes of a message that fit a slot. Longer messages travel in pieces. Default: 4096, or
-    /// [`Intents::max_message_len`] if that is less.
+    /// Length in bytes of the longest message that fits a slot. Longer messages travel in pieces.
+    /// Default: 4096. At most [`Intents::max_message_len`].
     pub slot_message_len: Option<usize>,
     /// Number of receives kept posted in a poller's shared receive queue.
     pub receives_posted: Option<u32>,
@@ -46,13 +46,16 @@ pub struct Sizing {
     pub signal_interval: Option<u32>,
     /// Maximum length in bytes of a frame that is sent inline in its work request. 0: never inline.
     pub max_inline_len: Option<usize>,
-    /// Bytes of a long message that are copied into registered memory at a time.
+    /// Bytes of a long message that are copied into registered memory at a time, at most a
+    /// sixteenth of [`Intents::message_memory`]. Default: 64 KiB on `soft`, 256 KiB on other
+    /// devices.
     pub piece_len: Option<usize>,
-    /// RDMA READs that a connection may have outstanding. 0: long messages travel in fragments.
+    /// RDMA READs that a connection may have outstanding, at most as many as the device and the
+    /// peer support. Default: 16. 0: long messages travel in fragments.
     pub read_depth: Option<u8>,
-    /// Lets every peer read all memory that is registered for messages, including those of other
-    /// peers. Then long messages are read on devices without memory windows that protect memory, and
-    /// on the others without windows. Only for peers that are trusted with all of it.
+    /// Lets every peer read all memory that is registered for long messages, including the messages
+    /// of other peers: set it only if all peers are trusted with them. No memory windows are used,
+    /// so long messages are also read on devices whose windows do not protect memory.
     pub trusted_peers: bool,
 }
 
@@ -170,8 +173,8 @@ impl Plan {
     }
 }
 
-/// Returns the length of the slots if messages have up to `max_message_len` bytes. Longer messages
-/// than fit a slot travel in pieces.
+/// Returns the length of the slots in bytes. It depends on `max_message_len` only if all messages
+/// fit a shorter slot than the default.
 fn slot_len(max_message_len: usize, sizing: &Sizing) -> Result<usize, FabricError> {
     if max_message_len == 0 {
         return Err(does_not_fit("max_message_len", 0, "it must be at least 1"));

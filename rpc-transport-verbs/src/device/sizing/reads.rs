@@ -1,4 +1,5 @@
-//! Whether and how the messages of a device are read that are longer than a slot.
+//! Chooses how messages that are longer than a slot travel over a device: by RDMA READ, and with
+//! which numbers, or in fragments.
 
 use rpc_core::Limits;
 
@@ -6,23 +7,23 @@ use super::Sizing;
 use crate::transport::plan::ReadPlan;
 use crate::verbs::{CopyRule, DeviceAttributes, LinkLayer};
 
-/// READs that a queue pair has outstanding, if the device supports as many. Enough to cover the round
-/// trip of a network with READs of the usual length.
+/// READs that a queue pair has outstanding, if the device supports as many: enough that READs of
+/// the usual length cover the round trip of a network.
 const READ_DEPTH: u8 = 16;
 
 /// READs that all connections of a lane have outstanding.
 const MAX_READING: usize = 64;
 
 /// Bytes that are copied into registered memory at a time, and of a READ, on a device that moves
-/// them by itself. Long enough for its full bandwidth.
+/// them by itself. Not measured: no network card has been tried.
 const PIECE_LEN: usize = 256 * 1024;
 
 /// Bytes of a READ on the software device, where this thread copies them, one READ between two polls:
 /// the calls of other connections wait meanwhile, some 3 microseconds.
 const SOFT_READ_LEN: usize = 32 * 1024;
 
-/// As `SOFT_READ_LEN`, while such calls arrive. A READ has costs of its own, about as much as this
-/// copy takes.
+/// As `SOFT_READ_LEN`, while such calls arrive. Shorter READs would cost more than they copy: a
+/// READ costs about as much as the copy of these bytes.
 const SHORT_SOFT_READ_LEN: usize = 8 * 1024;
 
 /// Part of the memory for messages that a piece may have.
@@ -73,7 +74,7 @@ pub(super) fn choose(
     let travel = match sizing.trusted_peers {
         true => "by RDMA READ, with the keys of whole regions, because peers are trusted",
         false if is_soft => {
-            "by RDMA READ through memory windows; this thread copies each piece, while other calls wait"
+            "by RDMA READ through memory windows; the poller's thread copies the bytes, and its other calls wait meanwhile"
         }
         false => "by RDMA READ through memory windows of type 2",
     };

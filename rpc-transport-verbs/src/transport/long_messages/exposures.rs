@@ -13,18 +13,23 @@ use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
 use crate::verbs::{BlockRegion, MemoryWindow, WorkRequest};
 
-/// The longest piece that is exposed where it lies.
+/// Bytes of the longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;
 
-/// Keys are revoked together, as soon as there are this many.
+/// Invalidations are posted together, as soon as this many wait.
 const REVOKED_AT_ONCE: usize = 8;
-/// Fewer keys are revoked after this many polls. These take some microseconds, in which the
-/// receiver releases other pieces of the message too.
+/// Fewer invalidations are posted after this many polls. The polls take some microseconds, in which
+/// the receiver releases other pieces of the message too.
 const REVOKING_POLLS: usize = 64;
 
 impl Lane {
-    /// Lets the connection's peer read the next piece of `message`. If `is_accepted`, the peer has
-    /// memory for the whole message.
+    /// Lets the connection's peer read the next piece of `message`, and removes the piece from
+    /// `message`. If `is_accepted`, the peer has memory for the whole message.
+    ///
+    /// # Errors
+    ///
+    /// [`ExposeError::NotNow`] if no memory, window or entry of the send queue is free;
+    /// [`ExposeError::Closed`] if the connection is not open, or does not use READs.
     pub(crate) fn expose(
         &mut self,
         id: ConnectionId,
@@ -53,7 +58,7 @@ impl Lane {
             }
             return Err(self.revoke_for_more());
         };
-        // A look for arrivals may have found that the connection has failed.
+        // Between two steps of a copy, the device was polled: that may have failed the connection.
         if !self.connections.get(id).is_some_and(|it| it.is_open()) {
             if let Some(window) = window {
                 self.long_messages.pools.give_back_window(window);
@@ -75,8 +80,9 @@ impl Lane {
     /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
     /// there is no memory.
     ///
-    /// A copy ends early if a call of another connection has arrived meanwhile: the call waits for one
-    /// step of the copy at most.
+    /// A copy ends early where the message goes on with a chunk that can be exposed where it lies,
+    /// and when a call has arrived ([`is_call`](Self::is_call)): the call waits for one step of the
+    /// copy.
     fn take_piece(&mut self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
         let long_messages = &self.long_messages;
         if let Some(region) = long_messages.region_of_front(message) {
@@ -159,7 +165,9 @@ impl Lane {
         })
     }
 
-    /// Revokes the key of a piece.
+    /// Ends the exposure of a piece. Without a window, its memory is free at once. Otherwise, the
+    /// invalidation of its key is queued for a later poll: see
+    /// [`post_invalidations_if_due`](Self::post_invalidations_if_due).
     pub(crate) fn conceal(&mut self, key: ExposureKey) {
         let Some(exposure) = self.long_messages.exposures.get_mut(key.0) else {
             return;
@@ -205,7 +213,7 @@ impl Lane {
         for index in revoking.drain(..) {
             self.post_invalidations_of(index);
         }
-        // Posting has added none, but may have ended a connection.
+        // Keeps the list's allocation.
         if self.long_messages.revoking.is_empty() {
             self.long_messages.revoking = revoking;
         }
@@ -235,7 +243,7 @@ impl Lane {
         let _ = self.post_one_sided(index, requests, true);
     }
 
-    /// Frees the memory and the window of a piece whose key is revoked.
+    /// Frees the memory and the window of a piece that no peer can read any more.
     pub(super) fn end_exposure(&mut self, key: u32) {
         let Some(exposure) = self.long_messages.exposures.remove(key) else {
             return;
@@ -246,8 +254,8 @@ impl Lane {
         }
     }
 
-    /// Frees the pieces of a connection whose queue pair is gone. Their windows are gone with it:
-    /// whether they were invalidated is not known, so they are not used again.
+    /// Frees the pieces of a connection whose queue pair is gone. Their windows are deallocated
+    /// instead of used again, because it is not known whether they were invalidated.
     pub(super) fn end_exposures_of(&mut self, id: ConnectionId) {
         let of_it = |exposure: &Exposure| exposure.connection == id;
         for key in self.long_messages.exposures.keys_of(of_it) {

@@ -15,7 +15,9 @@ use crate::transport::pending::Pending;
 use crate::verbs::{Destination, RemoteKey, RemoteMemory, WorkRequest};
 
 impl Lane {
-    /// Begins to fetch a message into `memory`.
+    /// Begins to fetch a message into `memory`. Returns the memory if the connection is not open or
+    /// does not use READs, if the memory is not this lane's memory for received messages, or if too
+    /// many messages are being fetched.
     pub(crate) fn begin_fetch(
         &mut self,
         id: ConnectionId,
@@ -49,11 +51,12 @@ impl Lane {
         }
     }
 
-    /// Fetches a segment to `at` in the memory of a fetch.
+    /// Queues a segment to be read to `at` in the memory of a fetch, and posts READs if they are
+    /// allowed now.
     ///
     /// # Panics
     ///
-    /// Panics if it does not fit there.
+    /// Panics if the segment does not fit there: the caller checks what peers announce.
     pub(crate) fn fetch(&mut self, key: FetchKey, segment: RemoteSegment, at: usize) {
         let Some(fetch) = self.long_messages.fetches.get_mut(key.0) else {
             return;
@@ -88,7 +91,8 @@ impl Lane {
         }
     }
 
-    /// Ends a fetch of which everything has arrived.
+    /// Ends a fetch, and returns its memory. Returns `None` if READs of it are outstanding or to be
+    /// posted, or if it was cancelled.
     pub(crate) fn finish_fetch(&mut self, key: FetchKey) -> Option<RegisteredBuf> {
         let fetch = self.long_messages.fetches.get(key.0)?;
         if fetch.reading > 0 || !fetch.segments.is_empty() || fetch.is_cancelled {
@@ -106,8 +110,9 @@ impl Lane {
             return;
         }
         let (id, is_listed) = (fetch.connection, !fetch.segments.is_empty());
-        // The last READ of a segment is signaled. Those before it may have no completion of their own:
-        // a segment that was begun ends with a READ of one byte, whose completion tells of all.
+        // The last READ of a segment is signaled, and those before it may have no completion of
+        // their own. So a segment that was begun ends with a READ of one byte: its completion
+        // covers them.
         let begun = fetch.segments.front().copied();
         let begun = begun.filter(|segment| fetch.reading > 0 && segment.is_begun());
         fetch.segments.clear();

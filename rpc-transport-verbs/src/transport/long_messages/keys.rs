@@ -3,8 +3,8 @@
 /// Bits of a number that hold the index of the entry, above the lane's number.
 const INDEX_BITS: u32 = 16;
 
-/// Entries by number. A number that outlives its entry refers to nothing, for as many later entries
-/// at the same index as the generations allow.
+/// Entries by number. A number whose entry was removed refers to nothing, until the generations of
+/// its index have come round.
 ///
 /// ```text
 ///  31                              0

@@ -4,7 +4,8 @@
 //! | moment | owner of the memory | until |
 //! | --- | --- | --- |
 //! | a message is made or was received | the application, as [`RegisteredBuf`](registered_buf::RegisteredBuf) or as `Bytes` | it is dropped, on whatever thread |
-//! | a piece is exposed | its exposure | the completion of its window's invalidation was polled, or the queue pair is gone |
+//! | a piece is exposed through a window | its exposure | the completion of its window's invalidation was polled, or the queue pair is gone |
+//! | a piece is exposed without one ([`Sizing::trusted_peers`](crate::Sizing::trusted_peers)) | its exposure | the peer has released it, or the queue pair is gone |
 //! | a message is fetched | its fetch, and each READ that names it | all of its READs have completed, or the queue pair is gone |
 //! | none of these | the pool | the chunk is deregistered |
 

@@ -84,7 +84,8 @@ impl OneSided {
         self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
     }
 
-    /// Returns true if something waits for a completion of the send queue.
+    /// Returns true if a completion of the send queue ends a one-sided request, or lets one be
+    /// posted.
     #[inline]
     pub(crate) fn awaits_completion(&self) -> bool {
         !self.posted.is_empty() || !self.to_fetch.is_empty() || !self.to_invalidate.is_empty()

@@ -78,8 +78,9 @@ impl Lane {
         self.post_reads();
         let long_messages = &self.long_messages;
         let may_read = long_messages.reading < long_messages.max_reading;
-        // A connection that is not in the ring waits for a completion. READs are allowed once more
-        // after the last one, for the next segment that is announced.
+        // A connection that is not in the ring waits for a completion. After the last READ, one
+        // more poll has to allow READs: the next segment that is announced can then be read at
+        // once.
         if long_messages.revoking.is_empty()
             && (long_messages.ring.is_empty() || !may_read)
             && long_messages.turns.has_all_left()
@@ -88,8 +89,9 @@ impl Lane {
         }
     }
 
-    /// Returns true if an event is a frame of a connection that has no long messages: a call, in the
-    /// middle of the long messages of another connection.
+    /// Returns true if an event is a frame of a connection that has no one-sided request
+    /// outstanding or to be posted. Such a frame is taken for a call, which the long messages of
+    /// other connections are not to delay.
     pub(crate) fn is_call(&self, event: &Event<RecvBuf>) -> bool {
         let Event::Received { connection, .. } = event else {
             return false;
@@ -98,7 +100,8 @@ impl Lane {
         connection.is_some_and(|connection| !connection.one_sided.awaits_completion())
     }
 
-    /// Notes an event. Returns true if it is a call, for which READs wait.
+    /// Shortens the next READs if an event is a call and there are READs to post or to complete.
+    /// Returns true if it is.
     #[cold]
     pub(crate) fn note_arrival(&mut self, event: &Event<RecvBuf>) -> bool {
         let has_reads = self.long_messages.reading > 0 || !self.long_messages.ring.is_empty();

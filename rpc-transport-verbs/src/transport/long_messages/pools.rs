@@ -6,11 +6,14 @@
 //! - Messages to send and messages that arrive have chunks of their own, and messages to send use at
 //!   most half of the limit ([`Purpose`]).
 //! - A lane in which no message arrives or is kept gets memory for one, even if those of other lanes
-//!   use all that the process may register.
+//!   use all that the process may register. So does a message that is longer than the share of
+//!   messages that arrive, if no other message uses this memory.
 //! - A message for which its receiver has memory gets memory for its next piece, even if others that
 //!   wait for their receivers use all of it.
 //!
-//! So the process may register more than its limit: one message and one piece for each lane.
+//! So the process may register more than its limit: for each lane, the chunk of one message and
+//! that of one piece. Free chunks of earlier such messages stay for some seconds; all chunks of a
+//! lane for one message have at most `limit` bytes.
 
 use std::sync::Arc;
 
@@ -112,7 +115,8 @@ impl Pools {
         pools.iter().fold((0, 0), sum)
     }
 
-    /// Returns the bytes that messages keep which have arrived, as [`ProcessMemory::kept`] does.
+    /// Returns the bytes that received messages keep, as [`ProcessMemory::kept`] does. Messages in
+    /// `only_message` are not among them.
     ///
     /// [`ProcessMemory::kept`]: super::process_memory::ProcessMemory::kept
     pub(crate) fn kept_by_process(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! [`ProcessMemory`]: how many bytes this process has registered for messages.
+//! [`ProcessMemory`]: how many bytes this process has registered for messages, within its limit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -41,13 +41,15 @@ impl Registered {
     }
 }
 
-/// The bytes registered for messages by all pollers of a process.
+/// The bytes registered for messages by all pollers of a process, without the memory that each lane
+/// may have beyond the limit (see `pools`).
 #[derive(Debug, Default)]
 pub(crate) struct ProcessMemory {
     registered: Mutex<Registered>,
     /// The bytes of chunks with blocks that the application keeps.
     kept: AtomicU64,
-    /// True while a pool waits for another to deregister memory.
+    /// True if a limit was reached when the registrar last served the pools: each chunk that
+    /// becomes free is then reported to it.
     is_short: AtomicBool,
 }
 
@@ -100,14 +102,15 @@ impl ProcessMemory {
         })
     }
 
-    /// Returns the bytes of all chunks in which a message lies that has arrived and is still used. A
-    /// chunk counts with all of its blocks: it cannot be deregistered.
+    /// Returns the bytes of all chunks that contain a received message which is still used. A chunk
+    /// counts with all of its blocks, because it cannot be deregistered.
     pub(super) fn kept(&self) -> u64 {
         // The count publishes nothing else.
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// Records whether a pool waits for memory that other pools have.
+    /// Records whether a pool has reached a limit, so that chunks that become free are of use to
+    /// it.
     pub(super) fn set_short(&self, is_short: bool) {
         // Relaxed: the registrar sets it before it locks each pool to look for free chunks, and a
         // thread that frees a chunk reads it after it has locked the pool. The lock orders the two.
@@ -134,8 +137,7 @@ pub(super) struct CountedBytes {
     purpose: Purpose,
     len: u64,
     memory: Arc<ProcessMemory>,
-    /// Blocks with messages that have arrived. While there are some, `memory` counts the bytes as
-    /// kept.
+    /// Blocks with received messages. While there are some, `memory` counts all bytes as kept.
     kept: AtomicUsize,
 }
 
@@ -148,7 +150,8 @@ impl CountedBytes {
         self.len
     }
 
-    /// Counts a block as kept if its message has arrived, and is not one to send.
+    /// Counts a block as kept until the result is dropped. Returns `None` for the block of a
+    /// message to send.
     pub(super) fn keep(self: &Arc<Self>) -> Option<Kept> {
         if self.purpose != Purpose::Receiving {
             return None;

@@ -1,16 +1,19 @@
 //! [`ReadTurns`]: when READs are posted, and how long they are, beside the calls of others.
 //!
-//! The software device executes a READ where it is posted, and the READ takes this thread's time. So a
-//! READ waits for the calls of other connections, and while such calls arrive, READs are short. On other
-//! devices READs are posted in the same turns, which costs them nothing.
+//! The software device executes a READ where it is posted, so the READ takes this thread's time.
+//! READs therefore wait after a poll that has found a call of another connection, for a bounded
+//! number of polls, and are short for a while after such a call.
+//!
+//! Other devices execute READs themselves. There, READs wait in the same way, although they would
+//! take no time of this thread, and all of them have the full length.
 
 use crate::transport::plan::ReadPlan;
 
-/// Polls that find a call, after which READs are posted nevertheless.
+/// Polls in a row for which READs wait because each has found a call. The next poll allows READs.
 const MOST_POLLS_WITHOUT_READS: u32 = 8;
 
-/// READs that are short after a frame of another connection. A connection whose calls follow each
-/// other sends its next one before they end.
+/// READs that are short after a call of another connection: so many that a connection which makes
+/// one call after another usually sends its next call before they end.
 const SHORT_READS: u32 = 16;
 
 /// The turns of a lane's READs.
@@ -19,11 +22,11 @@ pub(super) struct ReadTurns {
     reads_per_poll: usize,
     /// READs that may still be posted before a poll allows others.
     left: usize,
-    /// Polls that found a call, since one allowed READs.
+    /// Polls that found a call, since a poll last allowed READs.
     polls_without_reads: u32,
     max_read_len: usize,
     short_read_len: usize,
-    /// READs that are short.
+    /// How many of the next READs are short.
     short_reads: u32,
 }
 
@@ -39,7 +42,8 @@ impl ReadTurns {
         }
     }
 
-    /// Allows READs, after a poll that has found no call. After others, READs wait for a few polls.
+    /// Called after each poll, with whether it has found a call. Allows the next READs, unless they
+    /// have to wait for the call.
     pub(super) fn allow(&mut self, found_call: bool) {
         self.polls_without_reads += 1;
         if !found_call || self.polls_without_reads > MOST_POLLS_WITHOUT_READS {
@@ -58,7 +62,7 @@ impl ReadTurns {
         self.left == self.reads_per_poll
     }
 
-    /// Takes a READ's turn. Returns the most bytes that the READ may have.
+    /// Counts a READ that is about to be posted. Returns the most bytes that it may have.
     pub(super) fn take(&mut self) -> usize {
         self.left = self.left.saturating_sub(1);
         if self.short_reads == 0 {
@@ -68,7 +72,7 @@ impl ReadTurns {
         self.short_read_len
     }
 
-    /// Takes note of a call beside a message that is being read.
+    /// Makes the next READs short, because a call has arrived beside them.
     pub(super) fn note_call(&mut self) {
         self.short_reads = SHORT_READS;
     }

@@ -9,12 +9,13 @@ use rpc_core::transport::MessageMemory;
 use super::process_memory::{CountedBytes, Kept};
 use crate::verbs::{Block, BlockRegion, CopyRule};
 
-/// Registered memory of one message. It goes back to its pool when it is dropped, on whatever
-/// thread, or to the system if the poller is gone.
+/// Registered memory of one message. It goes back to its poller's pool when it is dropped, on any
+/// thread. If the poller is gone, it is deregistered with the last memory of its region
+/// (`ibv_dereg_mr(3)`).
 ///
-/// Its bytes are those of an earlier message until they are written.
+/// Until they are written, its bytes are zeros or those of an earlier message.
 pub struct RegisteredBuf {
-    /// `None` only while the block is elsewhere ([`WithoutBlock`]).
+    /// `None` while the block is elsewhere ([`WithoutBlock`]), and in `drop`.
     block: Option<Block>,
     len: usize,
     place: Place,

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use super::process_memory::{Full, ProcessMemory, Purpose};
 
-/// Time between two searches for chunks that have been free for long.
+/// Time without a request after which the registrar ticks: it looks for chunks that have been free
+/// for some ticks, and counts the ticks since a refusal. Each request begins this time anew.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A pool, as the registrar sees it.
@@ -22,12 +23,12 @@ pub(super) trait RegisteringPool: Send + Sync {
     /// Records whether the limit leaves no room for what is wanted, because no pool has free memory.
     fn note_shortage(&self, is_short: bool);
 
-    /// Deregisters chunks without a message in them until `needed` bytes are free, and returns
-    /// their number.
+    /// Deregisters free chunks, until `needed` bytes are deregistered or none is left. Returns the
+    /// number of bytes deregistered.
     fn shed(&self, needed: u64) -> u64;
 
-    /// Deregisters chunks that were free during the last ticks. Returns true if the pool has to be
-    /// looked at again.
+    /// Deregisters chunks that were free during the last ticks. Returns true if the pool needs
+    /// further ticks.
     fn tick(&self) -> bool;
 
     /// Returns the count of the process.
@@ -41,12 +42,12 @@ pub(super) trait RegisteringPool: Send + Sync {
     fn is_simulated(&self) -> bool;
 }
 
-/// What an attempt to register more memory has led to.
+/// The outcome of an attempt to register more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
     /// Nothing was wanted.
     Unneeded,
-    /// Something was registered, or cannot be.
+    /// Memory or windows were registered or refused, or are no longer missing.
     Settled,
     /// A limit is reached: this many bytes have to be deregistered first.
     Short { needed: u64, full: Full },
@@ -180,7 +181,8 @@ fn serve(pools: &[Arc<dyn RegisteringPool>]) {
     }
 }
 
-/// Deregisters free memory until `pool` can have `needed` bytes. Returns true if some was found.
+/// Deregisters free chunks, those of `pool` first, until `needed` bytes are deregistered or none is
+/// left. Returns true if some were.
 fn make_room(
     pool: &Arc<dyn RegisteringPool>,
     pools: &[Arc<dyn RegisteringPool>],

@@ -3,7 +3,7 @@
 /// The shortest block.
 const MIN_BLOCK_LEN: usize = 8 * 1024;
 
-/// The longest block that shares its chunk with others.
+/// The most bytes, without those of `FIELDS_LEN`, of a chunk that several blocks share.
 const MAX_SHARED_LEN: usize = 4 << 20;
 
 /// Blocks that a chunk of short blocks has. Registering a chunk costs system calls, and more with
@@ -17,15 +17,17 @@ const MIN_CHUNK_LEN: usize = 256 * 1024;
 /// fit beside each other.
 const SHARE_OF_LIMIT: u64 = 16;
 
-/// Bytes that a longer block has beside a round number of them: payloads are often of round lengths,
-/// and the fields around them take a few bytes more.
+/// Bytes that a block of more than `MAX_PIECE_BLOCK` bytes has in addition to a round number:
+/// payloads often have round lengths, and the fields around them take a few bytes more.
 const FIELDS_LEN: usize = 4096;
 
-/// The longest block that is without them. Pieces of messages are of round lengths.
+/// The longest block whose length is a power of two. The pieces that are copied on the software
+/// device have up to this many bytes, and no fields around them.
 const MAX_PIECE_BLOCK: usize = 64 * 1024;
 
-/// Returns the length of the block for a message of `len` bytes: a power of two up to 64 KiB. Above it,
-/// a power of two up to 4 MiB, or one of the three quarters between two powers, and 4 KiB more.
+/// Returns the length of the block for a message of `len` bytes: a power of two up to 64 KiB, then
+/// a power of two up to 4 MiB and 4 KiB more. Beyond that, an eighth of a power of two divides the
+/// length without these 4 KiB: 5, 6, 7, 8, 10, 12, 14, 16 MiB and so on.
 pub(super) fn block_len(len: usize) -> usize {
     if len <= MAX_PIECE_BLOCK {
         return len.max(MIN_BLOCK_LEN).next_power_of_two();
@@ -38,7 +40,7 @@ pub(super) fn block_len(len: usize) -> usize {
     round + FIELDS_LEN
 }
 
-/// Returns true if blocks of this length share their chunks.
+/// Returns true if blocks of this length may share their chunks, as far as the limit allows.
 pub(super) fn shares_chunk(block_len: usize) -> bool {
     block_len <= MAX_SHARED_LEN + FIELDS_LEN
 }

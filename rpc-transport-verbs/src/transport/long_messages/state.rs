@@ -28,7 +28,7 @@ pub(crate) struct LongMessages {
     pub(super) uses_windows: bool,
     /// Bytes that are copied at a time.
     pub(super) piece_len: usize,
-    /// Of these, bytes that are copied between two looks at the device.
+    /// Of these, bytes that are copied between two polls of the device.
     pub(super) step_len: usize,
     pub(super) turns: ReadTurns,
     /// READs that may be outstanding.
@@ -41,7 +41,7 @@ pub(crate) struct LongMessages {
     pub(super) ring: VecDeque<u32>,
     /// Connections with windows to invalidate. A connection may be there more than once.
     pub(super) revoking: Vec<u32>,
-    /// Polls since a connection was added to `revoking`.
+    /// Polls with entries in `revoking` since invalidations were last posted.
     pub(super) polls_revoking: usize,
     /// Bytes of the blocks and slices that are exposed.
     pub(super) exposed: u64,
@@ -80,8 +80,9 @@ impl LongMessages {
     /// Returns the registered bytes by their owner.
     pub(crate) fn memory_by_owner(&self) -> MemoryByOwner {
         let (registered, taken) = self.pools.bytes();
-        // Slices that are exposed lie in blocks of messages, and are counted once. A message that
-        // is exposed to several peers would be subtracted several times.
+        // Exposed slices lie in blocks that the application holds, and count as exposed only. The
+        // subtraction saturates, because bytes that are exposed to several peers count several
+        // times.
         let held = taken.saturating_sub(self.exposed + self.fetching);
         MemoryByOwner {
             registered,
@@ -139,7 +140,7 @@ impl Memory {
 #[derive(Debug)]
 pub(super) struct Fetch {
     pub(super) connection: ConnectionId,
-    /// The memory, which nobody can access before the READs have ended.
+    /// The memory, which this process cannot access before the READs have ended.
     pub(super) destination: Destination,
     pub(super) memory: WithoutBlock,
     /// The segments that are not entirely posted.

@@ -30,6 +30,6 @@ pub struct DeviceCounters {
     pub wakes: u64,
     /// Of these, wakeups of a receiver that slept, which needed a system call.
     pub sleepers_woken: u64,
-    /// READs that this side executed itself: see `ReadExecution`.
+    /// READs that this side executed itself: see [`ReadExecution`](crate::verbs::ReadExecution).
     pub reads_in_place: u64,
 }

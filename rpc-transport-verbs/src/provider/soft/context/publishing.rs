@@ -3,8 +3,8 @@
 //!
 //! What is published follows the tables that the owner word guards, in the same step: a key is
 //! published after it was entered, and withdrawn before the verb that ends it returns. A READ that
-//! overlaps the withdrawal may have copied bytes of the memory. Its requester looks at the key again
-//! after the copy, and the READ fails.
+//! overlaps the withdrawal may have copied bytes that were written afterwards. Its requester looks
+//! at the key again after the copy, and the READ fails.
 
 use super::queue_pair::SoftQueuePair;
 use super::regions::Region;

@@ -79,7 +79,7 @@ pub(crate) struct Link {
     /// The peer's arena that the last descriptor named; a cache. It does not keep an arena mapped
     /// that the peer has withdrawn.
     pub(crate) arena: Option<(u64, Weak<Mapping>)>,
-    /// The same for the last READ that was executed in place.
+    /// The peer's arena of the last READ that was executed in place; a cache, as `arena`.
     pub(crate) read_arena: Option<(u64, Weak<Mapping>)>,
     /// When a READ last found the peer alive.
     pub(crate) seen_alive: Option<Instant>,

@@ -79,9 +79,10 @@ pub(crate) struct Limits {
 impl Limits {
     /// The limits of this version.
     pub(crate) const OWN: Self = Self {
-        // As many as one context can register. A poller registers one; a program that uses the
-        // verbs directly may register more. A mapping costs an entry of the kernel's table, which
-        // has 65,530 entries by default (vm.max_map_count): ten such peers leave room.
+        // As many as one context can register. A poller registers one for its slots, and one for
+        // each chunk of memory for long messages; a program that uses the verbs directly may
+        // register more. A mapping costs an entry of the kernel's table, which has 65,530 entries
+        // by default (vm.max_map_count): ten such peers leave room.
         max_arenas: MAX_REGIONS as u32,
         // A poller has one context for each of its devices. A context costs a file and two
         // mappings.
@@ -101,7 +102,7 @@ impl Limits {
     }
 }
 
-/// What both sides of a link have agreed on.
+/// The layout that both sides of a link have agreed on, and the peer's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) layout: u32,

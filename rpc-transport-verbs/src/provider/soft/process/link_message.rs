@@ -29,11 +29,10 @@ pub(crate) enum LinkMessage {
     ArenaGone { number: u64 },
     /// The answer to an `Arena` that the receiver could not map now, for lack of its own resources.
     ArenaRefused { number: u64 },
-    /// With three files: how the receiver notifies the sender's context `number`, and reads from
-    /// it. They are the context's ready bits for the receiver, its notes, and the receiver's end of
-    /// a pair of wake sockets. The notes begin with the sleep note; up to layout 4 they are nothing
-    /// else. Sent once per link and context, before the first `Attach` that names the
-    /// context.
+    /// With three files, by which the receiver notifies the sender's context `number` and reads
+    /// from it: the context's ready bits for the receiver, its notes, and the receiver's end of a
+    /// pair of wake sockets. The notes begin with the sleep note; up to layout 4 they are nothing
+    /// else. Sent once per link and context, before the first `Attach` that names the context.
     Context { number: u32 },
     /// The context was closed: no queue pair of it is left.
     ContextGone { number: u32 },

@@ -15,9 +15,9 @@
 //! atomic or SEND with invalidate of the queue pair that has not been acknowledged. The peer's death
 //! ends the requests that it has not executed.
 //!
-//! The memory of a process outlives it while it is mapped here. So a READ looks at most
-//! [`ALIVE_TIME`] after the last look whether the peer still runs. The engine notices its end as well,
-//! as soon as it gets a core.
+//! The memory of a process outlives it while it is mapped here. So a READ checks whether the peer
+//! still runs, unless a READ of the queue pair has found it alive within [`ALIVE_TIME`]. The engine
+//! notices the peer's end as well, as soon as it gets a core.
 //!
 //! Either way, a READ completes after all requests before it, and counts as outstanding until then.
 
@@ -32,8 +32,8 @@ use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::published::{AfterCopy, ReadRequest};
 use crate::verbs::types::{Access, CompletionStatus, ReadExecution, RemoteMemory};
 
-/// Time for which a READ assumes that a peer which was alive still is. A look at the peer's link is a
-/// system call, which takes longer than a short READ.
+/// Time for which a READ assumes that a peer which was alive still is. The check polls the peer's
+/// link, a system call that takes longer than a short READ.
 const ALIVE_TIME: Duration = Duration::from_micros(20);
 
 impl SoftQueuePair {
@@ -98,7 +98,8 @@ impl SoftQueuePair {
                 .check_all(elements, self.domain, needs)
                 .is_err()
             {
-                // Reported when the response has arrived, unless the peer rejects the READ.
+                // The peer may reject the READ. If it does not, the local error is reported when
+                // its response has arrived.
                 return Ok(false);
             }
             // SAFETY: `offset_within` checked that all bytes of the READ are inside the mapping,

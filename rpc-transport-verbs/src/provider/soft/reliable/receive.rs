@@ -99,7 +99,8 @@ impl SoftQueuePair {
         })
     }
 
-    /// Does the same for a message whose bytes are in the sender's arena.
+    /// As [`receive_straight`](Self::receive_straight), for a message whose bytes are in the
+    /// sender's arena.
     #[inline(never)]
     pub(crate) fn receive_straight_from_arena(
         &mut self,

@@ -49,8 +49,8 @@ impl SoftQueuePair {
         }
     }
 
-    /// Completes the oldest requests as long as they need nothing of the peer: those that were
-    /// carried out here, when they were issued.
+    /// Completes the oldest requests as long as they were executed on this side when they were
+    /// issued, so that they need no response of the peer.
     #[inline]
     pub(crate) fn complete_without_peer(&mut self, common: &mut Common) {
         while let Some(send) = self.sends.general.front()

@@ -1,4 +1,4 @@
-//! What a context publishes for peers that execute READs themselves: its keys and its queue pairs.
+//! The keys and queue pairs that a context publishes, for peers that execute READs themselves.
 //!
 //! A READ needs nothing of the process that owns the memory: the reader has mapped the arena. So the
 //! reader looks up the key here, copies from the arena to its destination, and looks again: see
@@ -61,7 +61,8 @@ pub(crate) struct ContextNotes {
     pub(crate) published: Published,
 }
 
-// SAFETY: it consists of the note and of records, whose fields are atomics, aligned to 64 bytes.
+// SAFETY: the type consists of the note and of records, all of whose fields are atomics, and its
+// alignment is 64 bytes, less than a page's.
 unsafe impl InSharedMemory for ContextNotes {}
 
 /// The published keys and queue pairs of a context.
@@ -139,7 +140,7 @@ pub(crate) struct Permission {
     key: Option<Stamp>,
 }
 
-/// What a requester finds when it looks again.
+/// The result of a requester's second look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterCopy {
     /// The bytes are valid.
@@ -167,7 +168,9 @@ impl Published {
         }
     }
 
-    /// Withdraws a key: once this has returned, no READ by the key succeeds.
+    /// Withdraws a key. Once this has returned, no peer accepts bytes that it has copied by the
+    /// key, and none finds the key: the second look of each READ that overlaps this returns
+    /// `KeyChanged`.
     pub(crate) fn withdraw_key(&self, key: RemoteKey) {
         if let Some(record) = self.key_record(key) {
             record.write([0; 6]);

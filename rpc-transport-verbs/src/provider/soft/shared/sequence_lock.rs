@@ -13,7 +13,8 @@
 //! If R2 reads a word of a later write than R1, W2 comes before R3, and R3 sees another sequence
 //! than R1. If R4 reads a byte that W6 wrote, W5 comes before R5, and R5 sees another sequence than
 //! R1. W5 also makes the sequence visible before the owner's next step, whatever kind of store that
-//! step uses: after `write` has returned, no reader accepts what R4 has read by the old words.
+//! step uses: an R5 that runs after `write` has returned rejects the bytes that R4 has read by the
+//! old words.
 //!
 //! A reader never waits for an owner: an owner that is stopped between W1 and W4 leaves an odd
 //! sequence behind, and `read` gives up after a few attempts.

@@ -36,7 +36,8 @@ pub(crate) struct PoolConfig {
     pub(crate) limit: u64,
     /// Bytes that the device can register as one region.
     pub(crate) max_region_len: usize,
-    /// True if peers are trusted to read only the pieces that are described to them.
+    /// True if peers that know the key of a chunk may read all of it
+    /// ([`Sizing::trusted_peers`](crate::Sizing::trusted_peers)).
     pub(crate) is_readable: bool,
 }
 
@@ -67,8 +68,7 @@ impl MemoryPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is usable: no method panics while it holds the lock, except where memory
-        // is exhausted.
+        // A poisoned lock is usable: no method panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +78,14 @@ impl MemoryPool {
         limit.min(self.config.max_region_len)
     }
 
-    /// Takes a block for a message of `len` bytes.
+    /// Takes a block for a message of `len` bytes. Never waits: if none is free, the registrar is
+    /// asked for one, and the poller is woken when there may be one.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocateError::NotNow`] while memory is being registered, [`AllocateError::InUse`] if no
+    /// more can be, and [`AllocateError::TooLong`] if there can never be a block of this length, or
+    /// if the system has refused memory and no block is as long.
     pub(crate) fn allocate(&self, len: usize) -> Result<RegisteredBuf, AllocateError> {
         let longest = self.longest_block();
         let block_len = block_len(len).min(longest);
@@ -99,7 +106,7 @@ impl MemoryPool {
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
-        // A length that was wanted before and is still missing was looked for in vain.
+        // The registrar has been asked for this length before, and has found no memory for it.
         let is_in_use = !is_new && state.is_used_up();
         drop(state);
         if is_new {
@@ -159,7 +166,7 @@ impl MemoryPool {
     }
 
     /// Records that the device or the system refused memory: until the registrar tries again,
-    /// messages get no more than what there is.
+    /// messages get only blocks that exist.
     fn refused(&self, block_len: usize, error: &VerbsError) {
         let mut state = self.lock();
         state.refuse();

@@ -146,20 +146,20 @@ impl State {
         chunk
     }
 
-    /// Returns the index of a chunk whose blocks are all free, and of a length that nobody wants.
+    /// Returns the index of a chunk whose blocks are all free, and of a length that is not wanted.
     fn free_chunk(&self) -> Option<usize> {
         let is_it = |chunk: &Chunk| chunk.is_free() && !self.wanted.contains(&chunk.block_len);
         let found = self.chunks.iter().find(|(_, chunk)| is_it(chunk));
         found.map(|(index, _)| index)
     }
 
-    /// Returns true if what is wanted and was not found is in use. It is not if there is a chunk that
-    /// makes room for it: the registrar is about to find it.
+    /// Returns true if no memory can be registered before some is given back. That is not so while
+    /// a free chunk of another length is left: the registrar is about to deregister it.
     pub(super) fn is_used_up(&self) -> bool {
         self.was_refused() || self.is_short && self.free_chunk().is_none()
     }
 
-    /// Removes a chunk whose blocks are all free, and of a length that nobody wants.
+    /// Removes a chunk whose blocks are all free, and of a length that is not wanted.
     pub(super) fn remove_free_chunk(&mut self) -> Option<Chunk> {
         let index = self.free_chunk()?;
         // There is room for another one.

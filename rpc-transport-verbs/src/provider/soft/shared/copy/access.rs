@@ -23,8 +23,9 @@ mod x86_64 {
     /// Above this length, the string instruction copies faster than a loop: longer than a slot.
     const LONG: usize = 8192;
 
-    /// Cache lines that are requested before they are copied. The lines of a message come from the
-    /// sender's core, and a copy alone would request only as many as it can hold stores for.
+    /// Bytes whose cache lines are requested before any of them is copied. The lines of a message
+    /// come from the sender's core, and a copy alone requests only as many ahead as the core
+    /// buffers stores.
     const AHEAD: usize = 4096 + 256;
 
     const LINE: usize = 64;
