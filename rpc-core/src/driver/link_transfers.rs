@@ -1,6 +1,6 @@
 //! [`LinkTransfers`]: the long messages of one connection.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -27,7 +27,7 @@ pub(crate) struct LinkTransfers {
     /// A piece of a message took the last credit while a call or stream waited for one.
     pub(super) took_last_credit: bool,
     /// Those that this side receives, or about which it still owes the sender an entry.
-    pub(super) incoming: HashMap<TransferId, IncomingKey>,
+    pub(super) incoming: BTreeMap<TransferId, IncomingKey>,
     /// Messages with entries for control frames, each at most once.
     pub(super) owed: VecDeque<IncomingKey>,
     /// The latest messages that this side has ended, sent in full in fragments or abandoned, whose

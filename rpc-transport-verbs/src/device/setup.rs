@@ -329,6 +329,7 @@ fn open_lane(
         completion_queue,
         channel,
         queued: VecDeque::new(),
+        has_queued_call: false,
         receives,
         dirty: Vec::with_capacity(max_connections),
         long_messages,

@@ -57,6 +57,8 @@ pub(crate) struct Lane {
     pub(crate) channel: Option<CompletionChannel>,
     /// Events for the driver that are older than any completion that has not been polled.
     pub(crate) queued: VecDeque<Event<RecvBuf>>,
+    /// True if one of them is a call for which copies of long messages end early.
+    pub(crate) has_queued_call: bool,
     pub(crate) receives: ReceiveQueue,
     pub(crate) long_messages: LongMessages,
     /// Connections with requests to flush.

@@ -109,16 +109,17 @@ impl Lane {
         }
     }
 
-    /// Polls the device in the middle of work that takes this thread's time. Returns true if it
-    /// finds a call ([`is_call`](Self::is_call)). The event that it finds is queued behind those
-    /// before it, and a later poll returns it.
+    /// Looks whether a call has arrived, in the middle of work that takes this thread's time. The next
+    /// polls return what has arrived, in its order: each event is queued behind those before it. Until
+    /// they have returned the call, it is found again.
     pub(super) fn has_call(&mut self) -> bool {
-        let Some(event) = self.poll_device::<false>() else {
-            return false;
-        };
-        let is_call = self.is_call(&event);
-        self.queue_event(event);
-        is_call
+        if !self.has_queued_call
+            && let Some(event) = self.poll_device::<false>()
+        {
+            self.has_queued_call = self.is_call(&event);
+            self.queue_event(event);
+        }
+        self.has_queued_call
     }
 
     /// Queues an event for the next polls.
@@ -131,6 +132,7 @@ impl Lane {
     #[cold]
     fn take_queued(&mut self) -> Option<Event<RecvBuf>> {
         let event = self.queued.pop_front();
+        self.has_queued_call &= !self.queued.is_empty();
         match &event {
             Some(Event::Closed { connection, .. }) => {
                 self.connections.free_at_next_poll(connection.index);

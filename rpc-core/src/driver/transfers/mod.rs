@@ -67,10 +67,12 @@ pub(crate) struct Transfers<M> {
     to_send: VecDeque<LinkKey>,
     /// Messages in the queues of all links, of which a piece may be sent.
     pieces_waiting: usize,
+    /// Turns in a row in which no piece was sent because the application was woken.
+    turns_yielded: u32,
     /// Received messages that wait for memory.
     waiting: WaitingMessages,
-    /// Not 0 if there are pieces to send, messages that wait, or `spent` parts. `awaiting_window` does
-    /// not count. Empty turns test only this field.
+    /// Not 0 if there are pieces to send, messages or links that wait, or `spent` parts. Empty turns
+    /// test only this field.
     has_work: usize,
     /// Links whose server needs receives for the rest of its messages, and got none because none
     /// were free.
@@ -97,6 +99,7 @@ impl<M> Default for Transfers<M> {
             begun: 0,
             to_send: VecDeque::new(),
             pieces_waiting: 0,
+            turns_yielded: 0,
             waiting: WaitingMessages::default(),
             has_work: 0,
             awaiting_window: Vec::new(),
@@ -124,7 +127,10 @@ impl<M> Transfers<M> {
 
     /// Updates `has_work` at the end of a turn.
     fn note_what_is_left(&mut self) {
-        self.has_work = self.pieces_waiting | self.waiting.len() | self.spent.len();
+        self.has_work = self.pieces_waiting
+            | self.waiting.len()
+            | self.awaiting_window.len()
+            | self.spent.len();
     }
 
     /// Keeps parts of a message until nothing is borrowed.

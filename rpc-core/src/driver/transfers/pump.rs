@@ -2,14 +2,16 @@
 //!
 //! Links take turns, and each piece takes a credit of its connection; half of the credits are left
 //! for calls and streams. After a piece that had to be copied, a turn sends no other, so that calls
-//! wait for one copy at most. The messages of a link take turns after [`RUN_LEN`] bytes: a message
-//! whose pieces follow each other arrives sooner, and less memory is in use at a time.
+//! wait for one copy at most. A turn that has woken the application sends none: the application, which
+//! has its response, often makes the next call. The messages of a link take turns after [`RUN_LEN`]
+//! bytes: a message whose pieces follow each other arrives sooner, and less memory is in use at a time.
 
 use std::mem;
 
 use super::super::link::LinkKey;
 use super::super::link_transfers::TransferKey;
 use super::super::{Driver, State};
+use super::Transfers;
 use super::outgoing::{FIRST_SEGMENTS, Outgoing};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
 use crate::protocol::frame::{ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS};
@@ -21,6 +23,9 @@ const PIECES_PER_TURN: usize = 16;
 
 /// Bytes of a message that are sent before the next message of its link has its turn.
 const RUN_LEN: u32 = 1 << 20;
+
+/// Turns in a row in which pieces wait because the application is woken.
+const MOST_TURNS_YIELDED: u32 = 4;
 
 /// The most fragments in a piece, each of which is a frame.
 const FRAGMENTS_PER_PIECE: usize = 16;
@@ -46,7 +51,9 @@ impl<T: Transport> Driver<T> {
     pub(in super::super) fn advance_transfers(&self) {
         let mut state = self.state.borrow_mut();
         state.open_windows();
-        state.send_pieces();
+        if !state.transfers.yields(self.block_on_waker.is_woken()) {
+            state.send_pieces();
+        }
         let waits = state.transfers.waiting.len() != 0;
         drop(state);
         if waits {
@@ -64,6 +71,15 @@ impl<T: Transport> Driver<T> {
         if state.transfers.spent.is_empty() {
             state.transfers.spent = spent;
         }
+    }
+}
+
+impl<M> Transfers<M> {
+    /// Returns true if pieces wait in this turn, which has woken the application if it `is_woken`.
+    fn yields(&mut self, is_woken: bool) -> bool {
+        let yields = is_woken && self.turns_yielded < MOST_TURNS_YIELDED;
+        self.turns_yielded = if yields { self.turns_yielded + 1 } else { 0 };
+        yields
     }
 }
 

@@ -42,7 +42,7 @@ pub const LONG_BODY_LEN: usize = 12;
 
 /// Identifies a long message between the two sides of a connection: an index into the sender's table
 /// and a generation, packed like a [`CallId`](super::CallId).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(pub u32);
 
 /// The body of a frame that begins a long message, after the metadata.

@@ -104,8 +104,8 @@ impl Lane {
     /// Returns true if it is.
     #[cold]
     pub(crate) fn note_arrival(&mut self, event: &Event<RecvBuf>) -> bool {
-        let has_reads = self.long_messages.reading > 0 || !self.long_messages.ring.is_empty();
-        let holds_up = has_reads && self.is_call(event);
+        // On the software device, no READ is outstanding between two polls.
+        let holds_up = self.long_messages.fetching > 0 && self.is_call(event);
         if holds_up {
             self.long_messages.turns.note_call();
         }
