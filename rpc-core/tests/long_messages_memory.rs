@@ -381,3 +381,35 @@ fn a_connection_receives_a_message_whatever_its_application_keeps() {
     kept.borrow_mut().clear();
     pair.assert_nothing_left();
 }
+
+/// Slots longer than the bytes that a sender may send before the receiver has memory.
+#[test]
+fn long_slots_carry_no_more_than_the_free_bytes_of_a_message() {
+    const LONG: usize = 1 << 20;
+    let intents = Intents {
+        max_message_len: LONG,
+        message_memory: 4 * LONG as u64,
+        ..Intents::default()
+    };
+    let mut network = Network::new(Faults::none(), 0);
+    network.use_slots(256 * 1024);
+    let gate = Gate::default();
+    gate.open();
+    let server = network.add("server", &intents, |methods| register(methods, &gate));
+    let client = network.add("client", &intents, |_| ());
+    let channel = client.poller().connect("server").unwrap();
+    let memory = server.with_transport(|transport| {
+        let connection = rpc_core::transport::ConnectionId {
+            index: 0,
+            generation: 0,
+        };
+        [(); 4].map(|()| transport.allocate_for(connection, LONG).unwrap())
+    });
+    let mut call: Call<'_> = Box::pin(echo(&channel, message(LONG - 100)));
+    assert!(network.try_run(&mut call).is_none());
+    drop(memory);
+    let echoed = network.try_run(call).expect("it has memory").unwrap();
+    assert!(echoed == message(LONG - 100));
+    drop(channel);
+    network.assert_nothing_left();
+}

@@ -19,10 +19,9 @@ use super::super::held_memory::Account;
 use super::super::link::LinkKey;
 use super::super::link_transfers::IncomingKey;
 use super::super::{Driver, State, TimerTarget};
-use super::arrival::Purpose;
 use super::incoming::Place;
 use crate::protocol::connection::FREE_FRAGMENTS;
-use crate::protocol::frame::{FRAGMENT, HEADER_LEN};
+use crate::protocol::frame::{FRAGMENT, FrameKind, HEADER_LEN};
 use crate::status::Status;
 use crate::stream::long::ReadAhead;
 use crate::transport::{AllocateError, MessageMemory, ReserveError, Transport};
@@ -96,7 +95,9 @@ impl<T: Transport> State<T> {
         self.counters.transfers.waited.add(1);
         self.transfers.waiting.push(key, len);
         self.transfers.note_work();
-        if let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose {
+        // Also the response that ends a stream: its server keeps the pieces exposed, and closes the
+        // connection if they are not released.
+        if self.transfers.incoming[key.index()].header.kind == FrameKind::LongResponse {
             let end = self.clock.now() + LONGEST_WAIT;
             let timer = self.timers.insert(end, TimerTarget::Incoming(key));
             self.transfers.incoming[key.index()].timer = Some(timer);

@@ -354,11 +354,16 @@ impl<T: Transport> State<T> {
         let is_announced = total == len.into();
         if is_announced {
             incoming.is_announced = true;
+            let link = &mut self.links[incoming.link.index()];
             if form == FRAGMENT {
-                // The sender has sent everything, so there is nothing left to stop.
-                incoming.owed.is_stopped = false;
+                // The sender has sent everything and forgotten the message, so there is nothing left
+                // to accept or to stop.
+                incoming.owed = Owed::default();
+                if std::mem::take(&mut incoming.is_owing) {
+                    link.transfers.owed.retain(|other| *other != key);
+                }
             }
-            self.links[incoming.link.index()].connection.end_receiving();
+            link.connection.end_receiving();
         }
         match form {
             FRAGMENT => self.take_fragment(key, piece)?,

@@ -168,7 +168,9 @@ impl<T: Transport> State<T> {
             }
             piece_len
         } else {
-            (limit - head_len).min(message.len())
+            // The receiver may have no memory, whatever the length of a slot.
+            let longest = (limit - head_len).min(FREE_FRAGMENTS as usize);
+            longest.min(message.len())
         };
         let slot = match slot {
             Some(buf) => Ok(buf),

@@ -8,7 +8,7 @@ use super::super::{Driver, State};
 use super::arrival::{Completed, Purpose};
 use super::incoming::Place;
 use crate::protocol::connection::ProtocolError;
-use crate::protocol::frame::{CallId, SEGMENTS};
+use crate::protocol::frame::{CallId, FrameKind, SEGMENTS};
 use crate::stats::ServedCall;
 use crate::status::Status;
 use crate::transport::Transport;
@@ -59,8 +59,10 @@ impl<T: Transport> State<T> {
         let incoming = &mut self.transfers.incoming[key.index()];
         let (transfer, len) = (incoming.id, incoming.len);
         let purpose = incoming.purpose;
-        // A server never gives up a response.
-        if !body.is_empty() || matches!(purpose, Purpose::Response(_)) {
+        // A server never gives up a response that its client wants.
+        let is_response = incoming.header.kind == FrameKind::LongResponse;
+        let is_wanted = !matches!(purpose, Purpose::Nobody);
+        if !body.is_empty() || is_response && is_wanted {
             return Err(ProtocolError::WrongPiece { transfer, len });
         }
         let (link, call) = (incoming.link, incoming.header.call);
@@ -151,11 +153,11 @@ impl<T: Transport> Driver<T> {
                 );
                 self.respond_failure(&unary(link, call, served), status, Started::NOT);
             }
-            Purpose::Response(_) => {
+            Purpose::Response(_) | Purpose::Stream(_) => {
                 drop(state);
                 self.refuse_waiting(key);
             }
-            Purpose::Stream(_) | Purpose::Nobody => {}
+            Purpose::Nobody => {}
         }
     }
 
