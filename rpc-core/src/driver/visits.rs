@@ -55,6 +55,10 @@ impl<T: Transport> Driver<T> {
                 return;
             }
             let visit = self.visit_next(before);
+            if !self.state.borrow().transfers.is_empty() {
+                // The next polls may read long messages, which takes this thread's time.
+                self.state.borrow_mut().flush();
+            }
             begun += visit.as_ref().map_or(0, |visit| visit.begun);
             now = visit.map(|visit| visit.now);
         }

@@ -38,8 +38,7 @@ impl Lane {
         // The queued events are older than what the device has.
         if let Some(event) = self.take_queued() {
             if self.pending.has(Pending::LONG_MESSAGES) {
-                let found_call = self.note_arrival(&event);
-                self.advance_long_messages(found_call);
+                self.advance_long_messages(Some(&event));
             }
             return Some(event);
         }
@@ -55,8 +54,7 @@ impl Lane {
             self.advance_closing(found_nothing);
         }
         if self.pending.has(Pending::LONG_MESSAGES) {
-            let found_call = event.as_ref().is_some_and(|it| self.note_arrival(it));
-            self.advance_long_messages(found_call);
+            self.advance_long_messages(event.as_ref());
         }
         if found_nothing && had_no_connections {
             self.pending.set(Pending::IDLE);

@@ -42,6 +42,9 @@ impl Lane {
         match self.long_messages.fetches.insert(fetch) {
             Ok(key) => {
                 self.long_messages.fetching += bytes;
+                if let Some(connection) = self.connections.get(id) {
+                    connection.one_sided.fetches += 1;
+                }
                 Ok(FetchKey(key))
             }
             Err(fetch) => match fetch.into_memory() {
@@ -150,6 +153,9 @@ impl Lane {
     /// Removes a fetch. Returns its memory, if no READ names it.
     fn end_fetch(&mut self, key: u32) -> Option<RegisteredBuf> {
         let fetch = self.long_messages.fetches.remove(key)?;
+        if let Some(connection) = self.connections.get(fetch.connection) {
+            connection.one_sided.fetches -= 1;
+        }
         let memory = fetch.into_memory();
         let bytes = memory.as_ref().map_or(0, RegisteredBuf::block_len);
         self.long_messages.fetching -= bytes as u64;

@@ -21,6 +21,8 @@ pub(crate) struct OneSided {
     depth: u8,
     /// READs that are outstanding.
     pub(super) reading: u8,
+    /// Messages that are being fetched.
+    pub(super) fetches: usize,
     /// The requests in the send queue, in order.
     posted: VecDeque<Posted>,
     /// The requests at the end of `posted` that no signaled one follows.

@@ -3,6 +3,7 @@
 use rpc_core::transport::{ConnectionId, Event, LongMessages, SendError};
 
 use super::one_sided::Request;
+use super::read_turns::Found;
 use crate::transport::buf::RecvBuf;
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
@@ -68,12 +69,18 @@ impl Lane {
         })
     }
 
-    /// Posts the invalidations and READs that are due. Called by polls, which pass whether they
-    /// `found_call`.
+    /// Posts the invalidations and READs that are due. Called by polls, which pass the event that they
+    /// have found.
     #[cold]
     #[inline(never)]
-    pub(crate) fn advance_long_messages(&mut self, found_call: bool) {
-        self.long_messages.turns.allow(found_call);
+    pub(crate) fn advance_long_messages(&mut self, event: Option<&Event<RecvBuf>>) {
+        let found = match event {
+            None => Found::Nothing,
+            // On the software device, no READ is outstanding between two polls.
+            Some(event) if self.long_messages.fetching > 0 && self.is_call(event) => Found::Call,
+            Some(_) => Found::Other,
+        };
+        self.long_messages.turns.after_poll(found);
         self.post_invalidations_if_due();
         self.post_reads();
         let long_messages = &self.long_messages;
@@ -89,27 +96,17 @@ impl Lane {
         }
     }
 
-    /// Returns true if an event is a frame of a connection that has no one-sided request
-    /// outstanding or to be posted. Such a frame is taken for a call, which the long messages of
-    /// other connections are not to delay.
+    /// Returns true if an event is a frame of a connection that fetches no message, and has no one-sided
+    /// request outstanding or to be posted. Such a frame is taken for a call, which the long messages
+    /// of other connections are not to delay.
     pub(crate) fn is_call(&self, event: &Event<RecvBuf>) -> bool {
         let Event::Received { connection, .. } = event else {
             return false;
         };
         let connection = self.connections.get_ref(*connection);
-        connection.is_some_and(|connection| !connection.one_sided.awaits_completion())
-    }
-
-    /// Shortens the next READs if an event is a call and there are READs to post or to complete.
-    /// Returns true if it is.
-    #[cold]
-    pub(crate) fn note_arrival(&mut self, event: &Event<RecvBuf>) -> bool {
-        // On the software device, no READ is outstanding between two polls.
-        let holds_up = self.long_messages.fetching > 0 && self.is_call(event);
-        if holds_up {
-            self.long_messages.turns.note_call();
-        }
-        holds_up
+        connection.is_some_and(|connection| {
+            connection.one_sided.fetches == 0 && !connection.one_sided.awaits_completion()
+        })
     }
 
     /// Ends the requests that a successful completion of request `number` covers.

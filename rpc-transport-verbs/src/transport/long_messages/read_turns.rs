@@ -1,20 +1,30 @@
 //! [`ReadTurns`]: when READs are posted, and how long they are, beside the calls of others.
 //!
-//! The software device executes a READ where it is posted, so the READ takes this thread's time.
-//! READs therefore wait after a poll that has found a call of another connection, for a bounded
-//! number of polls, and are short for a while after such a call.
+//! The software device executes a READ where it is posted, so the READ takes this thread's time. After
+//! a poll that has found a call of another connection, READs therefore wait until the call has its
+//! response: until a poll has found nothing more, after which the driver serves all that it has found,
+//! and for a bounded number of polls. They are short for a while after such a call.
 //!
 //! Other devices execute READs themselves. There, READs wait in the same way, although they would
 //! take no time of this thread, and all of them have the full length.
 
 use crate::transport::plan::ReadPlan;
 
-/// Polls in a row for which READs wait because each has found a call. The next poll allows READs.
-const MOST_POLLS_WITHOUT_READS: u32 = 8;
+/// The most polls for which READs wait for calls. The next poll allows READs.
+const MOST_POLLS_WITHOUT_READS: u32 = 16;
 
 /// READs that are short after a call of another connection: so many that a connection which makes
 /// one call after another usually sends its next call before they end.
 const SHORT_READS: u32 = 16;
+
+/// What a poll has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    /// A call that long messages of other connections are not to delay.
+    Call,
+    Other,
+}
 
 /// The turns of a lane's READs.
 #[derive(Debug)]
@@ -22,7 +32,9 @@ pub(super) struct ReadTurns {
     reads_per_poll: usize,
     /// READs that may still be posted before a poll allows others.
     left: usize,
-    /// Polls that found a call, since a poll last allowed READs.
+    /// True if a call was found that has no response yet.
+    is_call_waiting: bool,
+    /// Polls since a poll last allowed READs.
     polls_without_reads: u32,
     max_read_len: usize,
     short_read_len: usize,
@@ -35,6 +47,7 @@ impl ReadTurns {
         Self {
             reads_per_poll: plan.reads_per_poll,
             left: plan.reads_per_poll,
+            is_call_waiting: false,
             polls_without_reads: 0,
             max_read_len: plan.max_read_len,
             short_read_len: plan.short_read_len,
@@ -42,11 +55,23 @@ impl ReadTurns {
         }
     }
 
-    /// Called after each poll, with whether it has found a call. Allows the next READs, unless they
-    /// have to wait for the call.
-    pub(super) fn allow(&mut self, found_call: bool) {
+    /// Called after each poll, with what it has found. Allows the next READs, unless they have to wait
+    /// for a call.
+    pub(super) fn after_poll(&mut self, found: Found) {
+        let was_call_waiting = self.is_call_waiting;
+        match found {
+            Found::Call => {
+                self.is_call_waiting = true;
+                self.left = 0;
+                self.short_reads = SHORT_READS;
+            }
+            // The driver serves the call before the next poll.
+            Found::Nothing => self.is_call_waiting = false,
+            Found::Other => {}
+        }
         self.polls_without_reads += 1;
-        if !found_call || self.polls_without_reads > MOST_POLLS_WITHOUT_READS {
+        let waits = was_call_waiting || self.is_call_waiting;
+        if !waits || self.polls_without_reads > MOST_POLLS_WITHOUT_READS {
             self.polls_without_reads = 0;
             self.left = self.reads_per_poll;
         }
@@ -71,11 +96,6 @@ impl ReadTurns {
         self.short_reads -= 1;
         self.short_read_len
     }
-
-    /// Makes the next READs short, because a call has arrived beside them.
-    pub(super) fn note_call(&mut self) {
-        self.short_reads = SHORT_READS;
-    }
 }
 
 #[cfg(test)]
@@ -92,27 +112,39 @@ mod tests {
     }
 
     #[test]
-    fn a_read_waits_for_calls_but_not_for_ever() {
+    fn reads_wait_until_a_call_can_have_its_response() {
         let mut turns = turns();
+        assert!(turns.may_read() && turns.has_all_left());
+        turns.after_poll(Found::Call);
+        turns.after_poll(Found::Other);
+        turns.after_poll(Found::Nothing);
+        assert!(!turns.may_read(), "the driver is about to serve it");
+        turns.after_poll(Found::Nothing);
         assert!(turns.may_read() && turns.has_all_left());
         turns.take();
         assert!(!turns.may_read() && !turns.has_all_left());
-        for _ in 0..MOST_POLLS_WITHOUT_READS {
-            turns.allow(true);
-            assert!(!turns.may_read(), "a call has arrived");
+        turns.after_poll(Found::Other);
+        assert!(turns.may_read());
+    }
+
+    #[test]
+    fn reads_do_not_wait_for_calls_for_ever() {
+        let mut turns = turns();
+        for _ in 0..3 {
+            for _ in 0..MOST_POLLS_WITHOUT_READS {
+                turns.after_poll(Found::Call);
+                assert!(!turns.may_read());
+            }
+            turns.after_poll(Found::Call);
+            assert!(turns.may_read(), "READs have waited long enough");
         }
-        turns.allow(true);
-        assert!(turns.may_read(), "READs have waited long enough");
-        turns.take();
-        turns.allow(false);
-        assert!(turns.may_read() && turns.has_all_left());
     }
 
     #[test]
     fn reads_are_short_for_a_while_after_a_call() {
         let mut turns = turns();
         assert_eq!(turns.take(), 32);
-        turns.note_call();
+        turns.after_poll(Found::Call);
         for _ in 0..SHORT_READS {
             assert_eq!(turns.take(), 8);
         }
