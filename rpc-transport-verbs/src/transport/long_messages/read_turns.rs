@@ -1,16 +1,16 @@
 //! [`ReadTurns`]: when READs are posted, and how long they are, beside the calls of others.
 //!
-//! The software device executes a READ where it is posted, so the READ takes this thread's time. After
-//! a poll that has found a call of another connection, READs therefore wait until the call has its
-//! response: until a poll has found nothing more, after which the driver serves all that it has found,
-//! and for a bounded number of polls. They are short for a while after such a call.
+//! The software device executes a READ where it is posted, so the READ takes this thread's time. READs
+//! therefore wait until a poll finds nothing: there may be a call behind the events that it finds. If
+//! there was one, they wait until the next poll, before which the driver serves it, and are short for a
+//! while. They wait for a bounded number of polls.
 //!
 //! Other devices execute READs themselves. There, READs wait in the same way, although they would
 //! take no time of this thread, and all of them have the full length.
 
 use crate::transport::plan::ReadPlan;
 
-/// The most polls for which READs wait for calls. The next poll allows READs.
+/// The most polls for which READs wait. The next poll allows READs.
 const MOST_POLLS_WITHOUT_READS: u32 = 16;
 
 /// READs that are short after a call of another connection: so many that a connection which makes
@@ -58,7 +58,7 @@ impl ReadTurns {
     /// Called after each poll, with what it has found. Allows the next READs, unless they have to wait
     /// for a call.
     pub(super) fn after_poll(&mut self, found: Found) {
-        let was_call_waiting = self.is_call_waiting;
+        let mut waits = true;
         match found {
             Found::Call => {
                 self.is_call_waiting = true;
@@ -66,11 +66,10 @@ impl ReadTurns {
                 self.short_reads = SHORT_READS;
             }
             // The driver serves the call before the next poll.
-            Found::Nothing => self.is_call_waiting = false,
+            Found::Nothing => waits = std::mem::take(&mut self.is_call_waiting),
             Found::Other => {}
         }
         self.polls_without_reads += 1;
-        let waits = was_call_waiting || self.is_call_waiting;
         if !waits || self.polls_without_reads > MOST_POLLS_WITHOUT_READS {
             self.polls_without_reads = 0;
             self.left = self.reads_per_poll;
@@ -124,6 +123,8 @@ mod tests {
         turns.take();
         assert!(!turns.may_read() && !turns.has_all_left());
         turns.after_poll(Found::Other);
+        assert!(!turns.may_read(), "there may be a call behind it");
+        turns.after_poll(Found::Nothing);
         assert!(turns.may_read());
     }
 
