@@ -336,3 +336,22 @@ impl<T: Transport> State<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_wait_for_the_application_but_not_for_ever() {
+        let mut transfers = Transfers::<()>::default();
+        assert!(!transfers.yields(false));
+        for _ in 0..3 {
+            for _ in 0..MOST_TURNS_YIELDED {
+                assert!(transfers.yields(true));
+            }
+            assert!(!transfers.yields(true), "they have waited long enough");
+        }
+        assert!(transfers.yields(true));
+        assert!(!transfers.yields(false));
+    }
+}
