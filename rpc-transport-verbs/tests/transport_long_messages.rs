@@ -426,6 +426,38 @@ fn what_arrives_while_a_piece_is_copied_keeps_its_order() {
     assert_all_back(&mut rig);
 }
 
+/// A call that a copy has found waits until polls return it. Copies before that end early too.
+#[test]
+fn copies_end_early_while_a_call_waits() {
+    let mut rig = rig();
+    let [(_, server), (client, _)] = rig.connect(2)[..] else {
+        panic!("there are two connections");
+    };
+    let whole = || Chunks::from(Bytes::from(message(64 * KIB)));
+    let mut piece = whole();
+    // Until there is memory for pieces.
+    let mut exposures = vec![expose(&mut rig.server, server, &mut piece).key];
+    assert!(piece.is_empty(), "nobody calls");
+    rig.client.send(client, &frame(0, 100)).unwrap();
+    rig.client.transport.flush();
+    for _ in 0..2 {
+        let mut piece = whole();
+        exposures.push(expose(&mut rig.server, server, &mut piece).key);
+        assert!(!piece.is_empty(), "a call waits");
+    }
+    match rig.server.transport.poll() {
+        Some(Event::Received { buf, .. }) => rig.server.transport.release(buf),
+        event => panic!("{event:?}"),
+    }
+    let mut piece = whole();
+    exposures.push(expose(&mut rig.server, server, &mut piece).key);
+    assert!(piece.is_empty(), "no call waits any more");
+    for key in exposures {
+        rig.server.transport.conceal(key);
+    }
+    assert_all_back(&mut rig);
+}
+
 /// Many pieces of many connections are exposed and concealed beside frames: an entry of a send
 /// queue is always there for each of them, or the transport says that there is none.
 #[test]
