@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::bulk::PutRequest;
 use rpc_core::codegen::v1::GeneratedCodec;
-use rpc_core::frame::LongBody;
+use rpc_core::frame::{FrameHeader, FrameKind, LongBody};
 use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::transport::Transport;
 use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, MethodSpec, Request, Response};
@@ -411,5 +411,47 @@ fn long_slots_carry_no_more_than_the_free_bytes_of_a_message() {
     let echoed = network.try_run(call).expect("it has memory").unwrap();
     assert!(echoed == message(LONG - 100));
     drop(channel);
+    network.assert_nothing_left();
+}
+
+/// Messages to a server that reads none of them: their pieces use few bytes, and a window each.
+#[test]
+fn a_server_that_reads_nothing_leaves_windows_to_others() {
+    /// Each message has several pieces.
+    const LEN: usize = 200_000;
+    const CALLS: usize = 100;
+    let mut network = Network::new(Faults::none(), 0);
+    network.use_reads();
+    let gate = Gate::default();
+    gate.open();
+    network.add("server", &Intents::default(), |methods| {
+        register(methods, &gate);
+    });
+    let client = network.add("client", &Intents::default(), |_| ());
+    let raw = Raw::server(&network, &[&ECHO]);
+    let hostile = client.poller().connect("hostile").unwrap();
+    let channel = client.poller().connect("server").unwrap();
+    let mut calls: Vec<Call<'_>> = (0..CALLS)
+        .map(|_| Box::pin(echo(&hostile, message(LEN))) as Call<'_>)
+        .collect();
+    let mut announced = 0;
+    // The peer lets this side send one call at a time.
+    for _ in 0..2 * CALLS {
+        for call in &mut calls {
+            assert!(poll_once(call).is_pending());
+        }
+        let is_request = |frame: &FrameHeader| frame.kind == FrameKind::LongRequest;
+        let arrived = raw.settle();
+        announced += arrived.iter().filter(|(it, _)| is_request(it)).count();
+    }
+    assert_eq!(announced, CALLS, "messages wait for windows, not to begin");
+    assert_eq!(client.slot_counts().exposed, 128);
+    let echoed = network.try_run(echo(&channel, message(LEN)));
+    assert!(echoed.expect("it has windows").unwrap() == message(LEN));
+    raw.peer.close();
+    for call in calls {
+        assert!(network.try_run(call).expect("it ends").is_err());
+    }
+    drop((channel, hostile));
     network.assert_nothing_left();
 }

@@ -35,6 +35,8 @@ pub(crate) struct LinkTransfers {
     pub(super) ended: VecDeque<TransferId>,
     /// Bytes that the peer may read.
     pub(super) exposed: u64,
+    /// The pieces that they are in.
+    pub(super) exposed_pieces: usize,
     /// Bytes of messages that are being received, which have memory.
     pub(super) receiving: u64,
     /// Bytes of received messages that the application keeps. `None` before the first message.

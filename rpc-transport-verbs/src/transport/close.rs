@@ -169,8 +169,8 @@ impl Lane {
         self.liveness_index.remove(&connection.key);
         let (queue_pair, count_guard, reason) = connection.into_parts();
         let pool = &mut self.pool;
-        queue_pair.destroy(&mut |slot| pool.complete_send(slot));
-        self.end_long_messages_of(id);
+        let is_destroyed = queue_pair.destroy(&mut |slot| pool.complete_send(slot));
+        self.end_long_messages_of(id, is_destroyed);
         drop(count_guard);
         if self.liveness_index.is_empty() {
             self.pending.set(Pending::NO_CONNECTIONS);

@@ -179,10 +179,14 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // Store the last value for counter readers that outlive the lane.
         self.counters.rnr.set(self.device_counters.rnr());
+        let mut are_destroyed = true;
         for connection in self.connections.drain() {
             connection.shut_down();
             // The slots' memory is freed with the region, when the last slot is dropped.
-            connection.queue_pair.destroy(&mut drop);
+            are_destroyed &= connection.queue_pair.destroy(&mut drop);
+        }
+        if !are_destroyed {
+            self.leak_exposures();
         }
         // The memory of long messages goes next, with `long_messages`: no queue pair uses it.
     }

@@ -86,6 +86,8 @@ pub(crate) struct Transfers<M> {
     read_ahead: Arc<AtomicU64>,
     /// Bytes that peers may read.
     exposed: u64,
+    /// The pieces that they are in.
+    exposed_pieces: usize,
     /// Parts of messages that were sent. Their destructors may be the application's code, so they
     /// are dropped while nothing is borrowed.
     spent: Vec<Bytes>,
@@ -108,6 +110,7 @@ impl<M> Default for Transfers<M> {
             receiving: 0,
             read_ahead: Arc::default(),
             exposed: 0,
+            exposed_pieces: 0,
             spent: Vec::new(),
         }
     }

@@ -42,6 +42,16 @@ const UNACCEPTED_PART: u64 = 8;
 /// The same for one connection, of all that is exposed on it: a peer that accepts nothing leaves as
 /// much to others.
 const UNACCEPTED_PART_OF_LINK: u64 = 16;
+/// The most pieces that are exposed at a time, however short they are. Each has a memory window of its
+/// own, and `soft` lets peers read the pieces of at most 1024 windows directly; other devices have
+/// more. The only piece of a message whose receiver has memory is exposed in any case.
+const EXPOSED_PIECES: usize = 1024;
+/// The same for pieces of messages for which the receiver may have no memory yet: half, so that the
+/// others have windows.
+const UNACCEPTED_PIECES: usize = EXPOSED_PIECES / 2;
+/// The same for one connection, of all that is exposed on it: four peers that accept nothing are
+/// needed to use all of [`UNACCEPTED_PIECES`].
+const UNACCEPTED_PIECES_OF_LINK: usize = UNACCEPTED_PIECES / 4;
 /// Copied pieces of at most this length in bytes do not count against the most copied pieces of a
 /// first frame: they are the bytes before a field that is exposed where it lies. The statistics count
 /// them.
@@ -209,10 +219,12 @@ impl<T: Transport> State<T> {
         link: LinkKey,
         exposed: impl IntoIterator<Item = (ExposureKey, u32)>,
     ) {
-        let of_link = &mut self.links[link.index()].transfers.exposed;
+        let of_link = &mut self.links[link.index()].transfers;
         for (key, len) in exposed {
-            *of_link -= u64::from(len);
+            of_link.exposed -= u64::from(len);
+            of_link.exposed_pieces -= 1;
             self.transfers.exposed -= u64::from(len);
+            self.transfers.exposed_pieces -= 1;
             self.transport.conceal(key);
         }
     }
@@ -352,13 +364,16 @@ impl<T: Transport> State<T> {
     /// Returns true if a message, which has nothing exposed if `is_first`, may expose another piece.
     fn may_expose(&self, link: LinkKey, is_accepted: bool, is_first: bool) -> bool {
         let memory = self.transport.limits().message_memory;
-        let exposed = self.transfers.exposed;
+        let (exposed, pieces) = (self.transfers.exposed, self.transfers.exposed_pieces);
         if is_accepted {
-            return is_first || exposed < memory / EXPOSED_PART;
+            return is_first || exposed < memory / EXPOSED_PART && pieces < EXPOSED_PIECES;
         }
-        let of_link = self.links[link.index()].transfers.exposed;
+        let of_link = &self.links[link.index()].transfers;
+        let (on_link, pieces_on_link) = (of_link.exposed, of_link.exposed_pieces);
         exposed < memory / UNACCEPTED_PART
-            && (of_link == 0 || of_link < memory / UNACCEPTED_PART_OF_LINK)
+            && pieces < UNACCEPTED_PIECES
+            && (on_link == 0 || on_link < memory / UNACCEPTED_PART_OF_LINK)
+            && pieces_on_link < UNACCEPTED_PIECES_OF_LINK
     }
 
     /// Exposes the next piece of a message. The application's bytes are dropped later, when nothing
@@ -377,7 +392,9 @@ impl<T: Transport> State<T> {
         let entry = &mut self.links[link.index()];
         let exposed = self.transport.expose(entry.id, message, is_accepted)?;
         entry.transfers.exposed += u64::from(exposed.segment.len);
+        entry.transfers.exposed_pieces += 1;
         self.transfers.exposed += u64::from(exposed.segment.len);
+        self.transfers.exposed_pieces += 1;
         self.transfers.spend(front);
         Ok(exposed)
     }

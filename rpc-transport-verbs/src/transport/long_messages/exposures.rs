@@ -265,6 +265,27 @@ impl Lane {
             self.end_exposure(key);
         }
     }
+
+    /// Leaks the pieces of a connection whose queue pair cannot be destroyed, as
+    /// [`leak_exposures`](Self::leak_exposures) does.
+    #[cold]
+    pub(super) fn leak_exposures_of(&mut self, id: ConnectionId) {
+        self.leak_exposures_that(|exposure| exposure.connection == id);
+    }
+
+    /// Leaks the pieces of all connections, because a queue pair cannot be destroyed: its peer may
+    /// still read its pieces. So their memory is never used again, nor deregistered. It counts as
+    /// exposed.
+    #[cold]
+    pub(crate) fn leak_exposures(&mut self) {
+        self.leak_exposures_that(|_| true);
+    }
+
+    fn leak_exposures_that(&mut self, is_it: impl Fn(&Exposure) -> bool) {
+        for key in self.long_messages.exposures.keys_of(is_it) {
+            std::mem::forget(self.long_messages.exposures.remove(key));
+        }
+    }
 }
 
 /// A piece of a message, before it is exposed.

@@ -150,7 +150,8 @@ impl Lane {
         }
     }
 
-    /// Removes a fetch. Returns its memory, if no READ names it.
+    /// Removes a fetch. Returns its memory, if no READ names it. Otherwise, the queue pair could not
+    /// be destroyed: it keeps the memory, which counts as being fetched into.
     fn end_fetch(&mut self, key: u32) -> Option<RegisteredBuf> {
         let fetch = self.long_messages.fetches.remove(key)?;
         if let Some(connection) = self.connections.get(fetch.connection) {

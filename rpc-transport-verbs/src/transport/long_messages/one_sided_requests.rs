@@ -134,9 +134,14 @@ impl Lane {
         }
     }
 
-    /// Frees the memory of a connection whose queue pair is gone.
-    pub(crate) fn end_long_messages_of(&mut self, id: ConnectionId) {
-        self.end_exposures_of(id);
+    /// Frees the memory of a connection whose queue pair is gone, or cannot be destroyed if not
+    /// `is_destroyed`.
+    pub(crate) fn end_long_messages_of(&mut self, id: ConnectionId, is_destroyed: bool) {
+        match is_destroyed {
+            true => self.end_exposures_of(id),
+            false => self.leak_exposures_of(id),
+        }
+        // A queue pair that cannot be destroyed has its READs, and they have their memory.
         self.end_fetches_of(id);
         // READs of other connections may have waited for those of this one.
         if !self.long_messages.ring.is_empty() {

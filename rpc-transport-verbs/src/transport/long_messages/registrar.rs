@@ -10,9 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::process_memory::{Full, ProcessMemory, Purpose};
+use crate::hooks;
 
-/// Time without a request after which the registrar ticks: it looks for chunks that have been free
-/// for some ticks, and counts the ticks since a refusal. Each request begins this time anew.
+/// Time after which the registrar ticks, whatever is requested meanwhile: it looks for chunks that
+/// have been free for some ticks, and counts the ticks since a refusal.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A pool, as the registrar sees it.
@@ -79,7 +80,7 @@ fn lock() -> MutexGuard<'static, Work> {
 pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if pool.upgrade().is_some_and(|pool| pool.is_simulated()) {
-        if crate::hooks::is_simulated() {
+        if hooks::is_simulated() {
             serve_simulated(pool);
         }
         return;
@@ -125,6 +126,7 @@ fn add<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {
 }
 
 fn run() {
+    let mut next_tick = hooks::now() + TICK;
     loop {
         let mut work = lock();
         work.pools.retain(|pool| pool.strong_count() > 0);
@@ -134,13 +136,16 @@ fn run() {
         serve(&upgrade(&pools));
 
         let work = lock();
-        let (work, waited) = ASKED
-            .wait_timeout_while(work, TICK, |work| !work.is_asked)
+        let left = next_tick.saturating_duration_since(hooks::now());
+        let (work, _) = ASKED
+            .wait_timeout_while(work, left, |work| !work.is_asked)
             .unwrap_or_else(PoisonError::into_inner);
         drop(work);
-        if !waited.timed_out() {
+        let now = hooks::now();
+        if now < next_tick {
             continue;
         }
+        next_tick = now + TICK;
         let mut is_used = false;
         for pool in upgrade(&pools) {
             is_used |= pool.tick();

@@ -260,14 +260,19 @@ impl QueuePair {
     /// Destroys the queue pair and releases the slots of all requests in flight
     /// (`ibv_destroy_qp(3)`). Its completions that are still in the completion queue then name no
     /// request.
-    pub fn destroy(mut self, release: &mut impl FnMut(Slot)) {
-        if self.raw.destroy() {
+    ///
+    /// Returns false if the device refused: it may still access the memory of requests in flight,
+    /// which is leaked, and peers may still access the memory that they were allowed to.
+    pub fn destroy(mut self, release: &mut impl FnMut(Slot)) -> bool {
+        let is_destroyed = self.raw.destroy();
+        if is_destroyed {
             self.take_back(release);
         } else {
             // The device refused: the slots in flight and their regions are leaked, because the
             // device may still access them.
             mem::forget(self);
         }
+        is_destroyed
     }
 
     fn take_back(&mut self, release: &mut impl FnMut(Slot)) {

@@ -127,13 +127,14 @@ impl MemoryPool {
     }
 
     /// Takes a window that is not bound. If there is none, more are allocated, and the poller is
-    /// woken.
+    /// woken when there are, or when one is given back.
     pub(super) fn take_window(&self) -> Option<MemoryWindow> {
         let mut state = self.lock();
         let window = state.windows.pop();
         if window.is_none() {
-            state.is_awaited = true;
-            let is_new = !std::mem::replace(&mut state.wants_windows, true);
+            state.is_window_awaited = true;
+            let is_new =
+                !state.were_windows_refused() && !std::mem::replace(&mut state.wants_windows, true);
             drop(state);
             if is_new {
                 registrar::request(&self.this);
@@ -147,7 +148,9 @@ impl MemoryPool {
         window.note_invalidated();
         let mut state = self.lock();
         state.windows.push(window);
-        let is_awaited = std::mem::take(&mut state.is_awaited);
+        // Whoever waits for memory is not woken: that would be the poller itself, which gives back a
+        // window whenever it finds no memory for its piece.
+        let is_awaited = std::mem::take(&mut state.is_window_awaited);
         drop(state);
         if is_awaited {
             self.config.wakeup.notify();
@@ -187,8 +190,15 @@ impl MemoryPool {
             }
         }
         let mut state = self.lock();
-        state.windows.append(&mut windows);
         state.wants_windows = false;
+        if windows.is_empty() {
+            // The poller is not woken: it would ask again at once. It is when a window is given
+            // back, and after some ticks.
+            state.refuse_windows();
+            return;
+        }
+        state.windows.append(&mut windows);
+        state.is_window_awaited = false;
         drop(state);
         self.config.wakeup.notify();
     }
@@ -295,7 +305,10 @@ impl RegisteringPool for MemoryPool {
             true => std::mem::take(&mut state.windows),
             false => Vec::new(),
         };
-        let is_used = !state.is_empty() || state.is_wanting() || state.was_refused();
+        let is_used = !state.is_empty()
+            || state.is_wanting()
+            || state.was_refused()
+            || state.were_windows_refused();
         drop(state);
         drop(windows);
         if is_awaited {

@@ -27,8 +27,10 @@ pub(super) struct State {
     pub(super) wanted: BTreeSet<usize>,
     pub(super) windows: Vec<MemoryWindow>,
     pub(super) wants_windows: bool,
-    /// True if the poller is to be woken when something is given back.
+    /// True if the poller is to be woken when memory is given back.
     pub(super) is_awaited: bool,
+    /// True if the poller is to be woken when a window is given back.
+    pub(super) is_window_awaited: bool,
     /// True if the limit was reached when more was wanted last.
     pub(super) is_short: bool,
     pub(super) registered: u64,
@@ -36,6 +38,8 @@ pub(super) struct State {
     pub(super) taken: u64,
     /// The ticks since the system has refused memory, until it is asked again.
     ticks_since_refusal: Option<u32>,
+    /// The same for windows.
+    ticks_since_windows_refused: Option<u32>,
 }
 
 /// A region and its free blocks.
@@ -183,15 +187,10 @@ impl State {
                 false => 0,
             };
         }
-        let Some(ticks) = &mut self.ticks_since_refusal else {
-            return false;
-        };
-        *ticks += 1;
-        if *ticks < REFUSAL_TICKS {
-            return false;
-        }
-        self.ticks_since_refusal = None;
-        std::mem::take(&mut self.is_awaited)
+        let may_ask_memory = ends_refusal(&mut self.ticks_since_refusal);
+        let may_ask_windows = ends_refusal(&mut self.ticks_since_windows_refused);
+        may_ask_memory && std::mem::take(&mut self.is_awaited)
+            || may_ask_windows && std::mem::take(&mut self.is_window_awaited)
     }
 
     /// Records that the device or the system refused memory.
@@ -202,6 +201,15 @@ impl State {
 
     pub(super) fn was_refused(&self) -> bool {
         self.ticks_since_refusal.is_some()
+    }
+
+    /// Records that the device or the system refused windows.
+    pub(super) fn refuse_windows(&mut self) {
+        self.ticks_since_windows_refused = Some(0);
+    }
+
+    pub(super) fn were_windows_refused(&self) -> bool {
+        self.ticks_since_windows_refused.is_some()
     }
 
     pub(super) fn is_wanting(&self) -> bool {
@@ -235,4 +243,17 @@ impl State {
         let offset = address - region.address();
         (offset < region.len() && len <= region.len() - offset).then(|| Arc::clone(region))
     }
+}
+
+/// Counts a tick since a refusal. Returns true if the refusal has ended with it.
+fn ends_refusal(ticks_since: &mut Option<u32>) -> bool {
+    let Some(ticks) = ticks_since else {
+        return false;
+    };
+    *ticks += 1;
+    let has_ended = *ticks >= REFUSAL_TICKS;
+    if has_ended {
+        *ticks_since = None;
+    }
+    has_ended
 }

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::MessageMemory;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::super::process_memory::CountedBytes;
 use super::*;
@@ -119,22 +120,22 @@ fn a_limit_that_is_no_power_of_two_can_be_used_up() {
     assert!(pool.allocate(100_001).is_err());
 }
 
+/// Returns true if the pool's poller is woken within this time.
+fn is_woken(pool: &MemoryPool, patience: Duration) -> bool {
+    let patience = patience.try_into().unwrap();
+    let mut file = [PollFd::new(&pool.config.wakeup, PollFlags::IN)];
+    poll(&mut file, Some(&patience)).unwrap() == 1
+}
+
 #[test]
 fn whoever_waits_is_woken_from_the_thread_that_gives_back() {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let pool = pool(MIB);
     let all = take(&pool, MIB);
     // Another attempt, after what `take` was woken for.
     assert_eq!(pool.allocate(MIB).unwrap_err(), AllocateError::NotNow);
-    let wakeup = &pool.config.wakeup;
-    wakeup.clear();
+    pool.config.wakeup.clear();
     let giver = thread::spawn(move || drop(all));
-    let patience = Timespec {
-        tv_sec: 20,
-        tv_nsec: 0,
-    };
-    let mut file = [PollFd::new(wakeup, PollFlags::IN)];
-    assert_eq!(poll(&mut file, Some(&patience)).unwrap(), 1);
+    assert!(is_woken(&pool, PATIENCE));
     giver.join().unwrap();
     drop(take(&pool, MIB));
 }
@@ -218,6 +219,65 @@ fn windows_come_in_batches_and_are_used_again() {
     }
     pool.give_back_window(windows.remove(0));
     assert!(pool.take_window().is_some());
+}
+
+/// Takes a window, and waits while some are allocated.
+fn take_window(pool: &MemoryPool) -> MemoryWindow {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(window) = pool.take_window() {
+            return window;
+        }
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn whoever_waits_for_memory_is_not_woken_by_a_window() {
+    let pool = pool(MIB);
+    let window = take_window(&pool);
+    let all = take(&pool, MIB);
+    // So that the registrar, which other tests use, has no news for the pool.
+    pool.refused(MIB, &VerbsError::RemoteWithoutLocalWrite);
+    pool.config.wakeup.clear();
+    assert_eq!(pool.allocate(1).unwrap_err(), AllocateError::InUse);
+    pool.give_back_window(window);
+    assert!(!is_woken(&pool, Duration::from_millis(100)));
+    drop(all);
+    assert!(is_woken(&pool, PATIENCE));
+}
+
+#[test]
+fn whoever_waits_for_a_window_sleeps_until_one_is_given_back() {
+    let pool = pool(MIB);
+    let mut windows = Vec::new();
+    wait_until("the device has no more windows", || {
+        windows.extend(std::iter::from_fn(|| pool.take_window()));
+        pool.lock().were_windows_refused()
+    });
+    pool.config.wakeup.clear();
+    assert!(pool.take_window().is_none());
+    assert!(!is_woken(&pool, Duration::from_millis(100)));
+    pool.give_back_window(windows.remove(0));
+    assert!(is_woken(&pool, PATIENCE));
+    drop(take_window(&pool));
+    // Other windows of the device are free: after some ticks, they are asked for.
+    assert!(pool.take_window().is_none());
+    windows.clear();
+    wait_until("windows are asked for again", || {
+        pool.take_window().is_some()
+    });
+}
+
+#[test]
+fn idle_chunks_go_while_others_ask_for_memory() {
+    let [idle, asking] = [MIB, MIB].map(pool);
+    drop(take(&idle, 5000));
+    wait_until("the idle chunk goes", || {
+        registrar::request(&asking.this);
+        idle.bytes() == (0, 0)
+    });
 }
 
 #[test]
