@@ -11,6 +11,7 @@ use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
 use super::super::{Driver, State, TimerTarget};
 use super::arrival::{Completed, Purpose};
+use super::progress::Progress;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
     ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS, Segments,
@@ -59,7 +60,7 @@ pub(super) struct Incoming<M> {
     /// the progress of a message that has memory.
     pub(super) timer: Option<TimerKey>,
     /// Its progress when the timer was started.
-    pub(super) progress_noted: u64,
+    pub(super) progress_noted: Progress,
     /// True if the latest look found no progress.
     pub(super) was_late: bool,
 }
@@ -284,7 +285,7 @@ impl<T: Transport> State<T> {
             is_owing: false,
             deadline,
             timer: None,
-            progress_noted: 0,
+            progress_noted: Progress::OfSender(0),
             was_late: false,
         });
         let key = IncomingKey(index as u32);
