@@ -11,7 +11,6 @@ use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
 use super::super::{Driver, State, TimerTarget};
 use super::arrival::{Completed, Purpose};
-use super::progress::Progress;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
     ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS, Segments,
@@ -63,6 +62,16 @@ pub(super) struct Incoming<M> {
     pub(super) progress_noted: Progress,
     /// True if the latest look found no progress.
     pub(super) was_late: bool,
+}
+
+/// How far a long message has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Its sender has to go on. The number grows with each piece that is announced, and with each
+    /// that arrives.
+    OfSender(u64),
+    /// READs of it have to complete. The number is that of segments read on its connection.
+    OfReads(u64),
 }
 
 /// Where the bytes of a long message are.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::super::link_transfers::IncomingKey;
 use super::super::{State, TimerTarget};
-use super::incoming::{Incoming, Place};
+use super::incoming::{Incoming, Place, Progress};
 use super::release::RELEASE_TIMEOUT;
 use crate::protocol::frame::{FRAGMENT, TransferId};
 use crate::transport::{CloseReason, Transport};
@@ -22,16 +22,6 @@ use crate::transport::{CloseReason, Transport};
 /// that finds nothing new: frames that arrived while the poller took no turns are handled between
 /// the two.
 const LOOK: Duration = Duration::from_secs(RELEASE_TIMEOUT.as_secs() / 2);
-
-/// How far a long message has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// Its sender has to go on. The number grows with each piece that is announced, and with each
-    /// that arrives.
-    OfSender(u64),
-    /// READs of it have to complete. The number is that of segments read on its connection.
-    OfReads(u64),
-}
 
 /// The peer has stopped sending a long message, or does not let this side read it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
