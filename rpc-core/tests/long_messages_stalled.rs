@@ -10,7 +10,8 @@ use rpc_core::frame::{
     CallId, FRAGMENT, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
 use rpc_core::testing::{Faults, Network, Pair};
-use support::raw::{Raw, all_memory, code_in, fragment, header, long_request};
+use rpc_core::transport::RemoteSegment;
+use support::raw::{Raw, all_memory, cancel, code_in, fragment, header, long_request};
 use support::{ECHO, Gate, call, register};
 
 /// The longest message.
@@ -68,6 +69,61 @@ fn a_client_that_stops_sending_a_message_loses_its_connection() {
             assert_eq!(bytes_for_messages(pair), 0);
         });
     }
+}
+
+fn segment(len: u32) -> [u8; RemoteSegment::ENCODED_LEN] {
+    let segment = RemoteSegment {
+        address: 1 << 40,
+        key: 77,
+        len,
+    };
+    segment.encode()
+}
+
+#[test]
+fn a_client_whose_memory_cannot_be_read_loses_its_connection() {
+    for is_cancelled in [false, true] {
+        attacked(true, |raw, pair| {
+            pair.network().hold_reads_after(0);
+            let len = LONGEST as u32;
+            let (first, body) = long_request(1, 9, LONGEST, SEGMENTS, &segment(len));
+            raw.send(first, &body);
+            if is_cancelled {
+                raw.control([cancel(1)]);
+            }
+            assert_eq!(bytes_for_messages(pair), LONGEST as u64);
+            pair.network().advance(LOOK);
+            pair.network().advance(LOOK - Duration::from_millis(1));
+            raw.settle();
+            assert!(!raw.peer.is_closed());
+            pair.network().advance(Duration::from_millis(1));
+            raw.settle();
+            pair.network().advance(LOOK);
+            raw.settle();
+            assert!(raw.peer.is_closed(), "cancelled: {is_cancelled}");
+            assert_eq!(bytes_for_messages(pair), 0);
+        });
+    }
+}
+
+#[test]
+fn a_client_whose_messages_are_read_slowly_keeps_its_connection() {
+    attacked(true, |raw, pair| {
+        pair.network().hold_reads_after(0);
+        let segment = raw.peer.expose(vec![7]).encode();
+        let (first, body) = long_request(1, 9, LONGEST / 8, SEGMENTS, &segment.repeat(12));
+        raw.send(first, &body);
+        // All READs of the other message are executed before the one of this message.
+        let (second, body) = long_request(2, 10, LONGEST / 8, SEGMENTS, &segment);
+        raw.send(second, &body);
+        for _ in 0..12 {
+            pair.network().hold_reads_after(1);
+            raw.settle();
+            pair.network().advance(LOOK);
+            raw.settle();
+            assert!(!raw.peer.is_closed());
+        }
+    });
 }
 
 #[test]

@@ -39,6 +39,9 @@ pub(crate) struct LinkTransfers {
     pub(super) exposed_pieces: usize,
     /// Bytes of messages that are being received, which have memory.
     pub(super) receiving: u64,
+    /// Segments that have been read, of all messages. The device executes READs in order, so no READ
+    /// that is outstanding makes progress while this stays the same.
+    pub(super) segments_read: u64,
     /// Bytes of received messages that the application keeps. `None` before the first message.
     pub(super) account: Option<Arc<Account>>,
     /// Of `receiving` and of `account`, bytes of messages of streams that were fetched ahead of their

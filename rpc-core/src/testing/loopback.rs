@@ -38,6 +38,8 @@ pub(super) struct Wires {
     reads: bool,
     /// No further message can be fetched.
     refuses_fetches: bool,
+    /// READs that are executed before the others are held. `None`: all.
+    reads_left: Option<usize>,
 }
 
 #[derive(Default)]

@@ -64,6 +64,12 @@ impl Network {
         self.wires.borrow_mut().refuse_fetches(refuses);
     }
 
+    /// Lets this many more READs, and ends of fetches, take place, as if the peers' processes were
+    /// then stopped.
+    pub fn hold_reads_after(&self, count: usize) {
+        self.wires.borrow_mut().hold_reads_after(count);
+    }
+
     /// Gives the slots of the nodes that are added from now on room for messages of this length.
     pub fn use_slots(&self, message_len: usize) {
         self.slot_message_len.set(message_len);

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message;
 
 use super::faults::{Faults, Random};
@@ -14,7 +15,7 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::protocol::session::{ClientSession, stated_message_len};
 use crate::server::admission::ServerAdmission;
-use crate::transport::{ConnectionId, Event, Transport};
+use crate::transport::{Chunks, ConnectionId, Event, RemoteSegment, Transport};
 
 /// One side of a connection without a driver. It sends any frames, whether it has credits for them or
 /// not, and keeps no rules.
@@ -92,6 +93,19 @@ impl RawPeer {
             let mut wires = self.wires.borrow_mut();
             wires.deliver(endpoint, connection, frame);
         }
+    }
+
+    /// Lets the peer read bytes, until the connection ends.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the connection has ended, or if the peers do not read.
+    pub fn expose(&self, bytes: Vec<u8>) -> RemoteSegment {
+        let connection = self.connection.get().expect("the connection is open");
+        let mut message = Chunks::from(Bytes::from(bytes));
+        let mut transport = self.transport.borrow_mut();
+        let exposed = transport.expose(connection, &mut message, true);
+        exposed.expect("there is memory").segment
     }
 
     /// Takes the frames that have arrived: header, and the rest.

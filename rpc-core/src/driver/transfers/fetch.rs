@@ -26,11 +26,13 @@ impl<T: Transport> Driver<T> {
     pub(in super::super) fn fetched(&self, _: ConnectionId, fetch: FetchKey, len: u32) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        // A fetch that was cancelled may report segments that had arrived before.
         let Some(&key) = state.transfers.fetches.get(&fetch) else {
             return;
         };
         let incoming = &mut state.transfers.incoming[key.index()];
+        let link = &mut state.links[incoming.link.index()];
+        link.transfers.segments_read += 1;
+        // A fetch that was cancelled may report segments that had arrived before.
         if !matches!(incoming.place, Place::Fetch(_)) {
             return;
         }
@@ -52,6 +54,7 @@ impl<T: Transport> Driver<T> {
     pub(in super::super) fn fetch_cancelled(&self, _: ConnectionId, fetch: FetchKey) {
         let state = &mut *self.state.borrow_mut();
         if let Some(key) = state.transfers.fetches.remove(&fetch) {
+            state.cancel_incoming_timer(key);
             state.nothing_is_read(key);
         }
     }

@@ -59,9 +59,19 @@ pub(super) struct Incoming<M> {
     /// the progress of a message that has memory.
     pub(super) timer: Option<TimerKey>,
     /// Its progress when the timer was started.
-    pub(super) progress_noted: u64,
+    pub(super) progress_noted: Progress,
     /// True if the latest look found no progress.
     pub(super) was_late: bool,
+}
+
+/// How far a long message has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Its sender has to go on. The number grows with each piece that is announced, and with each
+    /// that arrives.
+    OfSender(u64),
+    /// READs of it have to complete. The number is that of segments read on its connection.
+    OfReads(u64),
 }
 
 /// Where the bytes of a long message are.
@@ -284,7 +294,7 @@ impl<T: Transport> State<T> {
             is_owing: false,
             deadline,
             timer: None,
-            progress_noted: 0,
+            progress_noted: Progress::OfSender(0),
             was_late: false,
         });
         let key = IncomingKey(index as u32);

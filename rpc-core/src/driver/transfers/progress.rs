@@ -1,6 +1,9 @@
 //! The receiver's part of a long message: closes the connection of a sender that sends no more of a
-//! message which has memory. Otherwise, one first frame would keep memory for a whole message for as
-//! long as the connection lasts.
+//! message which has memory, or whose memory cannot be read. Otherwise, one first frame would keep
+//! memory for a whole message for as long as the connection lasts.
+//!
+//! While READs of a message are outstanding, the connection's READs count, and not the message's own:
+//! they are executed in order, and those of other messages may be in front.
 //!
 //! Pieces do not touch the timer. It notes how much has arrived when it starts, and compares when it
 //! fires.
@@ -10,7 +13,7 @@ use std::time::Duration;
 
 use super::super::link_transfers::IncomingKey;
 use super::super::{State, TimerTarget};
-use super::incoming::Incoming;
+use super::incoming::{Incoming, Place, Progress};
 use super::release::RELEASE_TIMEOUT;
 use crate::protocol::frame::{FRAGMENT, TransferId};
 use crate::transport::{CloseReason, Transport};
@@ -20,7 +23,7 @@ use crate::transport::{CloseReason, Transport};
 /// the two.
 const LOOK: Duration = Duration::from_secs(RELEASE_TIMEOUT.as_secs() / 2);
 
-/// The peer has stopped sending a long message.
+/// The peer has stopped sending a long message, or does not let this side read it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum SenderStalled {
     #[error(
@@ -48,6 +51,18 @@ pub(crate) enum SenderStalled {
         exposed: u32,
         len: u32,
     },
+    #[error(
+        "the peer has not let this side read {unread} bytes that it has announced of the {len} bytes of \
+         a long message (transfer {:#010x}), nor any other message, for {} s, and the connection is \
+         closed to free the memory for the message: check that the peer's process still runs",
+        transfer.0,
+        RELEASE_TIMEOUT.as_secs()
+    )]
+    Reads {
+        transfer: TransferId,
+        unread: u32,
+        len: u32,
+    },
 }
 
 impl<T: Transport> State<T> {
@@ -56,7 +71,8 @@ impl<T: Transport> State<T> {
     pub(super) fn expect_progress(&mut self, key: IncomingKey) {
         self.cancel_incoming_timer(key);
         let incoming = &mut self.transfers.incoming[key.index()];
-        incoming.progress_noted = incoming.progress();
+        let link = &self.links[incoming.link.index()].transfers;
+        incoming.progress_noted = incoming.progress(link.segments_read);
         incoming.was_late = false;
         let look = self.clock.now() + LOOK;
         let end = incoming.deadline.map_or(look, |end| end.min(look));
@@ -66,11 +82,13 @@ impl<T: Transport> State<T> {
     /// Handles the progress timer of a message that has memory.
     pub(super) fn check_progress(&mut self, key: IncomingKey) {
         let incoming = &self.transfers.incoming[key.index()];
-        let connection = &self.links[incoming.link.index()].connection;
-        // The sender cannot go on while this side reads what it has, or holds all receives that it
-        // was promised. The device ends a connection whose peer does not answer a READ.
-        let is_held_here = incoming.unfetched > 0 || !connection.peer_has_credits();
-        if incoming.progress() != incoming.progress_noted || is_held_here {
+        let link = &self.links[incoming.link.index()];
+        let progress = incoming.progress(link.transfers.segments_read);
+        // The sender cannot go on while this side holds all receives that it was promised. A READ
+        // needs none.
+        let is_held_here =
+            matches!(progress, Progress::OfSender(_)) && !link.connection.peer_has_credits();
+        if progress != incoming.progress_noted || is_held_here {
             return self.expect_progress(key);
         }
         if !incoming.was_late {
@@ -89,13 +107,26 @@ impl<T: Transport> State<T> {
 }
 
 impl<M> Incoming<M> {
-    /// Returns a number that grows with each piece that is announced, and with each that is read.
-    fn progress(&self) -> u64 {
-        u64::from(self.announced) + u64::from(self.received)
+    fn is_read(&self) -> bool {
+        self.unfetched > 0 || matches!(self.place, Place::Cancelling(_))
+    }
+
+    fn progress(&self, segments_read: u64) -> Progress {
+        match self.is_read() {
+            true => Progress::OfReads(segments_read),
+            false => Progress::OfSender(u64::from(self.announced) + u64::from(self.received)),
+        }
     }
 
     fn stalled(&self) -> SenderStalled {
         let (transfer, announced, len) = (self.id, self.announced, self.len);
+        if self.is_read() {
+            return SenderStalled::Reads {
+                transfer,
+                unread: announced - self.received,
+                len,
+            };
+        }
         match self.form {
             FRAGMENT => SenderStalled::Fragments {
                 transfer,

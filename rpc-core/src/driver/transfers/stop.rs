@@ -30,6 +30,10 @@ impl<T: Transport> State<T> {
             Place::Memory(_) | Place::Heap(_) | Place::Nowhere => self.nothing_is_read(key),
             Place::Fetch(fetch) | Place::Cancelling(fetch) => {
                 incoming.place = Place::Cancelling(fetch);
+                // The call has ended. What is left is to see that READs which never complete do not
+                // keep the memory.
+                incoming.deadline = None;
+                self.expect_progress(key);
                 self.transport.cancel_fetch(fetch);
             }
         }

@@ -251,10 +251,16 @@ impl Reads {
 impl Wires {
     /// Executes the oldest READ of an endpoint. Returns false if there is none.
     fn execute_read(&mut self, index: usize) -> bool {
+        if self.reads_left == Some(0) {
+            return false;
+        }
         let endpoint = &mut self.endpoints[index];
         let Some(read) = endpoint.reads.queue.pop_front() else {
             return false;
         };
+        if let Some(left) = &mut self.reads_left {
+            *left -= 1;
+        }
         match read {
             Read::Cancel { fetch } => {
                 if let Some(cancelled) = endpoint.reads.fetches.remove(&fetch) {

@@ -15,6 +15,11 @@ impl Wires {
         self.refuses_fetches = refuses;
     }
 
+    /// Holds all READs after this many more.
+    pub(in super::super) fn hold_reads_after(&mut self, count: usize) {
+        self.reads_left = Some(count);
+    }
+
     pub(in super::super) fn listen(
         &mut self,
         address: &str,
@@ -43,7 +48,7 @@ impl Wires {
     pub(in super::super) fn is_quiet(&self) -> bool {
         self.endpoints.iter().all(|endpoint| {
             endpoint.incoming.is_empty()
-                && endpoint.reads.is_quiet()
+                && (endpoint.reads.is_quiet() || self.reads_left == Some(0))
                 && endpoint
                     .connections
                     .iter()

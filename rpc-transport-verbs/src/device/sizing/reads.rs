@@ -11,7 +11,8 @@ use crate::verbs::{CopyRule, DeviceAttributes, LinkLayer};
 /// the usual length cover the round trip of a network.
 const READ_DEPTH: u8 = 16;
 
-/// READs that all connections of a lane have outstanding.
+/// READs that all connections of a lane have outstanding, on a device whose retries end a connection
+/// whose peer does not answer.
 const MAX_READING: usize = 64;
 
 /// Bytes that are copied into registered memory at a time, and of a READ, on a device that moves
@@ -90,6 +91,8 @@ pub(super) fn choose(
         short_read_len,
         // On the software device, a READ is executed where it is posted.
         reads_per_poll: if is_soft { 1 } else { usize::from(depth) },
-        max_reading: MAX_READING,
+        // There, a READ with a key that is not published waits for the peer's process, which may be
+        // stopped, and no retry ends it. The READs of such peers are not to use up what others need.
+        max_reading: if is_soft { usize::MAX } else { MAX_READING },
     }
 }
