@@ -8,7 +8,7 @@ use std::time::Instant;
 pub use with_simulation::{Fault, Point, Post};
 #[cfg(feature = "test-util")]
 pub(crate) use with_simulation::{
-    Hooks, accepted_count, at_point, deliveries, install, is_injected, is_simulated,
+    Hooks, accepted_count, at_point, deliveries, has_simulation, install, is_injected, is_simulated,
 };
 
 /// Returns the time of the system's monotonic clock or, in a simulation, of the simulated clock.
@@ -210,6 +210,11 @@ mod with_simulation {
     /// Returns the simulation's time, if the calling thread has a simulation.
     pub(super) fn now() -> Option<Instant> {
         INSTALLED.with_borrow(|hooks| hooks.as_ref().map(|hooks| hooks.now()))
+    }
+
+    /// Returns true if the calling thread has a simulation, whether or not it runs a process of it.
+    pub(crate) fn has_simulation() -> bool {
+        INSTALLED.with_borrow(Option::is_some)
     }
 
     /// Returns true if the calling thread is running a simulated process.
