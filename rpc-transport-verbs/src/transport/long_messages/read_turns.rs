@@ -1,9 +1,10 @@
 //! [`ReadTurns`]: when READs are posted, and how long they are, beside the calls of others.
 //!
 //! The software device executes a READ where it is posted, so the READ takes this thread's time. READs
-//! therefore wait until a poll finds nothing: there may be a call behind the events that it finds. If
-//! there was one, they wait until the next poll, before which the driver serves it, and are short for a
-//! while. They wait for a bounded number of polls.
+//! therefore wait after a poll that has found a call of another connection, until the next poll, before
+//! which the driver serves it. For a while after such a call, READs are short, and wait until a poll
+//! finds nothing: there may be another call behind the events that it finds. They wait for a bounded
+//! number of polls.
 //!
 //! Other devices execute READs themselves. There, READs wait in the same way, although they would
 //! take no time of this thread, and all of them have the full length.
@@ -58,17 +59,17 @@ impl ReadTurns {
     /// Called after each poll, with what it has found. Allows the next READs, unless they have to wait
     /// for a call.
     pub(super) fn after_poll(&mut self, found: Found) {
-        let mut waits = true;
-        match found {
+        let waits = match found {
             Found::Call => {
                 self.is_call_waiting = true;
                 self.left = 0;
                 self.short_reads = SHORT_READS;
+                true
             }
             // The driver serves the call before the next poll.
-            Found::Nothing => waits = std::mem::take(&mut self.is_call_waiting),
-            Found::Other => {}
-        }
+            Found::Nothing => std::mem::take(&mut self.is_call_waiting),
+            Found::Other => self.is_call_waiting || self.short_reads > 0,
+        };
         self.polls_without_reads += 1;
         if !waits || self.polls_without_reads > MOST_POLLS_WITHOUT_READS {
             self.polls_without_reads = 0;
@@ -123,7 +124,7 @@ mod tests {
         turns.take();
         assert!(!turns.may_read() && !turns.has_all_left());
         turns.after_poll(Found::Other);
-        assert!(!turns.may_read(), "there may be a call behind it");
+        assert!(!turns.may_read(), "there may be another call behind it");
         turns.after_poll(Found::Nothing);
         assert!(turns.may_read());
     }
@@ -150,5 +151,8 @@ mod tests {
             assert_eq!(turns.take(), 8);
         }
         assert_eq!(turns.take(), 32);
+        turns.after_poll(Found::Nothing);
+        turns.after_poll(Found::Other);
+        assert!(turns.may_read(), "there was no call for long");
     }
 }
