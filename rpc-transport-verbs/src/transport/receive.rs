@@ -107,14 +107,16 @@ impl Lane {
         }
     }
 
-    /// Looks whether a call has arrived, in the middle of work that takes this thread's time. The next
-    /// polls return what has arrived, in its order: each event is queued behind those before it. Until
-    /// they have returned the call, it is found again.
-    pub(super) fn has_call(&mut self) -> bool {
+    /// Looks whether a call has arrived on another connection than `id`, in the middle of work for
+    /// `id` that takes this thread's time. The next polls return what has arrived, in its order: each
+    /// event is queued behind those before it. Until they have returned the call, it is found again.
+    pub(super) fn has_call_beside(&mut self, id: ConnectionId) -> bool {
         if !self.has_queued_call
             && let Some(event) = self.poll_device::<false>()
         {
-            self.has_queued_call = self.is_call(&event);
+            // What arrives for `id` is mostly about this work.
+            let is_other = matches!(event, Event::Received { connection, .. } if connection != id);
+            self.has_queued_call = is_other && self.is_call(&event);
             self.queue_event(event);
         }
         self.has_queued_call

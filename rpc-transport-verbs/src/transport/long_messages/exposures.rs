@@ -52,7 +52,7 @@ impl Lane {
             },
             false => None,
         };
-        let Some(piece) = self.take_piece(message, is_accepted) else {
+        let Some(piece) = self.take_piece(id, message, is_accepted) else {
             if let Some(window) = window {
                 self.long_messages.pools.give_back_window(window);
             }
@@ -83,7 +83,12 @@ impl Lane {
     /// A copy ends early where the message goes on with a chunk that can be exposed where it lies,
     /// and when a call has arrived ([`is_call`](Self::is_call)): the call waits for one step of the
     /// copy.
-    fn take_piece(&mut self, message: &mut Chunks, is_accepted: bool) -> Option<Piece> {
+    fn take_piece(
+        &mut self,
+        id: ConnectionId,
+        message: &mut Chunks,
+        is_accepted: bool,
+    ) -> Option<Piece> {
         let long_messages = &self.long_messages;
         if let Some(region) = long_messages.region_of_front(message) {
             let bytes = message.take_front(MAX_REFERENCE_LEN)?;
@@ -107,7 +112,7 @@ impl Lane {
             at += count;
             let is_next_exposed =
                 || ends_chunk && self.long_messages.region_of_front(message).is_some();
-            if at < len && (is_next_exposed() || self.has_call()) {
+            if at < len && (is_next_exposed() || self.has_call_beside(id)) {
                 break;
             }
         }
