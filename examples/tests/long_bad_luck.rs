@@ -151,6 +151,19 @@ fn a_client_that_is_stopped_in_the_middle_holds_up_nobody_and_goes_on_afterwards
     }
 }
 
+/// A server closes the connection of a client that does not release its response for 30 s, and this
+/// client's thread may do something else for longer.
+#[test]
+fn a_client_that_takes_no_turns_after_a_call_has_released_the_response() {
+    let (_server, address) = Settings::AMPLE.server();
+    let (client, other) = (Client::connect(&address), Client::connect(&address));
+    for round in 0..200 {
+        let len = 3 * MIB + round * 1000;
+        client.poller.block_on(client.get(len)).unwrap();
+        other.wait_until_all_is_back();
+    }
+}
+
 #[test]
 fn a_call_that_is_dropped_in_the_middle_gives_all_memory_back_on_both_sides() {
     let (_server, address) = Settings::AMPLE.server();

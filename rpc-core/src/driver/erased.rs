@@ -134,6 +134,10 @@ impl<T: Transport> Poller for Driver<T> {
         crate::clock::deadline_after(self.clock.now(), timeout)
     }
 
+    fn send_releases(&self) {
+        Self::send_releases(self);
+    }
+
     fn turn(&self) -> bool {
         Self::turn(self)
     }

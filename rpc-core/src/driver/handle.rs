@@ -176,6 +176,8 @@ pub(crate) trait Poller {
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
     /// Takes a turn. Returns true if any event arrived.
     fn turn(&self) -> bool;
+    /// Takes turns until peers have been told which of their messages were read.
+    fn send_releases(&self);
     /// Sleeps until there is work: see [`Driver::sleep`](super::Driver::sleep).
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
     /// Returns whether this thread is inside a turn.

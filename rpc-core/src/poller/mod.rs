@@ -196,6 +196,9 @@ impl LocalPoller {
                 let polled = future.as_mut().poll(&mut cx);
                 drop(mark);
                 if let Poll::Ready(output) = polled {
+                    // The thread may take no turn for long. A peer whose message is not released
+                    // meanwhile closes the connection.
+                    self.driver.send_releases();
                     return Ok(output);
                 }
             }

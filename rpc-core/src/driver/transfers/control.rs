@@ -3,13 +3,36 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use super::super::State;
 use super::super::link_transfers::{IncomingKey, LinkTransfers};
+use super::super::{Driver, State};
 use super::Transfers;
 use super::arrival::Purpose;
 use super::incoming::{Incoming, Place};
 use crate::protocol::frame::{ControlEntry, ControlRequest};
 use crate::transport::Transport;
+
+/// The most turns that a caller takes until its entries are sent: a millisecond or two, if they find
+/// nothing. An entry waits while the peer has not acknowledged the control frame before.
+const MOST_TURNS: u32 = 20_000;
+
+impl<T: Transport> Driver<T> {
+    /// Takes turns until the entries about messages that were received are sent.
+    pub(in super::super) fn send_releases(&self) {
+        if !self.state.borrow().transfers.is_empty() {
+            self.send_entries();
+        }
+    }
+
+    #[cold]
+    fn send_entries(&self) {
+        for _ in 0..MOST_TURNS {
+            if !self.state.borrow().transfers.owes_entries() {
+                return;
+            }
+            self.turn();
+        }
+    }
+}
 
 impl<T: Transport> State<T> {
     /// Queues a message's entries for the next control frame.

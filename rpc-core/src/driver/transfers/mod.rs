@@ -147,6 +147,11 @@ impl<M> Transfers<M> {
         self.outgoing.is_empty() && self.incoming.is_empty()
     }
 
+    /// Returns true if a sender has not been told what was read of its message.
+    pub(super) fn owes_entries(&self) -> bool {
+        self.incoming.iter().any(|(_, incoming)| incoming.is_owing)
+    }
+
     /// Returns the numbers of messages that are sent and received, for tests.
     #[cfg(feature = "test-util")]
     pub(super) fn counts(&self) -> (usize, usize) {
