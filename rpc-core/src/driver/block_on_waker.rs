@@ -17,6 +17,8 @@ pub(crate) struct BlockOnWaker {
     /// Set through the waker, from any thread.
     remote: Arc<RemoteFlag>,
     waker: Waker,
+    /// Set when a part of a long message arrives, so that futures without any end sooner.
+    has_received_long: Cell<bool>,
 }
 
 impl BlockOnWaker {
@@ -29,6 +31,7 @@ impl BlockOnWaker {
         Self {
             local: Cell::new(false),
             waker: Waker::from(Arc::clone(&remote)),
+            has_received_long: Cell::new(false),
             remote,
         }
     }
@@ -48,6 +51,16 @@ impl BlockOnWaker {
 
     pub(crate) fn wake(&self) {
         self.local.set(true);
+    }
+
+    /// Notes that a part of a long message has arrived.
+    pub(crate) fn note_long(&self) {
+        self.has_received_long.set(true);
+    }
+
+    /// Returns true if a part of a long message has arrived since the last call.
+    pub(crate) fn take_long(&self) -> bool {
+        self.has_received_long.take()
     }
 
     /// Returns true if the future should be polled, and clears the flags.

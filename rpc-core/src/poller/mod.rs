@@ -198,7 +198,9 @@ impl LocalPoller {
                 if let Poll::Ready(output) = polled {
                     // The thread may take no turn for long. A peer whose message is not released
                     // meanwhile closes the connection.
-                    self.driver.send_releases();
+                    if block_on_waker.take_long() {
+                        self.driver.send_releases();
+                    }
                     return Ok(output);
                 }
             }

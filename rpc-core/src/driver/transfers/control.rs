@@ -16,17 +16,12 @@ use crate::transport::Transport;
 const MOST_TURNS: u32 = 20_000;
 
 impl<T: Transport> Driver<T> {
-    /// Takes turns until the entries about messages that were received are sent.
-    pub(in super::super) fn send_releases(&self) {
-        if !self.state.borrow().transfers.is_empty() {
-            self.send_entries();
-        }
-    }
-
+    /// Takes turns until the senders of messages that were received have been told so. Others go on
+    /// later: a stream that runs all the time does not hold the caller up.
     #[cold]
-    fn send_entries(&self) {
+    pub(in super::super) fn send_releases(&self) {
         for _ in 0..MOST_TURNS {
-            if !self.state.borrow().transfers.owes_entries() {
+            if !self.state.borrow().transfers.owes_last_entries() {
                 return;
             }
             self.turn();

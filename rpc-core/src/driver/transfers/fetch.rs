@@ -24,6 +24,7 @@ impl<T: Transport> Driver<T> {
     #[cold]
     #[inline(never)]
     pub(in super::super) fn fetched(&self, _: ConnectionId, fetch: FetchKey, len: u32) {
+        self.block_on_waker.note_long();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let Some(&key) = state.transfers.fetches.get(&fetch) else {

@@ -110,6 +110,7 @@ impl<T: Transport> Driver<T> {
         header: &FrameHeader,
         buf: T::RecvBuf,
     ) {
+        self.block_on_waker.note_long();
         let frame = buf.as_ref();
         let (metadata, body) = frame[HEADER_LEN..].split_at(header.metadata_len.into());
         let handled = match header.kind {

@@ -48,7 +48,7 @@ use slab::Slab;
 
 use self::admission::WaitingMessages;
 pub(super) use self::arrival::{Completed, LongMessage, Purpose};
-use self::incoming::Incoming;
+use self::incoming::{Incoming, Place};
 use self::outgoing::Outgoing;
 pub(super) use self::outgoing::{PreparedTransfer, TransferOwner};
 use super::held_memory::PollerMemory;
@@ -147,9 +147,11 @@ impl<M> Transfers<M> {
         self.outgoing.is_empty() && self.incoming.is_empty()
     }
 
-    /// Returns true if a sender has not been told what was read of its message.
-    pub(super) fn owes_entries(&self) -> bool {
-        self.incoming.iter().any(|(_, incoming)| incoming.is_owing)
+    /// Returns true if a message has been received whose sender has not been told so.
+    pub(super) fn owes_last_entries(&self) -> bool {
+        let is_received = |incoming: &Incoming<M>| matches!(incoming.place, Place::Nowhere);
+        let mut incoming = self.incoming.iter();
+        incoming.any(|(_, incoming)| incoming.is_owing && is_received(incoming))
     }
 
     /// Returns the numbers of messages that are sent and received, for tests.
