@@ -25,9 +25,6 @@ const RESPONSE_LENS: [usize; 4] = [31_415, 9, 2_653, 58_979];
 const LONG_REQUEST_LEN: usize = 271_828;
 const LONG_RESPONSE_LEN: usize = 314_159;
 
-/// Calls of `rpc_soak`.
-const SOAK_CALLS: usize = 1_000;
-
 /// Channels of `channel_soak`.
 const SOAK_CHANNELS: usize = 20;
 
@@ -47,8 +44,8 @@ pub(crate) struct Client<F: Flavor> {
     service: TestServiceClient<F::Channel>,
     /// The statistics of the server, if it is in this process.
     server: Option<StatsReader>,
-    /// Calls of `concurrent_large_unary`.
-    concurrent_calls: usize,
+    /// Calls of `concurrent_large_unary`, and of `rpc_soak`.
+    calls: usize,
 }
 
 /// The names of the cases, in the order in which they run.
@@ -76,7 +73,7 @@ impl<F: Flavor> Client<F> {
     pub(crate) fn connect(
         flavor: F,
         server: Option<StatsReader>,
-        concurrent_calls: usize,
+        calls: usize,
     ) -> Result<Self, Failure> {
         let channel = flavor.connect()?;
         let service = TestServiceClient::new(channel.clone());
@@ -85,7 +82,7 @@ impl<F: Flavor> Client<F> {
             channel,
             service,
             server,
-            concurrent_calls,
+            calls,
         })
     }
 
@@ -128,7 +125,7 @@ impl<F: Flavor> Client<F> {
     }
 
     fn concurrent_large_unary(&self) -> Result<String, Failure> {
-        let count = self.concurrent_calls;
+        let count = self.calls;
         let calls = (0..count).map(|_| Box::pin(long_unary(&self.service)));
         let mut calls: Vec<_> = calls.collect();
         let mut longest = Duration::ZERO;
@@ -342,13 +339,14 @@ impl<F: Flavor> Client<F> {
         let service = &self.service;
         let longest = self.flavor.block_on(async {
             let mut longest = Duration::ZERO;
-            for _ in 0..SOAK_CALLS {
+            for _ in 0..self.calls {
                 longest = longest.max(long_unary(service).await?);
             }
             Ok::<_, Failure>(longest)
         })?;
         Ok(format!(
-            "{SOAK_CALLS} calls, request {LONG_REQUEST_LEN}, response {LONG_RESPONSE_LEN} bytes, longest {longest:.1?}"
+            "{} calls, request {LONG_REQUEST_LEN}, response {LONG_RESPONSE_LEN} bytes, longest {longest:.1?}",
+            self.calls
         ))
     }
 

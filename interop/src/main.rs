@@ -54,16 +54,17 @@ struct Arguments {
     /// Serve at this address until the process is killed.
     #[arg(long, requires = "device")]
     serve: Option<String>,
-    /// Calls of `concurrent_large_unary`: gRPC's number takes an emulated machine many minutes.
+    /// Calls of `concurrent_large_unary` and of `rpc_soak`: gRPC's number takes an emulated machine
+    /// many minutes.
     #[arg(long, default_value_t = 1_000)]
-    concurrent_calls: usize,
+    calls: usize,
 }
 
 /// The cases of one run, and how they have ended.
 struct Run {
     /// Their names. All cases if empty.
     cases: Vec<String>,
-    concurrent_calls: usize,
+    calls: usize,
     passed: u32,
     failed: u32,
 }
@@ -83,7 +84,7 @@ impl Run {
         flavor: Result<F, Failure>,
         server: Option<StatsReader>,
     ) {
-        let calls = self.concurrent_calls;
+        let calls = self.calls;
         let client = match flavor.and_then(|flavor| Client::connect(flavor, server, calls)) {
             Ok(client) => client,
             Err(failure) => {
@@ -149,7 +150,7 @@ fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     }
     let mut run = Run {
         cases: arguments.cases,
-        concurrent_calls: arguments.concurrent_calls,
+        calls: arguments.calls,
         passed: 0,
         failed: 0,
     };

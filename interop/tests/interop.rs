@@ -45,7 +45,7 @@ fn interop(arguments: &[&str]) -> (Output, String) {
 fn every_case_passes_in_both_flavors_and_between_processes() {
     // In an emulated guest, gRPC's thousand calls would take a quarter of an hour.
     let calls = if device() == "soft" { "1000" } else { "20" };
-    let (output, text) = interop(&["--concurrent-calls", calls]);
+    let (output, text) = interop(&["--calls", calls]);
     assert!(output.status.success(), "{text}");
     let device = device();
     for processes in ["one process  ", "two processes"] {
