@@ -17,7 +17,8 @@ pub(crate) struct BlockOnWaker {
     /// Set through the waker, from any thread.
     remote: Arc<RemoteFlag>,
     waker: Waker,
-    /// Set when a part of a long message arrives, so that futures without any end sooner.
+    /// True if a part of a long message has arrived since a future ended. Otherwise, no sender waits for
+    /// a release.
     has_received_long: Cell<bool>,
 }
 

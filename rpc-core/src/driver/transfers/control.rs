@@ -16,8 +16,8 @@ use crate::transport::Transport;
 const MOST_TURNS: u32 = 20_000;
 
 impl<T: Transport> Driver<T> {
-    /// Takes turns until the senders of messages that were received have been told so. Others go on
-    /// later: a stream that runs all the time does not hold the caller up.
+    /// Takes turns until each sender knows that its message was received. Messages that are still
+    /// arriving are released in later turns, so that a stream does not hold up the caller.
     #[cold]
     pub(in super::super) fn send_releases(&self) {
         for _ in 0..MOST_TURNS {
