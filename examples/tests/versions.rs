@@ -4,8 +4,8 @@
 use proto::greeter::{HelloReply, HelloRequest};
 use proto::routeguide::{Point, RouteGuideClient};
 use rpc_core::{
-    Caller, Cause, Channel, Code, Execution, Idempotency, LocalPoller, MethodKind, MethodSpec,
-    Request, Response, Streaming, block_on,
+    Caller, Cause, Channel, Code, Execution, Idempotency, LengthLimit, LocalPoller, MethodKind,
+    MethodSpec, Request, Response, Streaming, block_on,
 };
 use rpc_transport_verbs::Device;
 
@@ -67,6 +67,7 @@ async fn check_long<C: Caller>(channel: C) {
     let Cause::RequestTooLong {
         message_len: 5003,
         limit,
+        exceeded: LengthLimit::Slot,
     } = *error.cause()
     else {
         panic!("{error:?}");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::DecodeError;
+use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::status::{Code, Status};
 use crate::transport::{CloseReason, ConnectError};
 
@@ -72,13 +73,15 @@ pub enum Cause {
         /// The error of the latest attempt, or `None` if the channel is closed.
         latest: Option<Arc<ConnectError>>,
     },
-    /// The request is longer than what the connection can send: see `Intents::max_send_message_len`,
-    /// and the server's `max_message_len`.
+    /// A message of the request, or its metadata, is longer than a limit: the sender's, the receiver's
+    /// or the method's.
     RequestTooLong {
-        /// Bytes of the encoded message.
+        /// Bytes of the encoded message, or of the metadata if that is too long.
         message_len: usize,
-        /// The most bytes that fit beside the request's header and metadata.
+        /// The most bytes that it may have.
         limit: usize,
+        /// Whose limit this is.
+        exceeded: LengthLimit,
     },
     /// The server has no such method. The handshake lists the server's methods, so nothing was
     /// sent.
@@ -160,6 +163,25 @@ impl CallError {
     }
 }
 
+impl Cause {
+    /// Builds the cause of a request whose message exceeds this limit.
+    #[cold]
+    pub(crate) fn request_too_long(message_len: usize, limit: MessageLimit) -> Self {
+        Self::RequestTooLong {
+            message_len,
+            limit: limit.bytes(),
+            exceeded: limit.kind,
+        }
+    }
+
+    /// Builds the cause of a request whose metadata is too long.
+    #[cold]
+    pub(crate) fn metadata_too_long(metadata_len: usize, limit: usize) -> Self {
+        let limit = MessageLimit::new(limit, LengthLimit::Metadata);
+        Self::request_too_long(metadata_len, limit)
+    }
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.0.execution == Execution::NeverSent {
@@ -206,13 +228,22 @@ impl fmt::Display for CallError {
                 }
                 f.write_str("; the call was never sent")
             }
-            Cause::RequestTooLong { message_len, limit } => write!(
-                f,
-                "{}: the request's message of {message_len} bytes exceeds the limit of {limit} bytes, the \
-                 smallest of both sides' and the method's: raise `max_send_message_len` on the client, \
-                 `max_message_len` on the server or the method's limit; the call {verb}",
-                self.code()
-            ),
+            Cause::RequestTooLong {
+                message_len,
+                limit,
+                exceeded,
+            } => {
+                let what = match exceeded {
+                    LengthLimit::Metadata => "metadata",
+                    _ => "message",
+                };
+                let exceeds = exceeded.exceeded(*limit, Direction::Request);
+                write!(
+                    f,
+                    "{}: the request's {what} of {message_len} bytes {exceeds}; the call {verb}",
+                    self.code()
+                )
+            }
             Cause::Unimplemented { path } => write!(
                 f,
                 "{}: the server has no method {path}; the call was never sent",
@@ -291,11 +322,15 @@ mod tests {
             Cause::RequestTooLong {
                 message_len: 9000,
                 limit: 4096,
+                exceeded: LengthLimit::Receiver,
             },
             Execution::NeverSent,
         );
-        assert!(error.to_string().contains("max_message_len"), "{error}");
-        assert!(error.to_string().contains("4096"), "{error}");
+        assert_eq!(
+            error.to_string(),
+            "RESOURCE_EXHAUSTED: the request's message of 9000 bytes exceeds the server's limit of 4096 \
+             bytes: raise `max_message_len` on the server; the call was never sent"
+        );
         assert_eq!(format!("{error:?}"), error.to_string());
     }
 

@@ -152,8 +152,8 @@ pub use codec::{
 pub use deadline::{CurrentDeadline, DeadlinePolicy};
 #[doc(inline)]
 pub use limits::{
-    FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, Limits, OtherDevice, SLOT_MESSAGE_LEN,
-    Waiting,
+    FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, LengthLimit, Limits, OtherDevice,
+    SLOT_MESSAGE_LEN, Waiting,
 };
 #[doc(inline)]
 pub use message::{Extensions, IntoRequest, Request, Response};

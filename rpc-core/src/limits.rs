@@ -1,10 +1,13 @@
 //! [`Intents`]: the workload that a poller is sized for. [`Limits`]: the resulting sizes.
 
 mod keepalive;
+mod length;
 
 use std::fmt;
 
 pub use keepalive::Keepalive;
+pub use length::LengthLimit;
+pub(crate) use length::{Direction, MessageLimit};
 
 /// The expected workload of a server or a client. All sizes are derived from it; they can be
 /// printed as [`Limits`].

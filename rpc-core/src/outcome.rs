@@ -6,6 +6,7 @@ use prost::Message;
 
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::DecodeError;
+use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::metadata::Metadata;
 use crate::protocol::frame::{ResponseHead, StatusBody, split_initial};
 use crate::status::{Code, Status};
@@ -77,8 +78,9 @@ pub(crate) fn decode_metadata(bytes: &[u8]) -> Result<Metadata, CallError> {
 
 /// Returns the error of a call whose response or message is longer than the method permits.
 #[cold]
-pub(crate) fn message_too_long(len: usize, limit: usize) -> CallError {
-    let status = Status::message_too_long(len, limit);
+pub(crate) fn message_too_long(len: usize, limit: usize, direction: Direction) -> CallError {
+    let limit = MessageLimit::new(limit, LengthLimit::Method);
+    let status = Status::message_too_long(len, limit, direction);
     CallError::new(Cause::NotReceived(status), Execution::Answered)
 }
 

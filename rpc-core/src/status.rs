@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::limits::{Direction, MessageLimit};
 use crate::metadata::Metadata;
 
 /// gRPC's canonical status codes, with their numbers.
@@ -135,12 +136,13 @@ struct Inner {
 }
 
 impl Status {
-    /// Builds the status of a message that is longer than this side receives.
+    /// Builds the status of a message that is longer than a limit.
     #[cold]
-    pub(crate) fn message_too_long(len: usize, limit: usize) -> Self {
+    pub(crate) fn message_too_long(len: usize, limit: MessageLimit, direction: Direction) -> Self {
+        let exceeds = limit.kind.exceeded(limit.bytes(), direction);
         Self::resource_exhausted(format!(
-            "the message of {len} bytes exceeds the receiver's limit of {limit} bytes: raise its \
-             `max_message_len`, or the method's limit if that is lower"
+            "the {}'s message of {len} bytes {exceeds}",
+            direction.name()
         ))
     }
 

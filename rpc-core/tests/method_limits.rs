@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use rpc_core::testing::{Faults, Network, Node};
 use rpc_core::{
-    CallError, Caller, Code, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec, Methods,
-    Request, Response, Streaming, sender, stream,
+    CallError, Caller, Cause, Code, Idempotency, Intents, LengthLimit, LocalChannel, MethodKind,
+    MethodSpec, Methods, Request, Response, Streaming, sender, stream,
 };
 
 /// Bytes in a message, and the length of the message with its tag and length.
@@ -103,10 +103,12 @@ fn with_each_limit(
                 let error = call(&mut scene, of_client, len + 1).expect_err("a byte more");
                 let text = error.to_string();
                 assert_eq!(error.code(), Code::ResourceExhausted, "{limited:?}: {text}");
-                for number in [limit, limit + 1] {
-                    let number = format!(" {number} bytes");
-                    assert!(text.contains(&number), "{limited:?}, {number}: {text}");
+                let message = format!(" message of {} bytes exceeds", limit + 1);
+                let of_method = format!(" the method's limit of {limit} bytes");
+                for part in [message, of_method] {
+                    assert!(text.contains(&part), "{limited:?}, {part}: {text}");
                 }
+                assert!(!text.contains("max_message_len"), "{limited:?}: {text}");
                 scene.finish();
             }
         }
@@ -220,4 +222,73 @@ fn server_streaming() {
         };
         scene.run(messages)
     });
+}
+
+/// Of the limits of both sides, the error names the lower one.
+#[test]
+fn the_limits_of_the_two_sides_are_told_apart() {
+    const ECHO: MethodSpec = MethodSpec::new(
+        "test.Limits/Echo",
+        MethodKind::Unary,
+        Idempotency::Unknown,
+        "a",
+        "b",
+    );
+    let intents = |sent: usize, received: usize| Intents {
+        max_send_message_len: sent,
+        max_message_len: received,
+        ..Intents::default()
+    };
+    // The limits of client and server, and the one that the request or its response exceeds.
+    for (client, server, is_request, exceeded, said) in [
+        (
+            intents(10_000, 90_000),
+            intents(90_000, 20_000),
+            true,
+            LengthLimit::Sender,
+            "the client's own limit of 10000 bytes: raise `max_send_message_len` on the client;",
+        ),
+        (
+            intents(20_000, 90_000),
+            intents(90_000, 10_000),
+            true,
+            LengthLimit::Receiver,
+            "the server's limit of 10000 bytes: raise `max_message_len` on the server;",
+        ),
+        (
+            intents(90_000, 20_000),
+            intents(10_000, 90_000),
+            false,
+            LengthLimit::Sender,
+            "the server's own limit of 10000 bytes: raise `max_send_message_len` on the server",
+        ),
+        (
+            intents(90_000, 10_000),
+            intents(20_000, 90_000),
+            false,
+            LengthLimit::Receiver,
+            "the client's limit of 10000 bytes: raise `max_message_len` on the client",
+        ),
+    ] {
+        let mut network = Network::new(Faults::none(), 0);
+        network.add("server", &server, |methods| echo_unary(methods, &ECHO));
+        let poller = network.add("client", &client, |_| ());
+        let channel = poller.poller().connect("server").unwrap();
+        let request = Request::new(vec![1; 30_000]);
+        let call = channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request);
+        let error = network.try_run(call).unwrap().unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&format!("exceeds {said}")), "{text}");
+        assert_eq!(text.matches("raise").count(), 1, "{text}");
+        if is_request {
+            let cause = error.cause();
+            let is_expected = matches!(
+                cause,
+                Cause::RequestTooLong { limit: 10_000, exceeded: named, .. } if *named == exceeded
+            );
+            assert!(is_expected, "{error}");
+        }
+        drop(channel);
+        network.assert_nothing_left();
+    }
 }

@@ -326,13 +326,21 @@ fn a_message_beyond_the_limit_of_the_receiver_is_not_sent() {
     let (mut sender, mut echoes) = open(&pair, &channel, &ECHO, None);
     // An encoded message has a few bytes more.
     let sent = pair.run(sender.send(message(0, 10_001)));
-    let Err(SendError::TooLong { message_len, limit }) = sent else {
+    let Err(SendError::TooLong {
+        message_len, limit, ..
+    }) = sent
+    else {
         panic!("{sent:?}");
     };
     assert!(message_len > 10_000 && limit == 10_000, "{sent:?}");
     let error = pair.run(echoes.message()).unwrap_err();
     assert_eq!(error.code(), Code::ResourceExhausted);
-    assert!(error.to_string().contains("10000"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("the server's limit of 10000 bytes"),
+        "{error}"
+    );
     let request = Request::new(message(0, 20_000));
     let response = pair.run(channel.server_streaming::<_, Vec<u8>>(&SEND, request));
     let error = response.unwrap_err();

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::call_error::CallError;
 use crate::codec::{Allocate, Chunks, Codec};
 use crate::driver::call_table::LongResponse;
+use crate::limits::Direction;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
@@ -135,7 +136,9 @@ fn decode_rare<S: Codec<Res>, Res>(
 /// Checks the length of a response's message against the method's limit.
 fn check_len(len: usize, method: &MethodSpec) -> Result<(), CallError> {
     match method.max_response_len {
-        Some(limit) if len > limit as usize => Err(message_too_long(len, limit as usize)),
+        Some(limit) if len > limit as usize => {
+            Err(message_too_long(len, limit as usize, Direction::Response))
+        }
         _ => Ok(()),
     }
 }

@@ -286,7 +286,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         cx: &mut Context<'_>,
     ) -> BeginOutcome<WaiterKey> {
         let limits = self.channel.lengths;
-        if head.message_len > limits.message_of(self.method) {
+        if head.message_len > limits.message_of(self.method).bytes() {
             return self.too_long(head, waiter);
         }
         if head.frame_len() > limits.frame {
@@ -334,10 +334,8 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         if let Some(waiter) = waiter {
             self.channel.poller.leave(self.channel.link, waiter);
         }
-        let cause = Cause::RequestTooLong {
-            message_len: head.message_len,
-            limit: self.channel.lengths.message_of(self.method),
-        };
+        let limit = self.channel.lengths.message_of(self.method);
+        let cause = Cause::request_too_long(head.message_len, limit);
         BeginOutcome::Failed(CallError::new(cause, Execution::NeverSent))
     }
 

@@ -12,7 +12,7 @@ use super::link::LinkKey;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::codec::{Chunks, MessageBuf};
-use crate::limits::Limits;
+use crate::limits::{Limits, MessageLimit};
 use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
@@ -87,17 +87,14 @@ pub(crate) struct SendLimits {
     /// Length of the longest frame; `usize::MAX` if longer messages are not divided, so that they are
     /// refused for their length.
     pub(crate) frame: usize,
-    /// Length of the longest message.
-    pub(crate) message: usize,
+    /// The limit of a message.
+    pub(crate) message: MessageLimit,
 }
 
 impl SendLimits {
-    /// Returns the length of the longest request of a method.
-    pub(crate) fn message_of(&self, method: &MethodSpec) -> usize {
-        let of_method = method
-            .max_request_len
-            .map_or(usize::MAX, |len| len as usize);
-        self.message.min(of_method)
+    /// Returns the limit of a method's requests.
+    pub(crate) fn message_of(&self, method: &MethodSpec) -> MessageLimit {
+        self.message.and_method(method.max_request_len)
     }
 }
 

@@ -7,6 +7,7 @@ use super::link_streams::LinkStreams;
 use super::link_transfers::LinkTransfers;
 use super::request_queue::RequestQueue;
 use super::waiters::Waiters;
+use crate::limits::MessageLimit;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
@@ -35,9 +36,8 @@ pub(crate) struct Link<B> {
     pub(super) requests: RequestQueue<B>,
     pub(super) streams: LinkStreams,
     pub(super) transfers: LinkTransfers,
-    /// Length in bytes of the longest message that may be sent: the smaller of this side's limit and
-    /// of the peer's.
-    pub(super) longest_message: usize,
+    /// The limit of the messages that are sent: the lower one of this side's and the peer's.
+    pub(super) longest_message: MessageLimit,
     /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
     /// Client: the server has announced its shutdown, so no more calls are started.

@@ -13,6 +13,7 @@ use super::request_queue::RequestQueue;
 use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
 use crate::protocol::session::{ClientSession, ServerSession, longest_message};
@@ -146,7 +147,7 @@ impl<T: Transport> State<T> {
         id: ConnectionId,
         connection: Connection,
         streams: LinkStreams,
-        longest_message: usize,
+        longest_message: MessageLimit,
         quota: Option<ConnectionQuota>,
     ) -> LinkKey {
         let key = LinkKey(self.links.insert(Link {
@@ -196,7 +197,7 @@ impl<T: Transport> State<T> {
         let Some(link) = self.links.get(key.index()) else {
             return SendLimits {
                 frame: usize::MAX,
-                message: usize::MAX,
+                message: MessageLimit::NONE,
             };
         };
         let frame = self.transport.longest_frame(link.id);
@@ -208,7 +209,10 @@ impl<T: Transport> State<T> {
             // The peer's slots bound its messages.
             false => SendLimits {
                 frame: usize::MAX,
-                message: link.longest_message.min(frame.saturating_sub(HEADER_LEN)),
+                message: link.longest_message.and(MessageLimit::new(
+                    frame.saturating_sub(HEADER_LEN),
+                    LengthLimit::Slot,
+                )),
             },
         }
     }

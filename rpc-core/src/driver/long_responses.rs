@@ -1,7 +1,7 @@
 //! Responses whose message does not fit a frame.
 
 use super::Driver;
-use super::responses::{BlockedResponse, Started, rare_flags, too_long};
+use super::responses::{BlockedResponse, Started, rare_flags};
 use super::tasks::IncomingCall;
 use super::transfers::TransferOwner;
 use crate::protocol::frame::FrameKind;
@@ -24,13 +24,15 @@ impl<T: Transport> Driver<T> {
         let state = self.state.borrow();
         let link = state.links.get(call.link.index());
         let is_long = link.is_some_and(|link| {
-            link.connection.speaks_long_messages() && len.message <= link.longest_message
+            link.connection.speaks_long_messages() && len.message <= link.longest_message.bytes()
         });
-        drop(state);
         if !is_long {
+            let status = state.too_long(call.link, len, limit);
+            drop(state);
             handler.discard(handler_key);
-            return self.respond_status(call, too_long(len, limit));
+            return self.respond_status(call, status);
         }
+        drop(state);
         let link = call.link;
         let allocate = &mut |len| self.allocate_for(link, len);
         match handler.encode_chunks(handler_key, len, allocate) {
@@ -63,7 +65,8 @@ impl<T: Transport> Driver<T> {
             }
             Err(ReserveError::NoSlot) => state.block(call, BlockedResponse::Long { encoded, len }),
             Err(ReserveError::TooLong { limit, .. }) => {
-                state.respond_status_or_block(call, &too_long(len, limit), Started::Maybe);
+                let status = state.too_long(call.link, len, limit);
+                state.respond_status_or_block(call, &status, Started::Maybe);
             }
             Err(ReserveError::Closed) => state.counters.dropped(call.served.method),
         }

@@ -11,8 +11,9 @@ use super::transfers::TransferOwner;
 use super::{Driver, State, TimerTarget};
 use crate::call_error::Cause;
 use crate::clock::Clock;
+use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::credit::ReceiveBudget;
-use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata};
 use crate::transport::{Chunks, CloseReason, PeerClock, ReserveError, Transport};
 
 /// The reason that a request is not sent now.
@@ -313,10 +314,16 @@ impl Obstacle {
         match error {
             ReserveError::NoSlot => Self::NoSendSlot,
             ReserveError::Closed => Self::Never(Cause::Disconnected(CloseReason::PeerGone)),
-            ReserveError::TooLong { limit, .. } => Self::Never(Cause::RequestTooLong {
-                message_len: request.message_len,
-                limit: limit.saturating_sub(HEADER_LEN + request.metadata_len),
-            }),
+            ReserveError::TooLong { limit, .. } => {
+                let room = room_for_metadata(limit);
+                if request.metadata_len > room {
+                    return Self::Never(Cause::metadata_too_long(request.metadata_len, room));
+                }
+                // The peer's version has no messages that are longer than a slot.
+                let len = limit.saturating_sub(HEADER_LEN + request.metadata_len);
+                let limit = MessageLimit::new(len, LengthLimit::Slot);
+                Self::Never(Cause::request_too_long(request.message_len, limit))
+            }
         }
     }
 }
@@ -331,9 +338,6 @@ fn never_sent_cause<B>(link: &Link<B>, request: &RequestHead, has_expired: bool)
     } else if has_expired {
         Cause::DeadlineExceeded
     } else {
-        Cause::RequestTooLong {
-            message_len: request.metadata_len,
-            limit: usize::from(u16::MAX),
-        }
+        Cause::metadata_too_long(request.metadata_len, usize::from(u16::MAX))
     }
 }

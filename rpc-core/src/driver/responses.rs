@@ -12,11 +12,14 @@ use prost::Message;
 use super::link::LinkKey;
 use super::tasks::IncomingCall;
 use super::{Driver, State};
+use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::metadata::Metadata;
 use crate::protocol::connection::Connection;
-use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody};
+use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
 use crate::service::catch_panic::catch_panic;
-use crate::service::handler::{EncodedResponse, Handler, HandlerKey, ResponseLengths, Served};
+use crate::service::handler::{
+    EncodedResponse, Handler, HandlerKey, ResponseLengths, Served, metadata_too_long,
+};
 use crate::status::{Code, Status};
 use crate::transport::{ReserveError, Transport};
 
@@ -143,9 +146,10 @@ impl<T: Transport> Driver<T> {
         let of_method = spec.and_then(|spec| spec.max_response_len);
         let reserved = match of_method.map(|limit| limit as usize) {
             Some(limit) if len.message > limit => {
-                let limit = limit + (frame_len - len.message);
                 handler.discard(handler_key);
-                return self.respond_status(call, too_long(len, limit));
+                let limit = MessageLimit::new(limit, LengthLimit::Method);
+                let status = Status::message_too_long(len.message, limit, Direction::Response);
+                return self.respond_status(call, status);
             }
             _ => {
                 let mut state = self.state.borrow_mut();
@@ -285,7 +289,8 @@ impl<T: Transport> State<T> {
                 self.block(call, BlockedResponse::Encoded { frame, len });
             }
             ReserveError::TooLong { limit, .. } => {
-                self.respond_status_or_block(call, &too_long(len, limit), Started::Maybe);
+                let status = self.too_long(call.link, len, limit);
+                self.respond_status_or_block(call, &status, Started::Maybe);
             }
             ReserveError::Closed => self.counters.dropped(call.served.method),
         }
@@ -298,8 +303,8 @@ impl<T: Transport> State<T> {
         message_len: usize,
     ) -> Result<T::SendBuf, ReserveError> {
         match self.links.get(link.index()) {
-            Some(link) if message_len > link.longest_message => {
-                let limit = link.longest_message + (len - message_len);
+            Some(link) if message_len > link.longest_message.bytes() => {
+                let limit = link.longest_message.bytes() + (len - message_len);
                 Err(ReserveError::TooLong { len, limit })
             }
             Some(link) if link.ended.is_none() => self.transport.reserve(link.id, len),
@@ -398,6 +403,24 @@ impl<T: Transport> State<T> {
         Ok(())
     }
 
+    /// Builds the status of a response that cannot be sent on a link whose frames have `frame_len` bytes
+    /// at most.
+    #[cold]
+    pub(super) fn too_long(&self, link: LinkKey, len: ResponseLengths, frame_len: usize) -> Status {
+        let of_link = self.links.get(link.index());
+        let of_link = of_link.map_or(MessageLimit::NONE, |link| link.longest_message);
+        let room = room_for_metadata(frame_len);
+        let limit = if len.message > of_link.bytes() {
+            of_link
+        } else if len.metadata > room {
+            return metadata_too_long(len.metadata, room);
+        } else {
+            let bytes = frame_len.saturating_sub(HEADER_LEN + len.metadata);
+            MessageLimit::new(bytes, LengthLimit::Slot)
+        };
+        Status::message_too_long(len.message, limit, Direction::Response)
+    }
+
     pub(super) fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
         let mut call = *call;
         if !std::mem::replace(&mut call.served.has_waited, true) {
@@ -428,16 +451,6 @@ pub(super) fn rare_flags(
         len.merge_metadata(&mut body[..len.metadata]);
     }
     flags
-}
-
-pub(super) fn too_long(len: ResponseLengths, limit: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "the response's message of {} bytes exceeds the limit of {} bytes, the smallest of both sides' \
-         and the method's: raise `max_send_message_len` on the server, `max_message_len` on the client \
-         or the method's limit",
-        len.message,
-        limit.saturating_sub(HEADER_LEN + len.metadata)
-    ))
 }
 
 /// Returns the status with as much of its message as fits in `len` bytes, without details and

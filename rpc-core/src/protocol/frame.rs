@@ -63,7 +63,9 @@ mod tests;
 pub use control::{ControlEntries, ControlEntry, ControlRequest, ENTRY_LEN};
 pub use flags::Flags;
 pub use initial::{INITIAL_LEN, split_initial};
-pub use long::{ABANDONED, FRAGMENT, LONG_BODY_LEN, LongBody, SEGMENTS, Segments, TransferId};
+pub use long::{
+    ABANDONED, FRAGMENT, LONG_BODY_LEN, LongBody, SEGMENTS, Segments, TransferId, room_for_metadata,
+};
 
 use prost::Message;
 

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use prost::Message;
 
 use super::frame::CallId;
-use crate::limits::{LONGEST_MESSAGE, Limits};
+use crate::limits::{LONGEST_MESSAGE, LengthLimit, Limits, MessageLimit};
 use crate::method::{MethodKind, MethodSpec};
 use crate::transport::{Refusal, VersionRange};
 
@@ -53,12 +53,14 @@ pub(crate) fn stated_message_len(limits: &Limits) -> u32 {
 
 /// Returns the length of the longest message that may be sent to a peer which has stated
 /// `max_message_len` in the handshake.
-pub(crate) fn longest_message(limits: &Limits, max_message_len: u32) -> usize {
-    match max_message_len {
+pub(crate) fn longest_message(limits: &Limits, max_message_len: u32) -> MessageLimit {
+    let of_receiver = match max_message_len {
         // A peer of an older version, whose slots bound its messages.
-        0 => limits.max_send_message_len.min(LONGEST_MESSAGE),
-        stated => limits.max_send_message_len.min(stated as usize),
-    }
+        0 => LONGEST_MESSAGE,
+        stated => stated as usize,
+    };
+    let of_sender = MessageLimit::new(limits.max_send_message_len, LengthLimit::Sender);
+    MessageLimit::new(of_receiver, LengthLimit::Receiver).and(of_sender)
 }
 
 /// The parameters of a connection that both sides know after the handshake.

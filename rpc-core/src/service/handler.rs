@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-pub(crate) use super::response_lengths::{EncodedResponse, ResponseLengths};
+pub(crate) use super::response_lengths::{EncodedResponse, ResponseLengths, metadata_too_long};
 use crate::codec::{Allocate, Codec, DecodeError};
 use crate::method::MethodKind;
 use crate::status::Status;

@@ -5,6 +5,7 @@ use std::task::Context;
 
 use super::handler::{EncodedResponse, Handler, HandlerKey, RawRequest, ResponseLengths, Served};
 use crate::codec::Allocate;
+use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::method::{MethodKind, MethodSpec};
 use crate::status::Status;
 
@@ -34,20 +35,18 @@ impl<H> Limited<H> {
         let limit = self.longest_response;
         match served {
             Served::Encoded(len) if len.message > limit => {
-                Served::Failed(response_too_long(len.message, limit))
+                Served::Failed(too_long(len.message, limit, Direction::Response))
             }
             served => served,
         }
     }
 }
 
-/// Builds the status of a response that is longer than its method permits.
+/// Builds the status of a message that is longer than its method permits.
 #[cold]
-fn response_too_long(len: usize, limit: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "the response's message of {len} bytes exceeds the method's limit of {limit} bytes: shorten the \
-         response, or raise `max_response_len` of the method in the build script of server and client"
-    ))
+fn too_long(len: usize, limit: usize, direction: Direction) -> Status {
+    let limit = MessageLimit::new(limit, LengthLimit::Method);
+    Status::message_too_long(len, limit, direction)
 }
 
 impl<H: Handler> Handler for Limited<H> {
@@ -58,7 +57,7 @@ impl<H: Handler> Handler for Limited<H> {
     fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
         let (len, limit) = (request.message.len(), self.longest_request);
         if len > limit {
-            return Served::Undecodable(Status::message_too_long(len, limit));
+            return Served::Undecodable(too_long(len, limit, Direction::Request));
         }
         self.check(self.handler.serve(request, cx, out))
     }

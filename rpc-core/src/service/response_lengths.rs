@@ -1,6 +1,7 @@
 //! [`ResponseLengths`]: the form of a response's metadata, and the lengths of the parts.
 
 use crate::codec::{Allocate, Chunks, Codec, LengthChanged};
+use crate::limits::{Direction, LengthLimit};
 use crate::message::Response;
 use crate::metadata::section;
 use crate::status::Status;
@@ -34,7 +35,7 @@ impl ResponseLengths {
     ) -> Result<Self, Status> {
         let (metadata, has_initial) = metadata_of(response, is_stream);
         if metadata > usize::from(u16::MAX) {
-            return Err(metadata_too_long(metadata));
+            return Err(metadata_too_long(metadata, u16::MAX.into()));
         }
         let message = S::encoded_len(response.get_ref());
         Ok(Self {
@@ -145,10 +146,9 @@ fn length_changed() -> Status {
     )
 }
 
+/// Builds the status of a response whose metadata is too long.
 #[cold]
-fn metadata_too_long(len: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "the response's metadata of {len} bytes exceeds the limit of {} bytes",
-        u16::MAX
-    ))
+pub(crate) fn metadata_too_long(len: usize, limit: usize) -> Status {
+    let exceeds = LengthLimit::Metadata.exceeded(limit, Direction::Response);
+    Status::resource_exhausted(format!("the response's metadata of {len} bytes {exceeds}"))
 }

@@ -13,6 +13,7 @@ use crate::client::encode::{EncodedRequest, RequestLengths, decode, decode_long,
 use crate::clock::deadline_after;
 use crate::codec::Codec;
 use crate::driver::waiters::WaiterKey;
+use crate::limits::{LengthLimit, MessageLimit};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
@@ -132,17 +133,14 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             return Some(Cause::DeadlineExceeded);
         }
         if lengths.metadata > usize::from(u16::MAX) {
-            return Some(Cause::RequestTooLong {
-                message_len: lengths.metadata,
-                limit: usize::from(u16::MAX),
-            });
+            let limit = usize::from(u16::MAX);
+            return Some(Cause::metadata_too_long(lengths.metadata, limit));
         }
         // Checked before a buffer is allocated. The poller checks the server's limit.
         let limit = handle.limits.get()?.max_send_message_len;
-        (lengths.message > limit).then_some(Cause::RequestTooLong {
-            message_len: lengths.message,
-            limit,
-        })
+        let limit = MessageLimit::new(limit, LengthLimit::Sender);
+        let is_too_long = lengths.message > limit.bytes();
+        is_too_long.then(|| Cause::request_too_long(lengths.message, limit))
     }
 
     /// Encodes the request on this thread and passes the bytes to the poller.

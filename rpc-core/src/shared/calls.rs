@@ -230,14 +230,13 @@ impl<T: Transport> Calls<T> {
         let longest = limits.message_of(submission.method);
         // What was divided already cannot be sent to a peer whose version has no long messages.
         let takes_long = limits.frame < usize::MAX;
-        if request.message_len > longest || submission.long.is_some() && !takes_long {
-            let cause = Cause::RequestTooLong {
-                message_len: request.message_len,
-                limit: match takes_long {
-                    true => longest,
-                    false => longest.saturating_sub(request.metadata_len),
-                },
+        let is_too_long = request.message_len > longest.bytes();
+        if is_too_long || submission.long.is_some() && !takes_long {
+            let limit = match takes_long {
+                true => longest,
+                false => longest.beside(request.metadata_len),
             };
+            let cause = Cause::request_too_long(request.message_len, limit);
             self.fail_unsent(submission.permit, cause);
             return None;
         }

@@ -11,6 +11,7 @@ use std::task::Waker;
 use super::batch::{MessageForm, PREFIX_LEN};
 use super::long::LONG_MESSAGE_CHARGE;
 use crate::codec::Chunks;
+use crate::limits::MessageLimit;
 
 /// The sizes of a stream that the handshake has determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub(crate) struct StreamSizes {
     pub(crate) outbound_window: u32,
     /// Whether messages that wait together share a frame.
     pub(crate) coalesces: bool,
-    /// Bytes of the longest message that the peer accepts.
-    pub(crate) longest_message: usize,
+    /// The limit of a message.
+    pub(crate) longest_message: MessageLimit,
 }
 
 /// Frames whose messages may wait. A long message takes the room of all.
@@ -50,8 +51,8 @@ pub(crate) struct FrameRoom {
     pub(crate) bytes: usize,
     /// Whether messages that wait together share a frame.
     pub(crate) coalesces: bool,
-    /// Bytes of the longest message that the peer accepts. One that does not fit in a frame is long.
-    pub(crate) longest_message: usize,
+    /// The limit of a message. One that does not fit in a frame is long.
+    pub(crate) longest_message: MessageLimit,
 }
 
 /// A frame that the driver should send.
@@ -98,7 +99,7 @@ pub(crate) struct Outbound {
     /// Zero until the stream is attached.
     frame_room: usize,
     coalesces: bool,
-    longest_message: usize,
+    longest_message: MessageLimit,
     /// Bytes that the peer accepts.
     window: u32,
     /// Initial metadata to send, encoded.

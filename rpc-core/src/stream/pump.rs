@@ -18,6 +18,7 @@ use super::core::StreamCore;
 use super::outbound::{FrameRoom, PushOutcome};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::{Chunks, Codec, LengthChanged};
+use crate::limits::{Direction, MessageLimit};
 use crate::status::Status;
 
 /// Most messages that a pump sends before it lets other tasks of its thread run.
@@ -27,7 +28,10 @@ const MESSAGES_PER_POLL: usize = 512;
 #[derive(Debug)]
 pub(crate) enum PumpError {
     /// A message is longer than the peer accepts, or this side may send.
-    TooLong { message_len: usize, limit: usize },
+    TooLong {
+        message_len: usize,
+        limit: MessageLimit,
+    },
     /// The initial metadata does not fit in a frame.
     MetadataTooLong { len: usize, limit: usize },
     /// The encoded length of a message changed between two calls of `encoded_len`.
@@ -43,22 +47,20 @@ impl PumpError {
     /// call has ended by itself.
     pub(super) fn into_call_error(self) -> Option<CallError> {
         let cause = match self {
-            Self::TooLong { message_len, limit } => Cause::RequestTooLong { message_len, limit },
+            Self::TooLong { message_len, limit } => Cause::request_too_long(message_len, limit),
             Self::Ended => return None,
-            error => Cause::Remote(error.into_status("request")),
+            error => Cause::Remote(error.into_status(Direction::Request)),
         };
         Some(CallError::new(cause, Execution::MayHaveRun))
     }
 
     /// Returns the status of a handler whose stream cannot be sent.
-    pub(super) fn into_status(self, what: &str) -> Status {
+    pub(super) fn into_status(self, direction: Direction) -> Status {
+        let what = direction.name();
         match self {
-            Self::TooLong { message_len, limit } => Status::resource_exhausted(format!(
-                "a message of the {what} stream of {message_len} bytes exceeds the limit of \
-                 {limit} bytes, the smallest of both sides' and the method's: raise \
-                 `max_send_message_len` of the sender, `max_message_len` of the receiver or the \
-                 method's limit"
-            )),
+            Self::TooLong { message_len, limit } => {
+                Status::message_too_long(message_len, limit, direction)
+            }
             Self::MetadataTooLong { len, limit } => Status::resource_exhausted(format!(
                 "the {what}'s metadata of {len} bytes exceeds the limit of {limit} bytes"
             )),
@@ -141,7 +143,7 @@ impl Batcher {
         if end > room.bytes && self.count > 0 {
             return Ok(Added::No);
         }
-        if len > room.longest_message {
+        if len > room.longest_message.bytes() {
             return Err(too_long(room, len));
         }
         // A message that is alone has no prefix in its frame.

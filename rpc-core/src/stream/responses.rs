@@ -12,6 +12,7 @@ use futures_core::Stream;
 use super::core::StreamCore;
 use super::pump::Engine;
 use crate::codec::Codec;
+use crate::limits::Direction;
 use crate::message::Response;
 use crate::status::Status;
 
@@ -60,7 +61,8 @@ impl<S: Codec<Res>, Res> Responses<S, Res> {
             let sent = poll_fn(|cx| {
                 engine.poll::<S, St>(&self.core, stream.as_mut(), |message| message, cx)
             });
-            sent.await.map_err(|error| error.into_status("response"))?;
+            sent.await
+                .map_err(|error| error.into_status(Direction::Response))?;
         }
         Ok(response)
     }

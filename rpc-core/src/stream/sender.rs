@@ -26,6 +26,7 @@ use futures_core::Stream;
 use super::core::StreamCore;
 use super::pump::{Added, Batcher, PumpError};
 use crate::codec::Codec;
+use crate::limits::{Direction, LengthLimit};
 
 /// Messages that may wait in a sender.
 const QUEUED_MESSAGES: usize = 32;
@@ -85,18 +86,16 @@ pub enum SendError {
     /// The call has ended, or its request stream was dropped. The call's response says why.
     #[error("the call has ended; its response tells the reason")]
     Ended,
-    /// The message is longer than the server or the method accepts, or than this side may send. The call has ended with
-    /// the same error.
-    #[error(
-        "the message of {message_len} bytes exceeds the limit of {limit} bytes, the smallest of \
-         both sides' and the method's: raise `max_send_message_len` of the sender, `max_message_len` of \
-         the receiver or the method's limit"
-    )]
+    /// The message is longer than the server or the method accepts, or than this side may send. The call
+    /// has ended with the same error.
+    #[error("the message of {message_len} bytes {}", .exceeded.exceeded(*.limit, Direction::Request))]
     TooLong {
         /// Bytes of the encoded message.
         message_len: usize,
         /// The most bytes of a message.
         limit: usize,
+        /// Whose limit this is.
+        exceeded: LengthLimit,
     },
 }
 
@@ -181,7 +180,11 @@ impl<T> Shared<T> {
     #[cold]
     fn fail(&self, mut state: MutexGuard<'_, State<T>>, error: PumpError) -> SendError {
         let end = match error {
-            PumpError::TooLong { message_len, limit } => SendError::TooLong { message_len, limit },
+            PumpError::TooLong { message_len, limit } => SendError::TooLong {
+                message_len,
+                limit: limit.bytes(),
+                exceeded: limit.kind,
+            },
             _ => SendError::Ended,
         };
         state.end = Some(end);

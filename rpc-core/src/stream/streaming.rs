@@ -17,6 +17,7 @@ use super::inbound::{ResponseBody, StreamEnd, Taken};
 use super::long::ReceivedLong;
 use crate::call_error::CallError;
 use crate::codec::DecodeError;
+use crate::limits::Direction;
 use crate::message::Response;
 use crate::metadata::Metadata;
 use crate::outcome::{self, Outcome, Section, decode_metadata, message_too_long, undecodable};
@@ -151,7 +152,7 @@ impl<T> Streaming<T> {
                 outcome::decode(head, body.without_long(), Section::Initial).and_then(|outcome| {
                     let len = outcome.message.len();
                     if len > self.longest {
-                        return Err(message_too_long(len, self.longest));
+                        return Err(message_too_long(len, self.longest, Direction::Response));
                     }
                     let message = match &body {
                         ResponseBody::Short(_) => (self.decode.copied)(outcome.message),
@@ -207,7 +208,7 @@ impl<T> Streaming<T> {
             match next_message(&self.batch, &mut self.at) {
                 Ok(Some(message)) => {
                     if message.len() > self.longest {
-                        let error = message_too_long(message.len(), self.longest);
+                        let error = self.too_long(message.len());
                         return Poll::Ready(Some(Err(self.give_up(error))));
                     }
                     return match (self.decode.copied)(message) {
@@ -305,6 +306,16 @@ impl<T> Streaming<T> {
                 self.pump = Some(pump);
             }
         }
+    }
+
+    /// Returns the error of a message that is longer than the method permits.
+    #[cold]
+    fn too_long(&self, len: usize) -> CallError {
+        let direction = match self.side {
+            Side::Client => Direction::Response,
+            Side::Server => Direction::Request,
+        };
+        message_too_long(len, self.longest, direction)
     }
 
     /// Ends the call because of an error in what the peer sent.

@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use super::*;
 use crate::codec::ProstCodec;
+use crate::limits::{LengthLimit, MessageLimit};
 use crate::method::{Idempotency, MethodKind};
 use crate::protocol::frame::ResponseHead;
 use crate::status::Code;
@@ -26,7 +27,7 @@ const SIZES: StreamSizes = StreamSizes {
     inbound_window: 256,
     outbound_window: 256,
     coalesces: true,
-    longest_message: 64,
+    longest_message: MessageLimit::new(64, LengthLimit::Receiver),
 };
 
 /// A channel whose streams the test drives by hand.

@@ -14,9 +14,9 @@ use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
 use super::super::transfers::{Completed, LongMessage, Purpose};
 use super::super::{Driver, State, TimerTarget};
-use super::open::at_most;
 use super::{Phase, StreamKey};
 use crate::call_error::CallError;
+use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{Flags, FrameHeader, FrameKind, LongBody, ResponseHead};
 use crate::status::Status;
@@ -98,9 +98,8 @@ impl<T: Transport> Driver<T> {
         state.set_served(key, served);
         let purpose = Purpose::Stream(key);
         let incoming = state.begin_incoming(link, header, metadata, body, purpose, None)?;
-        let limit = state.longest_of_stream(key);
-        if refusal.is_none() && body.len as usize > limit {
-            refusal = Some(Status::message_too_long(body.len as usize, limit));
+        if refusal.is_none() {
+            refusal = state.refuse_length(key, link, body.len);
         }
         let refusal = refusal.or_else(|| state.admit_incoming(incoming));
         let Some(status) = refusal else {
@@ -249,21 +248,27 @@ impl<T: Transport> State<T> {
             return Ok((incoming, None));
         };
         let is_wanted = self.begin_long_message(key, header, metadata, incoming)?;
-        let limit = self.longest_of_stream(key);
-        if is_wanted && body.len as usize <= limit {
+        let refusal = self.refuse_length(key, link, body.len);
+        if is_wanted && refusal.is_none() {
             self.receive_for(key, incoming);
             self.fetch_ahead(key);
             return Ok((incoming, None));
         }
         self.stop_incoming(incoming);
-        let refusal = is_wanted.then(|| (key, Status::message_too_long(body.len as usize, limit)));
-        Ok((incoming, refusal))
+        let refusal = refusal.filter(|_| is_wanted);
+        Ok((incoming, refusal.map(|status| (key, status))))
     }
 
-    /// Returns the most bytes of a message that this side receives on a stream.
-    fn longest_of_stream(&mut self, key: StreamKey) -> usize {
+    /// Returns the status of a message that is longer than this side receives on a stream.
+    fn refuse_length(&mut self, key: StreamKey, link: LinkKey, len: u32) -> Option<Status> {
         let of_method = self.streams.get_mut(key).and_then(|stream| stream.longest);
-        at_most(self.transport.limits().max_message_len, of_method)
+        let limit = MessageLimit::of_receiver(self.transport.limits()).and_method(of_method);
+        let direction = match self.links[link.index()].is_server() {
+            true => Direction::Request,
+            false => Direction::Response,
+        };
+        let len = len as usize;
+        (len > limit.bytes()).then(|| Status::message_too_long(len, limit, direction))
     }
 
     /// Applies the first frame of a long message to its stream. Returns false if nobody wants the
@@ -334,16 +339,13 @@ impl<T: Transport> State<T> {
         };
         let incoming = self.begin_incoming(link, header, metadata, body, purpose, None)?;
         self.note_answer(key, header);
-        let limit = self.longest_of_stream(key);
         if !is_wanted {
             self.stop_incoming(incoming);
             self.remove_stream(key);
             return Ok((incoming, None));
         }
-        let refusal = match body.len as usize > limit {
-            true => Some(Status::message_too_long(body.len as usize, limit)),
-            false => self.admit_incoming(incoming),
-        };
+        let refusal = self.refuse_length(key, link, body.len);
+        let refusal = refusal.or_else(|| self.admit_incoming(incoming));
         match refusal {
             None => self.receive_for(key, incoming),
             Some(_) => self.stop_incoming(incoming),

@@ -366,10 +366,7 @@ impl<T: Transport> State<T> {
     /// Ends a stream whose initial metadata fits in no frame.
     #[cold]
     fn fail_too_long(&mut self, key: StreamKey, limit: usize) {
-        let cause = Cause::RequestTooLong {
-            message_len: limit,
-            limit,
-        };
+        let cause = Cause::metadata_too_long(limit, limit);
         let error = CallError::new(cause, Execution::MayHaveRun);
         self.abandon_stream(key, Some(error));
     }

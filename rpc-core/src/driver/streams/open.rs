@@ -14,11 +14,12 @@ use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Chunks;
-use crate::protocol::frame::{CallId, Flags, FrameKind, HEADER_LEN, LONG_BODY_LEN};
+use crate::limits::{LengthLimit, MessageLimit};
+use crate::protocol::frame::{CallId, Flags, FrameKind, HEADER_LEN, room_for_metadata};
 use crate::stream::core::{StreamCore, wake_all};
 use crate::stream::inbound::StreamEnd;
 use crate::stream::outbound::StreamSizes;
-use crate::transport::{CloseReason, RemoteSegment, ReserveError, Transport};
+use crate::transport::{CloseReason, ReserveError, Transport};
 
 /// Receives that a client promises to a server with its first stream. The window grows as it is
 /// used up.
@@ -33,11 +34,6 @@ pub(crate) enum StreamCapacity {
     NoCredit,
     /// It waits until another stream has ended, or fails.
     None,
-}
-
-/// Returns the limit of a connection, or that of a method if it is lower.
-pub(super) fn at_most(limit: usize, of_method: Option<u32>) -> usize {
-    of_method.map_or(limit, |of_method| limit.min(of_method as usize))
 }
 
 /// What a request that opens a stream has reserved.
@@ -132,9 +128,9 @@ impl<T: Transport> State<T> {
             });
         }
         let limit = self.transport.longest_frame(entry.id);
-        let too_long = |message_len, limit| Some(Cause::RequestTooLong { message_len, limit });
-        if request.metadata_len > usize::from(u16::MAX) {
-            return too_long(request.metadata_len, usize::from(u16::MAX));
+        let most = usize::from(u16::MAX);
+        if request.metadata_len > most {
+            return Some(Cause::metadata_too_long(request.metadata_len, most));
         }
         // The connection has ended, and the next event ends the stream.
         if limit == 0 {
@@ -151,26 +147,28 @@ impl<T: Transport> State<T> {
             request.message = Chunks::from(frame.split_off(overhead));
             request.frame = frame.into();
         }
-        let longest = at_most(self.longest_message(link), request.spec.max_request_len);
-        if message_len > longest {
-            return too_long(message_len, longest);
+        let longest = self.longest_message(link, request.metadata_len);
+        let longest = longest.and_method(request.spec.max_request_len);
+        if message_len > longest.bytes() {
+            return Some(Cause::request_too_long(message_len, longest));
         }
         // The frame of a long message describes it.
-        let least = overhead + LONG_BODY_LEN + RemoteSegment::ENCODED_LEN;
-        if !request.message.is_empty() && least > limit {
-            return too_long(message_len, limit.saturating_sub(overhead));
-        }
-        None
+        let room = room_for_metadata(limit);
+        let is_too_long = !request.message.is_empty() && request.metadata_len > room;
+        is_too_long.then(|| Cause::metadata_too_long(request.metadata_len, room))
     }
 
-    /// Returns the length of the longest message that may be sent on a link, as its frames allow it.
-    fn longest_message(&self, link: LinkKey) -> usize {
+    /// Returns the limit of the messages that may be sent on a link, as its frames allow it beside
+    /// metadata of this length.
+    fn longest_message(&self, link: LinkKey, metadata_len: usize) -> MessageLimit {
         let entry = &self.links[link.index()];
         match entry.connection.speaks_long_messages() {
             true => entry.longest_message,
             false => {
                 let limit = self.transport.longest_frame(entry.id);
-                entry.longest_message.min(limit.saturating_sub(HEADER_LEN))
+                let of_slot = limit.saturating_sub(HEADER_LEN + metadata_len);
+                let of_slot = MessageLimit::new(of_slot, LengthLimit::Slot);
+                entry.longest_message.and(of_slot)
             }
         }
     }
@@ -187,7 +185,7 @@ impl<T: Transport> State<T> {
             inbound_window: entry.streams.inbound_window,
             outbound_window: entry.streams.outbound_window,
             coalesces: crate::stream::core::coalesces(),
-            longest_message: at_most(self.longest_message(link), of_method),
+            longest_message: self.longest_message(link, 0).and_method(of_method),
         }
     }
 

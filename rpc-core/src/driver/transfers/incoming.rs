@@ -11,6 +11,7 @@ use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
 use super::super::{Driver, State, TimerTarget};
 use super::arrival::{Completed, Purpose};
+use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
     ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS, Segments,
@@ -165,15 +166,18 @@ impl<T: Transport> Driver<T> {
         let spec = self.methods.borrow().spec(header.selector);
         let of_method = spec.and_then(|spec| spec.max_request_len);
         let mut state = self.state.borrow_mut();
-        let limit = state.transport.limits().max_message_len;
-        let limit = of_method.map_or(limit, |of_method| limit.min(of_method as usize));
+        let limit = MessageLimit::of_receiver(state.transport.limits()).and_method(of_method);
         let refusal = if parts.is_expired || parts.handler.is_none() {
             drop(state);
             let status = self.rejection(header, parts.is_expired);
             state = self.state.borrow_mut();
             Some(status)
-        } else if body.len as usize > limit {
-            Some(Status::message_too_long(body.len as usize, limit))
+        } else if body.len as usize > limit.bytes() {
+            Some(Status::message_too_long(
+                body.len as usize,
+                limit,
+                Direction::Request,
+            ))
         } else {
             None
         };
@@ -228,12 +232,16 @@ impl<T: Transport> Driver<T> {
         // The end of the connection does not give this receive back, whatever follows.
         state.budget.release(1);
         let key = state.begin_incoming(link, header, metadata, &body, purpose, None)?;
-        let limit = state.transport.limits().max_message_len;
+        let limit = MessageLimit::of_receiver(state.transport.limits());
         let refusal = if outcome == LongOutcome::Abandoned {
             state.stop_incoming(key);
             None
-        } else if body.len as usize > limit {
-            Some(Status::message_too_long(body.len as usize, limit))
+        } else if body.len as usize > limit.bytes() {
+            Some(Status::message_too_long(
+                body.len as usize,
+                limit,
+                Direction::Response,
+            ))
         } else {
             state.admit_incoming(key)
         };

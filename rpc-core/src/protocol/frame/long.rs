@@ -25,7 +25,7 @@
 //! fragments sends at most [`FREE_FRAGMENTS`](crate::protocol::connection::FREE_FRAGMENTS) bytes of a
 //! message before the receiver has accepted it.
 
-use super::{FrameError, FrameKind};
+use super::{FrameError, FrameKind, HEADER_LEN};
 use crate::transport::RemoteSegment;
 
 /// Selector of a continuation, and form of a message: bytes of the message.
@@ -39,6 +39,13 @@ pub const ABANDONED: u16 = 2;
 
 /// Length in bytes of a [`LongBody`] without its first piece.
 pub const LONG_BODY_LEN: usize = 12;
+
+/// Returns the most bytes of metadata in the first frame of a long message, whose frames have
+/// `frame_len` bytes at most: it describes a segment too.
+#[must_use]
+pub fn room_for_metadata(frame_len: usize) -> usize {
+    frame_len.saturating_sub(HEADER_LEN + LONG_BODY_LEN + RemoteSegment::ENCODED_LEN)
+}
 
 /// Identifies a long message between the two sides of a connection: an index into the sender's table
 /// and a generation, packed like a [`CallId`](super::CallId).

@@ -16,6 +16,7 @@ use futures_core::Stream;
 use prost::Message;
 
 use crate::deadline;
+use crate::limits::{LengthLimit, MessageLimit};
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::{Idempotency, MethodKind, MethodSpec};
@@ -65,7 +66,7 @@ impl Fixture {
             inbound_window: 4096,
             outbound_window: 4096,
             coalesces: true,
-            longest_message: 1024,
+            longest_message: MessageLimit::new(1024, LengthLimit::Receiver),
         };
         let waiting = stream.attach(Arc::new(NoDriver), 0, sizes);
         assert!(waiting.is_none());

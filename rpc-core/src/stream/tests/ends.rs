@@ -10,6 +10,7 @@ use prost::Message;
 
 use super::{Bytes, DECODE, Task, Wire};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::limits::LengthLimit;
 use crate::message::Response;
 use crate::metadata::Metadata;
 use crate::protocol::frame::StatusBody;
@@ -300,7 +301,7 @@ fn what_does_not_fit_in_a_frame_is_named() {
     assert!(
         status
             .message()
-            .contains("65 bytes exceeds the limit of 64"),
+            .contains("65 bytes exceeds the client's limit of 64"),
         "{status}"
     );
 
@@ -324,6 +325,7 @@ fn what_does_not_fit_in_a_frame_is_named() {
     let too_long = SendError::TooLong {
         message_len: 65,
         limit: 64,
+        exceeded: LengthLimit::Receiver,
     };
     assert_eq!(now(sender.send(vec![0; 65])), Err(too_long));
     assert_eq!(now(sender.send(vec![0; 1])), Err(too_long));
@@ -335,7 +337,8 @@ fn what_does_not_fit_in_a_frame_is_named() {
         error.cause(),
         Cause::RequestTooLong {
             message_len: 65,
-            limit: 64
+            limit: 64,
+            exceeded: LengthLimit::Receiver,
         }
     ));
     assert!(wire.ends[0].lock().is_cancelled());

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::{Bytes, DECODE, Task, Wire};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::limits::LengthLimit;
 use crate::status::Code;
 use crate::stream::inbound::{StreamEnd, WindowExceeded};
 use crate::stream::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD};
@@ -227,6 +228,7 @@ fn a_message_beyond_the_limit_fails_with_the_numbers() {
     let too_long = SendError::TooLong {
         message_len: LONGEST + 1,
         limit: LONGEST,
+        exceeded: LengthLimit::Receiver,
     };
     assert_eq!(sent, Poll::Ready(Err(too_long)));
     assert!(wire.ends[0].lock().is_cancelled());

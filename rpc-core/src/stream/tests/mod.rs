@@ -19,6 +19,7 @@ use super::inbound::{ResponseBody, StreamEnd};
 use super::long::ReceivedLong;
 use super::outbound::StreamSizes;
 use crate::codec::{Codec, DecodeError, LengthChanged};
+use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::frame::ResponseHead;
 
 /// The codec of messages that are bytes. A message that starts with 0xff does not decode, and one
@@ -136,6 +137,11 @@ pub(super) struct Wire {
     next_long: u32,
 }
 
+/// Returns a limit of the receiver's.
+fn limit_of(bytes: usize) -> MessageLimit {
+    MessageLimit::new(bytes, LengthLimit::Receiver)
+}
+
 impl Wire {
     pub(super) fn new(frame_room: usize, window: u32, coalesces: bool) -> Self {
         Self {
@@ -146,7 +152,7 @@ impl Wire {
                 inbound_window: window,
                 outbound_window: window,
                 coalesces,
-                longest_message: frame_room,
+                longest_message: limit_of(frame_room),
             },
             has_work: [true; 2],
             frames: [0; 2],
@@ -158,7 +164,7 @@ impl Wire {
 
     /// Lets messages be as long as this. The window has to suffice for them.
     pub(super) fn with_long_messages(mut self, longest: usize) -> Self {
-        self.sizes.longest_message = longest;
+        self.sizes.longest_message = limit_of(longest);
         self
     }
 
