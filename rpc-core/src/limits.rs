@@ -91,6 +91,29 @@ impl Default for Intents {
     }
 }
 
+impl Intents {
+    /// Warns if the memory for messages that arrive does not suffice for two of the longest.
+    pub(crate) fn warn_of_little_memory(&self) {
+        if self.leaves_room_for_one() {
+            tracing::warn!(
+                max_message_len = self.max_message_len,
+                message_memory = self.message_memory,
+                "the memory for long messages has room for one of the longest: the next one waits until \
+                 the fields of the first are dropped. Raise `message_memory` to several times \
+                 `max_message_len`"
+            );
+        }
+    }
+
+    fn leaves_room_for_one(&self) -> bool {
+        self.max_message_len as u64 > receive_memory(self.message_memory) / 2
+    }
+}
+
+fn receive_memory(message_memory: u64) -> u64 {
+    message_memory - message_memory / 8
+}
+
 /// Length in bytes of the longest message that can be sent at all, whatever the limits: 2 GiB.
 pub const LONGEST_MESSAGE: usize = 1 << 31;
 
@@ -209,6 +232,14 @@ impl Limits {
         self.receives_posted + self.receives_reserved
     }
 
+    /// Returns the bytes of [`message_memory`](Self::message_memory) that messages which arrive, and
+    /// their fields that the application keeps, may use in whole chunks: seven eighths of it. A message
+    /// that is alone may exceed it.
+    #[must_use]
+    pub fn receive_memory(&self) -> u64 {
+        receive_memory(self.message_memory)
+    }
+
     /// Returns the length in bytes of the longest encoded message that fits a slot beside a little
     /// metadata.
     #[must_use]
@@ -252,11 +283,12 @@ impl fmt::Display for Limits {
         )?;
         write!(
             f,
-            "\n  long       messages that do not fit a slot: {}; pieces of {} KiB, {} READs at a time on a connection, {} MiB of memory for the process and {} MiB for a connection",
+            "\n  long       messages that do not fit a slot: {}; pieces of {} KiB, {} READs at a time on a connection, {} MiB of memory for the process, {} MiB of it for those that arrive, and {} MiB for a connection",
             self.long_messages,
             self.piece_len / 1024,
             self.read_depth,
             self.message_memory >> 20,
+            self.receive_memory() >> 20,
             self.connection_memory >> 20
         )?;
         if let Some(keepalive) = &self.keepalive {
@@ -273,5 +305,41 @@ impl fmt::Display for Limits {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_for_two_of_the_longest_messages_is_enough() {
+        let intents = |max_message_len| Intents {
+            max_message_len,
+            message_memory: 16 << 20,
+            ..Intents::default()
+        };
+        assert!(!Intents::default().leaves_room_for_one());
+        assert!(!intents(7 << 20).leaves_room_for_one());
+        assert!(intents((7 << 20) + 1).leaves_room_for_one());
+        assert!(intents(LONGEST_MESSAGE).leaves_room_for_one());
+    }
+
+    #[test]
+    fn the_memory_that_messages_have_is_printed() {
+        let limits = Limits {
+            message_memory: 64 << 20,
+            connection_memory: 16 << 20,
+            ..Limits::default()
+        };
+        assert_eq!(limits.receive_memory(), 56 << 20);
+        let printed = limits.to_string();
+        for number in [
+            "64 MiB of memory",
+            "56 MiB of it",
+            "16 MiB for a connection",
+        ] {
+            assert!(printed.contains(number), "{printed}");
+        }
     }
 }

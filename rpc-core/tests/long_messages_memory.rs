@@ -153,12 +153,11 @@ fn a_message_is_refused_at_once_if_it_may_not_wait() {
     let used = use_memory(&pair);
     let error = pair.run(echo(&channel, message(20_000))).unwrap_err();
     assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains("no memory for a message of 2000"),
-        "{error}"
-    );
+    let text = error.to_string();
+    assert!(text.contains("no memory for a message of 2000"), "{text}");
+    // Seven eighths of 80,000.
+    let limit = "70000 for messages that arrive at all pollers";
+    assert!(text.contains(limit), "{text}");
     drop(used);
     pair.run(echo(&channel, message(20_000))).unwrap();
     pair.assert_nothing_left();
@@ -284,6 +283,9 @@ fn a_message_for_whose_fetch_there_is_no_room_is_refused() {
         let error = pair.network().try_run(refused).expect("it does not wait");
         let error = error.expect_err("it cannot be fetched");
         assert_eq!(error.code(), Code::ResourceExhausted);
+        let text = error.to_string();
+        assert!(text.contains("did not begin to read a message"), "{text}");
+        assert!(!text.contains("no memory"), "{text}");
         pair.network().refuse_fetches(false);
         let echoed = pair.run(echo(&channel, message(20_000))).unwrap();
         assert!(echoed == message(20_000));

@@ -191,6 +191,29 @@ fn the_deadline_of_a_call_ends_it_between_two_looks() {
 }
 
 #[test]
+fn the_deadline_of_a_call_that_waits_for_memory_says_so() {
+    for (reads, form) in [(false, FRAGMENT), (true, SEGMENTS)] {
+        attacked(reads, |raw, pair| {
+            let memory = all_memory(pair, LONGEST);
+            let (mut first, body) = long_request(1, 9, LONGEST, form, &[]);
+            let clock = pair.network().clock();
+            first.time_us = clock.host_us(clock.now() + LOOK) as u32;
+            raw.send(first, &body);
+            assert_eq!(code_in(&raw.settle()), None);
+            pair.network().advance(LOOK);
+            let frames = raw.settle();
+            assert_eq!(code_in(&frames), Some(4));
+            let (_, body) = &frames[0];
+            let text = String::from_utf8_lossy(body);
+            for part in ["waited for memory", "did not run", "1048576 bytes"] {
+                assert!(text.contains(part), "{text}");
+            }
+            drop(memory);
+        });
+    }
+}
+
+#[test]
 fn a_server_that_stops_sending_a_response_loses_its_connection() {
     for (reads, form, piece) in [(false, FRAGMENT, &[1; 10][..]), (true, SEGMENTS, &[])] {
         let mut network = Network::new(Faults::none(), 0);

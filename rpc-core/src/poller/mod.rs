@@ -73,6 +73,7 @@ impl LocalPoller {
         // Count the cores before any thread is pinned.
         idle::cores();
         let driver = Driver::new(fabric.open(intents)?, Methods::new(), Clock::system());
+        intents.warn_of_little_memory();
         Ok(Self::from_driver(Rc::new(driver), intents.waiting))
     }
 

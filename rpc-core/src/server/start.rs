@@ -26,6 +26,7 @@ impl<F: Fabric> ServerBuilder<F> {
         // Count the cores before any thread is pinned.
         idle::cores();
         let (threads, pollers) = self.start_pollers()?;
+        self.intents.warn_of_little_memory();
         self.listen(address, threads, pollers)
     }
 

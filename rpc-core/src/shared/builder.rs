@@ -207,6 +207,7 @@ impl<F: Fabric> ChannelBuilder<F> {
     fn spawn(self, start: Option<Arc<Start>>) -> Result<Channel, ChannelError> {
         // Count the cores before any thread is pinned.
         idle::cores();
+        self.intents.warn_of_little_memory();
         let state = match start {
             Some(_) => ConnectivityState::Connecting,
             None => ConnectivityState::Idle,

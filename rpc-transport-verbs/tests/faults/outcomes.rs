@@ -38,9 +38,11 @@ pub(crate) const OUTCOMES: [&str; 20] = [
 /// The time limit is transmitted in whole microseconds, rounded down.
 pub(super) const ROUNDED: Duration = Duration::from_micros(1);
 
-/// Returns true if a call was refused because there was no memory for its message.
+/// Returns true if a call was refused because there was no memory for its message, or because it could
+/// not be read.
 pub(super) fn is_of_memory(status: &Status) -> bool {
-    status.message().contains("no memory for a message")
+    let texts = ["no memory for a message", "did not begin to read a message"];
+    texts.iter().any(|text| status.message().contains(text))
 }
 
 impl Campaign {

@@ -44,16 +44,19 @@ pub(super) struct WaitingMessages {
     len: usize,
 }
 
-/// The reason that a message gets no memory now.
-enum NoMemory {
+/// The reason that a message is not received now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoMemory {
     /// The connection uses as much memory as it may use.
     OfConnection,
     /// The poller has none at the moment.
     OfPoller,
     /// More is being registered, or others wait for that.
     NotYet,
-    /// The message is longer than all memory that there may be, or the transport cannot fetch it.
-    Never,
+    /// The message is longer than the most that can be registered for one.
+    TooLong { limit: usize },
+    /// There is memory, and the transport does not begin to read the message.
+    NotRead,
 }
 
 impl<T: Transport> State<T> {
@@ -71,7 +74,7 @@ impl<T: Transport> State<T> {
         let reason = match memory {
             Ok(memory) => match self.place(key, memory) {
                 true => return None,
-                false => NoMemory::Never,
+                false => NoMemory::NotRead,
             },
             Err(_) if is_short => {
                 self.charge_incoming(key);
@@ -88,9 +91,9 @@ impl<T: Transport> State<T> {
             }
             Err(reason) => reason,
         };
-        if self.is_refused(&reason) {
+        if self.is_refused(reason) {
             self.counters.transfers.refused.add(1);
-            return Some(self.no_memory(key));
+            return Some(self.no_memory(key, reason));
         }
         self.counters.transfers.waited.add(1);
         self.transfers.waiting.push(key, len);
@@ -123,7 +126,7 @@ impl<T: Transport> State<T> {
         let id = self.links[incoming.link.index()].id;
         match self.transport.allocate_for(id, len as usize) {
             Ok(memory) => Ok(memory),
-            Err(AllocateError::TooLong { .. }) => Err(NoMemory::Never),
+            Err(AllocateError::TooLong { limit, .. }) => Err(NoMemory::TooLong { limit }),
             Err(AllocateError::NotNow) => Err(NoMemory::NotYet),
             Err(AllocateError::InUse) => Err(NoMemory::OfPoller),
         }
@@ -147,9 +150,9 @@ impl<T: Transport> State<T> {
     }
 
     /// Returns true if a message that gets no memory now does not wait for it.
-    fn is_refused(&self, reason: &NoMemory) -> bool {
+    fn is_refused(&self, reason: NoMemory) -> bool {
         match reason {
-            NoMemory::Never => true,
+            NoMemory::TooLong { .. } | NoMemory::NotRead => true,
             NoMemory::NotYet => false,
             NoMemory::OfConnection | NoMemory::OfPoller => {
                 !self.transport.limits().waits_for_memory
@@ -219,8 +222,8 @@ impl<T: Transport> State<T> {
         true
     }
 
-    /// Gives free memory to messages that wait. Returns those that are to be refused instead.
-    fn place_waiting(&mut self) -> Vec<IncomingKey> {
+    /// Gives free memory to messages that wait. Returns those that are to be refused instead, and why.
+    fn place_waiting(&mut self) -> Vec<(IncomingKey, NoMemory)> {
         let mut refused = Vec::new();
         let classes: Vec<u32> = self.transfers.waiting.classes.keys().copied().collect();
         for class in classes {
@@ -236,12 +239,12 @@ impl<T: Transport> State<T> {
                     Ok(memory) => {
                         self.transfers.waiting.remove(key, class);
                         if !self.place(key, memory) {
-                            refused.push(key);
+                            refused.push((key, NoMemory::NotRead));
                         }
                     }
-                    Err(reason) if self.is_refused(&reason) => refused.push(key),
+                    Err(reason) if self.is_refused(reason) => refused.push((key, reason)),
                     Err(NoMemory::OfConnection) => full.push(link),
-                    Err(NoMemory::OfPoller | NoMemory::NotYet | NoMemory::Never) => break,
+                    Err(_) => break,
                 }
             }
         }
@@ -254,9 +257,40 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Builds the status of a call whose message gets no memory.
+    /// Builds the status of a call whose message is not received.
     #[cold]
-    pub(super) fn no_memory(&self, key: IncomingKey) -> Status {
+    pub(super) fn no_memory(&self, key: IncomingKey, reason: NoMemory) -> Status {
+        let len = self.transfers.incoming[key.index()].len;
+        Status::resource_exhausted(match reason {
+            NoMemory::TooLong { limit } => format!(
+                "the receiver has no memory for a message of {len} bytes: it can register {limit} bytes for \
+                 one message. Raise its `message_memory`, or the system's limit of locked memory if that is \
+                 lower"
+            ),
+            NoMemory::NotRead => format!(
+                "the receiver did not begin to read a message of {len} bytes, for which it has memory: it \
+                 reads as many messages as its device may read at a time, or its connection ends. Try again"
+            ),
+            NoMemory::OfConnection | NoMemory::OfPoller | NoMemory::NotYet => format!(
+                "the receiver has no memory for a message of {len} bytes: {}",
+                self.use_of_memory(key)
+            ),
+        })
+    }
+
+    /// Builds the status of a call whose deadline has passed while its request waited for memory.
+    #[cold]
+    pub(super) fn waited_until_deadline(&self, key: IncomingKey) -> Status {
+        Status::deadline_exceeded(format!(
+            "the deadline passed while the request's message of {} bytes waited for memory of the server; \
+             the call did not run: {}",
+            self.transfers.incoming[key.index()].len,
+            self.use_of_memory(key)
+        ))
+    }
+
+    /// Says what uses the memory that a message waits for, and what the limits are.
+    fn use_of_memory(&self, key: IncomingKey) -> String {
         let incoming = &self.transfers.incoming[key.index()];
         let link = &self.links[incoming.link.index()].transfers;
         let own = link.receiving;
@@ -264,14 +298,15 @@ impl<T: Transport> State<T> {
         let all = self.transfers.receiving + self.transfers.memory.held();
         let others = all.saturating_sub(own + kept);
         let limits = self.transport.limits();
-        Status::resource_exhausted(format!(
-            "the receiver has no memory for a message of {} bytes: {own} bytes are used by messages that \
-             arrive on this connection, {kept} by fields of its messages that the application keeps, and \
-             {others} by other connections of its poller. The limits are {} bytes for a connection and {} \
-             for all pollers of the process: raise the receiver's `message_memory`, or keep fewer \
-             received fields",
-            incoming.len, limits.connection_memory, limits.message_memory
-        ))
+        format!(
+            "{own} bytes are used by messages that arrive on this connection, {kept} by fields of its \
+             messages that the application keeps, and {others} by other connections of its poller. The \
+             limits are {} bytes for a connection and {} for messages that arrive at all pollers of the \
+             process, in whole chunks (seven eighths of `message_memory`): raise the receiver's \
+             `message_memory`, or keep fewer received fields",
+            limits.connection_memory,
+            limits.receive_memory()
+        )
     }
 
     /// Returns the account of the bytes that the application keeps of a link's messages.
@@ -287,8 +322,8 @@ impl<T: Transport> Driver<T> {
     /// Gives memory to the messages that wait, if there is some.
     pub(super) fn admit_waiting(&self) {
         let refused = self.state.borrow_mut().place_waiting();
-        for key in refused {
-            self.refuse_waiting(key);
+        for (key, reason) in refused {
+            self.refuse_waiting(key, reason);
         }
     }
 }

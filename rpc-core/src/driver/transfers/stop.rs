@@ -5,6 +5,7 @@ use super::super::link_transfers::IncomingKey;
 use super::super::responses::Started;
 use super::super::tasks::IncomingCall;
 use super::super::{Driver, State};
+use super::admission::NoMemory;
 use super::arrival::{Completed, Purpose};
 use super::incoming::Place;
 use crate::protocol::connection::ProtocolError;
@@ -149,17 +150,20 @@ impl<T: Transport> Driver<T> {
         let (link, call) = (incoming.link, incoming.header.call);
         match incoming.purpose {
             Purpose::Request(served) => {
+                let status = match incoming.is_accepted {
+                    true => Status::deadline_exceeded(
+                        "the deadline passed before the request had arrived in full; the call did not run",
+                    ),
+                    false => state.waited_until_deadline(key),
+                };
                 state.stop_incoming(key);
                 drop(state);
                 self.counters.handlers.expired.add(1);
-                let status = Status::deadline_exceeded(
-                    "the deadline passed before the request had arrived in full; the call did not run",
-                );
                 self.respond_failure(&unary(link, call, served), status, Started::NOT);
             }
             Purpose::Response(_) | Purpose::Stream(_) => {
                 drop(state);
-                self.refuse_waiting(key);
+                self.refuse_waiting(key, NoMemory::OfPoller);
             }
             Purpose::Nobody => {}
         }
@@ -167,14 +171,14 @@ impl<T: Transport> Driver<T> {
 
     /// Ends the call or the stream of a message that has waited for memory and gets none.
     #[cold]
-    pub(super) fn refuse_waiting(&self, key: IncomingKey) {
+    pub(super) fn refuse_waiting(&self, key: IncomingKey, reason: NoMemory) {
         let mut state = self.state.borrow_mut();
         // An earlier one that was refused may have ended it.
         let Some(incoming) = state.transfers.incoming.get(key.index()) else {
             return;
         };
         let (link, call) = (incoming.link, incoming.header.call);
-        let (purpose, status) = (incoming.purpose, state.no_memory(key));
+        let (purpose, status) = (incoming.purpose, state.no_memory(key, reason));
         state.counters.transfers.refused.add(1);
         match purpose {
             Purpose::Request(served) => {
