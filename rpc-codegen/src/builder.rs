@@ -153,6 +153,7 @@ impl Builder {
         let stubs = self.stubs();
         let wanted = if stubs.any() { roots } else { Vec::new() };
         check::check(&set, &wanted, &read)?;
+        self.check_bytes(&set)?;
         let config = self.prost_config(&set);
         let packages = generate::generate(set, &wanted, config, stubs)?;
         output.write_packages(&packages)?;
@@ -166,6 +167,19 @@ impl Builder {
             output::rerun_if_changed(read.values())?;
         }
         Ok(())
+    }
+
+    /// Rejects a path of [`bytes`](Self::bytes) that no field has: it is misspelled.
+    fn check_bytes(&self, set: &FileDescriptorSet) -> Result<(), Error> {
+        match by_reference::unmatched(set, &self.bytes) {
+            None => Ok(()),
+            Some(path) => Err(Error::Setting {
+                message: format!(
+                    "bytes: no field has the path `{path}`, for example `.package.Message.field`, and none \
+                     is below it"
+                ),
+            }),
+        }
     }
 
     fn stubs(&self) -> Stubs {
@@ -333,6 +347,8 @@ impl Builder {
     ///
     /// Such a field goes by reference. A long value is sent without a copy, and a received one is a
     /// slice of the memory that the message arrived in. Short values are copied.
+    ///
+    /// A path that matches no field is an error of the build, unless it is `.`.
     pub fn bytes(mut self, path: impl AsRef<str>) -> Self {
         self.bytes.push(path.as_ref().to_owned());
         self

@@ -1,7 +1,7 @@
 //! Finds the fields that go by reference, to document them: `bytes` fields of type `Bytes`.
 
 use prost_types::field_descriptor_proto::Type;
-use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 use crate::{messages, paths};
 
@@ -17,15 +17,47 @@ pub(crate) const DOCS: [&str; 3] = [
 pub(crate) fn fields(set: &FileDescriptorSet, bytes: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for file in &set.file {
-        let package = match file.package() {
-            "" => String::new(),
-            package => format!(".{package}"),
-        };
+        let package = package_of(file);
         for message in &file.message_type {
             add(message, &package, bytes, &mut found);
         }
     }
     found
+}
+
+/// Returns the first of the paths in `bytes` that matches no field, whatever the field's type. `.` may
+/// match nothing.
+pub(crate) fn unmatched<'a>(set: &FileDescriptorSet, bytes: &'a [String]) -> Option<&'a str> {
+    let matches_any = |path: &str| {
+        let mut files = set.file.iter();
+        path == "."
+            || files.any(|file| {
+                let package = package_of(file);
+                let mut messages = file.message_type.iter();
+                messages.any(|message| has_field(message, &package, path))
+            })
+    };
+    let mut paths = bytes.iter().map(String::as_str);
+    paths.find(|path| !matches_any(path))
+}
+
+fn has_field(message: &DescriptorProto, parent: &str, path: &str) -> bool {
+    let name = format!("{parent}.{}", message.name());
+    let matches = |field: &str| paths::matches(path, &format!("{name}.{field}"));
+    let mut nested = message.nested_type.iter();
+    message.field.iter().any(|field| matches(field.name()))
+        || nested.any(|nested| match messages::is_entry(nested) {
+            // prost takes the field `value` of an entry for one of the message.
+            true => matches("value"),
+            false => has_field(nested, &name, path),
+        })
+}
+
+fn package_of(file: &FileDescriptorProto) -> String {
+    match file.package() {
+        "" => String::new(),
+        package => format!(".{package}"),
+    }
 }
 
 fn add(message: &DescriptorProto, parent: &str, bytes: &[String], found: &mut Vec<String>) {

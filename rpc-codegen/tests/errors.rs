@@ -354,6 +354,38 @@ fn a_contradictory_setting() {
 }
 
 #[test]
+fn a_path_of_bytes_that_matches_no_field() {
+    let proto = "syntax = \"proto3\";\npackage a;\nmessage A {\n  bytes data = 1;\n  \
+                 map<string, bytes> parts = 2;\n  message B { string name = 1; }\n}\n";
+    let protos = Protos::new(&[("a.proto", proto)]);
+    let out = TempDir::new().unwrap();
+    let compile = |path: &str| {
+        let settings = protos.settings().out_dir(out.path());
+        protos.compile(settings.bytes(".").bytes(path))
+    };
+    for path in [
+        ".",
+        ".a",
+        ".a.A",
+        ".a.A.data",
+        "data",
+        "A.data",
+        ".a.A.value",
+        ".a.A.B",
+        "name",
+    ] {
+        compile(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+    for path in [".nonexistent", ".a.A.dat", "ata", ".b", ".a.C"] {
+        let error = compile(path).unwrap_err();
+        assert!(
+            matches!(&error, Error::Setting { message } if message.contains(&format!("`{path}`"))),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn an_incomplete_descriptor_set() {
     let file = prost_types::FileDescriptorProto {
         name: Some("a.proto".to_owned()),

@@ -151,7 +151,7 @@ fn types_of_fields() {
     );
     // Each call adds a path.
     has(
-        &code(configure().bytes(".a.Record.data").bytes(".elsewhere")),
+        &code(configure().bytes(".a.Record.data").bytes(".b")),
         "::prost::bytes::Bytes",
     );
 }
