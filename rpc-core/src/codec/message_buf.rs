@@ -112,6 +112,7 @@ impl MessageBuf {
     /// # Panics
     ///
     /// Panics if they exceed the remaining capacity.
+    #[track_caller]
     pub fn put_slice(&mut self, bytes: &[u8]) {
         self.check_remaining(bytes.len());
         match &mut self.memory {
@@ -156,6 +157,7 @@ impl MessageBuf {
     /// # Panics
     ///
     /// Panics if they exceed the remaining capacity.
+    #[track_caller]
     pub fn advance_mut(&mut self, count: usize) {
         self.check_remaining(count);
         self.len += count;
@@ -185,6 +187,7 @@ impl MessageBuf {
     /// # Panics
     ///
     /// Panics if they exceed the capacity.
+    #[track_caller]
     pub fn resize(&mut self, len: usize, value: u8) {
         if let Some(added) = len.checked_sub(self.len) {
             self.check_remaining(added);
@@ -215,11 +218,13 @@ impl MessageBuf {
         }
     }
 
+    #[track_caller]
     fn check_remaining(&self, count: usize) {
-        let remaining = self.remaining();
+        let (len, capacity) = (self.len, self.capacity);
         assert!(
-            count <= remaining,
-            "{count} bytes exceed the remaining capacity of {remaining}"
+            count <= capacity - len,
+            "{count} bytes do not fit: {len} of the {capacity} bytes of this `MessageBuf` are written, and \
+             it does not grow"
         );
     }
 
@@ -394,6 +399,25 @@ mod tests {
             let mut buf = std::panic::AssertUnwindSafe(buf);
             let result = std::panic::catch_unwind(move || buf.put_slice(&[0; 11]));
             assert!(result.is_err());
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_overflows_says_what_was_written() {
+        let overflows: [fn(&mut MessageBuf); 3] = [
+            |buf| buf.put_slice(&[0; 7]),
+            |buf| buf.advance_mut(7),
+            |buf| buf.resize(11, 0),
+        ];
+        for overflow in overflows {
+            let panic = std::panic::catch_unwind(|| {
+                let mut buf = MessageBuf::heap(10);
+                buf.put_slice(b"abcd");
+                overflow(&mut buf);
+            });
+            let text = *panic.unwrap_err().downcast::<String>().unwrap();
+            let expected = "7 bytes do not fit: 4 of the 10 bytes";
+            assert!(text.starts_with(expected), "{text}");
         }
     }
 
