@@ -23,6 +23,13 @@ fn connect_errors() -> Vec<(ConnectError, &'static [&'static str])> {
             &["refused", "host:port"],
         ),
         (
+            ConnectError::Unresolved {
+                address: address(),
+                source: refused(),
+            },
+            &["refused", "host name", "could not be resolved"],
+        ),
+        (
             ConnectError::Unreachable {
                 address: address(),
                 source: refused(),

@@ -521,6 +521,11 @@ fn a_client_says_what_it_met() {
     let error = error_from("no port here", PATIENCE);
     assert!(matches!(error, ConnectError::Address { .. }), "{error}");
 
+    // The resolver asks nobody for a name with so long a part.
+    let error = error_from(&format!("{}:50051", "a".repeat(64)), PATIENCE);
+    let is_unresolved = matches!(error, ConnectError::Unresolved { .. });
+    assert!(is_unresolved, "{error}");
+
     // Bound and closed again: nothing listens there.
     let vacant = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = vacant.local_addr().unwrap().to_string();
@@ -534,7 +539,11 @@ fn a_client_says_what_it_met() {
     });
     let error = error_from(&address, PATIENCE);
     assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
-    assert!(error.to_string().contains("220"), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("220"), "{text}");
+    // The advice comes once.
+    let count = text.to_lowercase().matches("check that").count();
+    assert_eq!(count, 1, "{text}");
 
     let address = served_by(|mut stream| {
         stream.write_all(&handshake_frame(3, b"")).unwrap();

@@ -65,9 +65,19 @@ pub struct SendError;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address could not be parsed or resolved.
+    /// The address is not a host and a port.
     #[error("'{address}' is not a valid address (expected host:port): {source}")]
     Address {
+        /// The address as the application specified it.
+        address: String,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The host's name could not be resolved.
+    #[error(
+        "the host name in '{address}' could not be resolved: {source}. Check its spelling and the system's name service"
+    )]
+    Unresolved {
         /// The address as the application specified it.
         address: String,
         /// The resolver's error.

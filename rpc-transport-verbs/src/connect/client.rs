@@ -296,9 +296,13 @@ fn chosen<'a>(
 
 /// Opens a TCP connection to the first reachable host of the address.
 fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), ConnectError> {
-    let wrong = |source| ConnectError::Address {
-        address: address.to_owned(),
-        source,
+    let wrong = |source: io::Error| {
+        let address = address.to_owned();
+        match source.kind() {
+            // It was not looked up.
+            io::ErrorKind::InvalidInput => ConnectError::Address { address, source },
+            _ => ConnectError::Unresolved { address, source },
+        }
     };
     let unreachable = |source| ConnectError::Unreachable {
         address: address.to_owned(),

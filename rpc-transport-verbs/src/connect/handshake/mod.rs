@@ -59,7 +59,7 @@ pub(crate) const STAGE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     /// The first bytes are not Verbline's magic.
-    #[error("it began with {} instead of a Verbline handshake: check that the address is a Verbline server's or client's", .got.escape_ascii())]
+    #[error("it began with {} instead of a Verbline handshake", .got.escape_ascii())]
     Magic {
         /// The received bytes at the position of the magic, possibly incomplete.
         got: Vec<u8>,
