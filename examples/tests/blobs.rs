@@ -1,16 +1,25 @@
 //! The blob store, run as a user does: files of any size, whose digests both sides check.
 
-// These programs read no input and are not killed.
+// These programs read no input.
 #[allow(dead_code)]
 mod program;
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use program::Program;
+use proto::blobs::part::Part as Content;
+use proto::blobs::{BlobsClient, Header, Part};
+use rpc_core::{Channel, block_on, sender};
+use rpc_transport_verbs::Device;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_blob_server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_blob_client");
+
+/// Time limit of a wait for an event that has to occur.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A store in a directory of its own, with its server.
 struct Store {
@@ -125,4 +134,52 @@ fn what_names_no_blob_is_refused() {
     assert!(!store.file("back").exists());
     let kept = fs::read_dir(store.file("blobs")).unwrap();
     assert_eq!(kept.count(), 0);
+}
+
+#[test]
+fn what_a_killed_server_was_writing_is_removed_by_the_next_one() {
+    let Store {
+        directory,
+        address,
+        _server: server,
+    } = Store::new();
+    let blobs = directory.path().join("blobs");
+    let names = || -> Vec<_> {
+        let entries = fs::read_dir(&blobs).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let (mut parts, messages) = sender();
+    let header = Header {
+        name: "never-kept".to_owned(),
+        ..Header::default()
+    };
+    let part = Some(Content::Header(header));
+    block_on(parts.send(Part { part })).unwrap();
+    let putting = thread::spawn(move || {
+        let device = Device::open("soft").unwrap();
+        block_on(async {
+            let channel = Channel::connect(&device, &address).await.unwrap();
+            BlobsClient::new(channel).put_parts(messages).await.is_ok()
+        })
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while names().is_empty() {
+        assert!(Instant::now() < deadline, "nothing is written");
+        thread::sleep(Duration::from_millis(1));
+    }
+    server.kill();
+    assert!(!putting.join().unwrap());
+    drop(parts);
+    assert_eq!(names().len(), 1, "{:?}", names());
+    // A file of a process that runs, and one that is no temporary file.
+    let (running, other) = (format!(".{}-7", std::process::id()), ".7-x");
+    for name in [&*running, other] {
+        fs::write(blobs.join(name), b"").unwrap();
+    }
+    let (_server, _) = Program::server(SERVER, &[text(&blobs), "127.0.0.1:0"]);
+    let mut left = names();
+    left.sort();
+    let mut expected = [running.as_str(), other];
+    expected.sort_unstable();
+    assert_eq!(left, expected);
 }

@@ -13,7 +13,7 @@
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,6 +55,22 @@ struct Writing {
 }
 
 impl Directory {
+    /// Opens the directory, and removes the blobs that earlier servers were writing when they were
+    /// killed. Other servers may use it too.
+    fn open(path: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&path)?;
+        for entry in fs::read_dir(&path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.to_str().and_then(writer_of).is_some_and(is_gone) {
+                // Another server that starts may have removed it.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        let next = AtomicU64::new(0);
+        Ok(Self { path, next })
+    }
+
     fn file_of(&self, name: &str) -> Result<PathBuf, Status> {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || name.starts_with('.') || !name.bytes().all(is_allowed) {
@@ -72,7 +88,7 @@ impl Directory {
         self.file_of(&header.name)?;
         // Relaxed: only the number itself counts.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let path = self.path.join(format!(".{}-{number}", std::process::id()));
+        let path = self.path.join(temporary(std::process::id(), number));
         let mut file = File::create(&path).map_err(cannot("write", &header.name))?;
         file.write_all(&header.sha256)
             .map_err(cannot("write", &header.name))?;
@@ -106,7 +122,7 @@ impl Directory {
     }
 
     /// Opens a blob, and returns its header and its bytes.
-    fn open(&self, name: String) -> Result<(Header, File), Status> {
+    fn header_and_bytes(&self, name: String) -> Result<(Header, File), Status> {
         let mut file = match File::open(self.file_of(&name)?) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -139,6 +155,24 @@ impl Drop for Writing {
     }
 }
 
+/// Returns the name of a file that a process is writing. It is no name of a blob.
+fn temporary(process: u32, number: u64) -> String {
+    format!(".{process}-{number}")
+}
+
+/// Returns the process that writes the file of this name, if it is a temporary one.
+fn writer_of(name: &str) -> Option<u32> {
+    let (process, number) = name.strip_prefix('.')?.split_once('-')?;
+    let (process, number) = (process.parse().ok()?, number.parse().ok()?);
+    (temporary(process, number) == name).then_some(process)
+}
+
+/// Returns true if a process has ended. This one has written nothing yet: a file with its number is
+/// an earlier one's.
+fn is_gone(process: u32) -> bool {
+    process == std::process::id() || !Path::new("/proc").join(process.to_string()).exists()
+}
+
 /// Returns a function that makes a status of an error.
 fn cannot(what: &str, name: &str) -> impl Fn(io::Error) -> Status {
     move |error| Status::internal(format!("cannot {what} blob '{name}': {error}"))
@@ -169,7 +203,7 @@ impl Blobs for Directory {
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<Blob>, Status> {
-        let (header, mut file) = self.open(request.into_inner().name)?;
+        let (header, mut file) = self.header_and_bytes(request.into_inner().name)?;
         let Header { name, len, .. } = &header;
         if *len > WHOLE_LEN {
             return Err(Status::failed_precondition(format!(
@@ -211,7 +245,7 @@ impl Blobs for Directory {
         &self,
         request: Request<GetRequest>,
     ) -> Result<Response<impl Stream<Item = Result<Part, Status>>>, Status> {
-        let (header, mut file) = self.open(request.into_inner().name)?;
+        let (header, mut file) = self.header_and_bytes(request.into_inner().name)?;
         Ok(Response::new(stream(async move |mut parts| {
             let mut digest = Sha256::new();
             parts.send(part(Content::Header(header.clone()))).await?;
@@ -245,16 +279,13 @@ fn run() -> Result<(), Box<dyn Error>> {
         directory: path,
         address,
     } = Arguments::parse();
-    fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let shown = path.display().to_string();
+    let store = Directory::open(path).map_err(|error| format!("{shown}: {error}"))?;
 
     // Handlers read files and compute digests, which takes milliseconds. They run on tokio's threads,
     // so that the pollers serve other calls meanwhile.
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
-    let store = Directory {
-        path,
-        next: AtomicU64::new(0),
-    };
     let service = BlobsServer::on_executor(store, move |handler| drop(handle.spawn(handler)));
     let server = Server::builder(&Device::best()?)
         .add_service(service)
