@@ -5,7 +5,9 @@
 mod program;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -182,4 +184,44 @@ fn what_a_killed_server_was_writing_is_removed_by_the_next_one() {
     let mut expected = [running.as_str(), other];
     expected.sort_unstable();
     assert_eq!(left, expected);
+}
+
+#[test]
+fn the_client_names_the_file_that_it_cannot_use() {
+    let store = Store::new();
+    let file = store.file("original");
+    fs::write(&file, b"hello").unwrap();
+    assert!(store.run("put", "blob", &file).0);
+    // Nothing can be written to the file that the blob arrives in.
+    symlink("/dev/full", store.file("back.unchecked")).unwrap();
+    for (command, file, named) in [
+        ("get", store.file("back"), "back.unchecked"),
+        ("put", store.file("absent"), "absent"),
+    ] {
+        let output = Command::new(CLIENT)
+            .env("VERBLINE_DEVICE", "soft")
+            .args(["--address", &store.address, command, "blob", text(&file)])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let named = format!("blob_client: {}: ", text(&store.file(named)));
+        assert!(
+            !output.status.success() && said.starts_with(&named),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn the_help_says_what_each_argument_is() {
+    for command in ["put", "get"] {
+        let (_, lines) = Program::start(CLIENT, &[command, "--help"]).finish();
+        for argument in ["<NAME>", "<FILE>"] {
+            let described = lines.iter().any(|line| {
+                let rest = line.trim_start().strip_prefix(argument);
+                rest.is_some_and(|rest| !rest.trim().is_empty())
+            });
+            assert!(described, "{command} {argument}: {lines:?}");
+        }
+    }
 }

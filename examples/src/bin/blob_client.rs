@@ -48,9 +48,19 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Stores a file under a name.
-    Put { name: String, file: PathBuf },
+    Put {
+        /// The name of the blob: letters, digits, '-', '_' and '.'.
+        name: String,
+        /// The file to read.
+        file: PathBuf,
+    },
     /// Writes a blob to a file, unless its digest is wrong.
-    Get { name: String, file: PathBuf },
+    Get {
+        /// The name of the blob.
+        name: String,
+        /// The file to write. It is replaced if it exists.
+        file: PathBuf,
+    },
 }
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -73,11 +83,11 @@ async fn put(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
         // The file is read on a thread of its own, and this one waits for the response. If the call
         // fails, `send` fails as well, so the thread ends.
         let reading = thread::spawn(move || block_on(send_parts(header, file, parts)));
-        let reply = blobs.put_parts(messages).await?;
-        reading
-            .join()
-            .map_err(|_| "the reading thread panicked")??;
-        (reply, "in parts")
+        let reply = blobs.put_parts(messages).await;
+        let read = reading.join().map_err(|_| "the reading thread panicked")?;
+        // If the file could not be read, the server has got a part of it, and says only that.
+        read.map_err(in_file(path))?;
+        (reply?, "in parts")
     };
     let verb = if reply.into_inner().replaced {
         "replaced"
@@ -102,16 +112,21 @@ fn digest_of(file: &mut File) -> io::Result<(u64, Sha256)> {
     }
 }
 
-async fn send_parts(header: Header, mut file: File, mut parts: Sender<Part>) -> Outcome<()> {
-    let mut next = Content::Header(header);
-    loop {
-        parts.send(Part { part: Some(next) }).await?;
+/// Sends the parts of a file, unless it cannot be read. If the call ends early, its response says why.
+async fn send_parts(
+    header: Header,
+    mut file: impl Read,
+    mut parts: Sender<Part>,
+) -> io::Result<()> {
+    let mut part = Some(Content::Header(header));
+    while parts.send(Part { part }).await.is_ok() {
         let mut data = Vec::with_capacity(PART_LEN);
         if (&mut file).take(PART_LEN as u64).read_to_end(&mut data)? == 0 {
-            return Ok(());
+            break;
         }
-        next = Content::Data(data.into());
+        part = Some(Content::Data(data.into()));
     }
+    Ok(())
 }
 
 async fn get(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
@@ -120,7 +135,7 @@ async fn get(blobs: &BlobsClient, name: String, path: &Path) -> Outcome<()> {
     unchecked.push(".unchecked");
     let unchecked = PathBuf::from(unchecked);
     let file = File::create(&unchecked).map_err(in_file(&unchecked))?;
-    let outcome = match receive(blobs, name, &file).await {
+    let outcome = match receive(blobs, name, &file, &unchecked).await {
         Ok((header, how)) => fs::rename(&unchecked, path)
             .map(|()| println!("got {}, {how}", describe(&header)))
             .map_err(|error| in_file(path)(error).into()),
@@ -138,13 +153,14 @@ async fn receive(
     blobs: &BlobsClient,
     name: String,
     mut file: &File,
+    path: &Path,
 ) -> Outcome<(Header, &'static str)> {
     let mut digest = Sha256::new();
     let mut received = 0;
     let mut write = |data: &[u8]| {
         digest.update(data);
         received += data.len() as u64;
-        file.write_all(data)
+        file.write_all(data).map_err(in_file(path))
     };
     let whole = blobs.get(GetRequest { name: name.clone() }).await;
     let (header, how) = match whole {
