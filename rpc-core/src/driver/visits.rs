@@ -77,6 +77,11 @@ impl<T: Transport> Driver<T> {
     /// Takes the events that the transport has. Returns false if there may be more.
     fn take_events(&self) -> bool {
         for _ in 0..EVENTS_PER_LOOK {
+            // The next events may be about long messages, which can wait: the application, which has
+            // its response, often makes the next call.
+            if self.block_on_waker.is_woken() && !self.state.borrow().transfers.is_empty() {
+                return true;
+            }
             let event = self.state.borrow_mut().transport.poll();
             let Some(event) = event else {
                 return true;

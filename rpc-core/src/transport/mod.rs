@@ -112,6 +112,20 @@ pub enum Event<R> {
     },
 }
 
+impl<R> Event<R> {
+    /// Returns the connection to which this event belongs.
+    #[must_use]
+    pub fn connection(&self) -> ConnectionId {
+        match self {
+            Self::Accepted { connection, .. }
+            | Self::Received { connection, .. }
+            | Self::Fetched { connection, .. }
+            | Self::FetchCancelled { connection, .. }
+            | Self::Closed { connection, .. } => *connection,
+        }
+    }
+}
+
 /// A poller's interface to its peers.
 ///
 /// Used by one thread. No method blocks except [`connect`](Self::connect) and [`wait`](Self::wait).

@@ -53,13 +53,14 @@ impl Lane {
         if self.pending.has(Pending::CLOSING) {
             self.advance_closing(found_nothing);
         }
+        let event = event.or_else(|| self.take_queued());
         if self.pending.has(Pending::LONG_MESSAGES) {
             self.advance_long_messages(event.as_ref());
         }
         if found_nothing && had_no_connections {
             self.pending.set(Pending::IDLE);
         }
-        event.or_else(|| self.take_queued())
+        event
     }
 
     /// Polls the device until a completion is an event for the driver, or none is left. Some rare
@@ -108,8 +109,8 @@ impl Lane {
     }
 
     /// Looks whether a call has arrived on another connection than `id`, in the middle of work for
-    /// `id` that takes this thread's time. The next polls return what has arrived, in its order: each
-    /// event is queued behind those before it. Until they have returned the call, it is found again.
+    /// `id` that takes this thread's time. The next polls return what has arrived, in the order of each
+    /// connection, and the call first. Until a poll has returned the call, it is found again.
     pub(super) fn has_call_beside(&mut self, id: ConnectionId) -> bool {
         if !self.has_queued_call
             && let Some(event) = self.poll_device::<false>()
@@ -118,6 +119,9 @@ impl Lane {
             let is_other = matches!(event, Event::Received { connection, .. } if connection != id);
             self.has_queued_call = is_other && self.is_call(&event);
             self.queue_event(event);
+            if self.has_queued_call {
+                self.queue_last_first();
+            }
         }
         self.has_queued_call
     }
@@ -129,10 +133,26 @@ impl Lane {
         self.pending.set(Pending::EVENTS);
     }
 
+    /// Moves the event that was queued last before those of other connections, unless one of its own
+    /// connection is queued.
+    fn queue_last_first(&mut self) {
+        let Some(last) = self.queued.pop_back() else {
+            return;
+        };
+        let connection = last.connection();
+        match self.queued.iter().any(|it| it.connection() == connection) {
+            true => self.queued.push_back(last),
+            false => self.queued.push_front(last),
+        }
+    }
+
     #[cold]
     fn take_queued(&mut self) -> Option<Event<RecvBuf>> {
         let event = self.queued.pop_front();
-        self.has_queued_call &= !self.queued.is_empty();
+        if self.has_queued_call {
+            let is_the_call = event.as_ref().is_some_and(|event| self.is_call(event));
+            self.has_queued_call = !is_the_call && !self.queued.is_empty();
+        }
         match &event {
             Some(Event::Closed { connection, .. }) => {
                 self.connections.free_at_next_poll(connection.index);

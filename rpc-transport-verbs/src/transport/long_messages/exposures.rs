@@ -8,6 +8,7 @@ use rpc_core::transport::{
 };
 
 use super::one_sided::Request;
+use super::read_turns::Found;
 use super::state::{Exposure, Memory};
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
@@ -195,17 +196,18 @@ impl Lane {
         }
     }
 
-    /// Posts the invalidations that wait, if they are many or have waited for some polls.
+    /// Posts the invalidations that wait, if they are many and this poll has found no call, or if they
+    /// have waited for some polls.
     ///
     /// An invalidation waits for all requests before it, and those behind it wait for the
     /// invalidation: a message that is being sent would stop for a round trip.
-    pub(super) fn post_invalidations_if_due(&mut self) {
+    pub(super) fn post_invalidations_if_due(&mut self, found: Found) {
         let long_messages = &mut self.long_messages;
         if long_messages.revoking.is_empty() {
             return;
         }
         long_messages.polls_revoking += 1;
-        let are_many = long_messages.revoking.len() >= REVOKED_AT_ONCE;
+        let are_many = long_messages.revoking.len() >= REVOKED_AT_ONCE && found != Found::Call;
         if are_many || long_messages.polls_revoking > REVOKING_POLLS {
             long_messages.polls_revoking = 0;
             self.post_invalidations();

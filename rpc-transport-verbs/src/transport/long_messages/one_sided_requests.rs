@@ -77,11 +77,11 @@ impl Lane {
         let found = match event {
             None => Found::Nothing,
             // On the software device, no READ is outstanding between two polls.
-            Some(event) if self.long_messages.fetching > 0 && self.is_call(event) => Found::Call,
+            Some(event) if self.is_call(event) => Found::Call,
             Some(_) => Found::Other,
         };
         self.long_messages.turns.after_poll(found);
-        self.post_invalidations_if_due();
+        self.post_invalidations_if_due(found);
         self.post_reads();
         let long_messages = &self.long_messages;
         let may_read = long_messages.reading < long_messages.max_reading;
