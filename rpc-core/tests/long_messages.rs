@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::task::{Context, Waker};
+
 use rpc_core::testing::Pair;
 use rpc_core::{Caller, LocalChannel, Request};
 use support::{ECHO, Gate, register};
@@ -48,4 +50,39 @@ fn messages_of_any_length_are_read() {
         assert!(received == sent, "{len} bytes");
         pair.assert_nothing_left();
     }
+}
+
+/// Nothing wakes a poller for pieces that it can send.
+#[test]
+fn a_poller_does_not_sleep_while_it_can_send_pieces() {
+    let pair = pair();
+    pair.network().use_reads();
+    let channel = pair.connect();
+    let sent = || {
+        pair.client().poller().stats().pollers[0]
+            .transfers
+            .bytes_sent
+    };
+    let mut call = Box::pin(echo(&channel, message(4_194_298)));
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut sent_alone = 0;
+    for step in 0.. {
+        if call.as_mut().poll(&mut cx).is_ready() {
+            break;
+        }
+        let would_sleep = !pair.client().has_undone_work();
+        let before = sent();
+        let found_any = pair.client().step();
+        if !found_any && sent() > before {
+            assert!(!would_sleep, "it would sleep after {before} bytes");
+            sent_alone += 1;
+        }
+        // So the client often has turns in which nothing arrives.
+        if step % 20 == 0 {
+            pair.server().step();
+        }
+    }
+    assert!(sent_alone > 16, "{sent_alone} pieces");
+    drop(call);
+    pair.assert_nothing_left();
 }

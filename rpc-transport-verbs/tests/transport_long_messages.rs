@@ -3,7 +3,7 @@
 mod transport_harness;
 
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rpc_core::Intents;
@@ -455,6 +455,76 @@ fn copies_end_early_while_a_call_waits() {
     for key in exposures {
         rig.server.transport.conceal(key);
     }
+    assert_all_back(&mut rig);
+}
+
+/// The next poll returns a call that a copy has found. The bulk connection's own frames, which came
+/// before it, follow.
+#[test]
+fn a_call_that_a_copy_has_found_is_the_next_event() {
+    let mut rig = rig();
+    let [(bulk_client, bulk), (client, caller)] = rig.connect(2)[..] else {
+        panic!("there are two connections");
+    };
+    let mut piece = Chunks::from(Bytes::from(message(64 * KIB)));
+    // Until there is memory for pieces.
+    let mut exposures = vec![expose(&mut rig.server, bulk, &mut piece).key];
+    for (from, number) in [(bulk_client, 0), (client, 1)] {
+        rig.client.send(from, &frame(number, 100)).unwrap();
+        rig.client.transport.flush();
+    }
+    // Both have to arrive before the copy, which looks for them a few times only.
+    thread::sleep(Duration::from_millis(50));
+    let mut piece = Chunks::from(Bytes::from(message(64 * KIB)));
+    exposures.push(expose(&mut rig.server, bulk, &mut piece).key);
+    assert!(!piece.is_empty(), "a call waits");
+    for (from, number) in [(caller, 1), (bulk, 0)] {
+        match rig.server.transport.poll() {
+            Some(Event::Received { connection, buf }) => {
+                assert_eq!(connection, from);
+                assert!(buf.as_ref() == frame(number, 100));
+                rig.server.transport.release(buf);
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    for key in exposures {
+        rig.server.transport.conceal(key);
+    }
+    assert_all_back(&mut rig);
+}
+
+/// A call that has arrived does not wait for the invalidations of pieces.
+#[test]
+fn a_poll_that_finds_a_call_invalidates_nothing() {
+    let mut rig = rig();
+    let [(_, bulk), (client, caller)] = rig.connect(2)[..] else {
+        panic!("there are two connections");
+    };
+    let mut exposures = Vec::new();
+    for _ in 0..16 {
+        let mut piece = Chunks::from(Bytes::from(message(8 * KIB)));
+        exposures.push(expose(&mut rig.server, bulk, &mut piece).key);
+    }
+    while rig.server.transport.poll().is_some() {}
+    for key in exposures {
+        rig.server.transport.conceal(key);
+    }
+    rig.client.send(client, &frame(0, 100)).unwrap();
+    rig.client.transport.flush();
+    thread::sleep(Duration::from_millis(50));
+    let sent = |rig: &Rig| rig.server.transport.counters().doorbells;
+    let before = sent(&rig);
+    match rig.server.transport.poll() {
+        Some(Event::Received { connection, buf }) => {
+            assert_eq!(connection, caller);
+            rig.server.transport.release(buf);
+        }
+        event => panic!("{event:?}"),
+    }
+    assert_eq!(sent(&rig), before, "the call is served first");
+    assert!(rig.server.transport.poll().is_none());
+    assert_eq!(sent(&rig), before + u64::from(!sizing().trusted_peers));
     assert_all_back(&mut rig);
 }
 

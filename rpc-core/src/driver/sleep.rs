@@ -167,8 +167,10 @@ impl<T: Transport> Driver<T> {
 
 impl<T: Transport> State<T> {
     /// Returns true if this poller has work for which nothing will wake it.
-    fn has_undone_work(&self) -> bool {
-        !(self.settled.is_empty() && self.run_queue.is_empty()) || self.streams.has_more()
+    pub(crate) fn has_undone_work(&self) -> bool {
+        !(self.settled.is_empty() && self.run_queue.is_empty())
+            || self.streams.has_more()
+            || self.transfers.has_more()
     }
 
     /// Returns how long the poller may sleep if nothing arrives.

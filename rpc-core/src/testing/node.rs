@@ -75,6 +75,12 @@ impl<T: Transport> Node<T> {
         })
     }
 
+    /// Returns true if the node has work for which nothing would wake it: it would not sleep.
+    #[must_use]
+    pub fn has_undone_work(&self) -> bool {
+        self.driver.state.borrow().has_undone_work()
+    }
+
     /// Begins to shut the node's server down, as a server's handle does. Further steps continue it.
     pub fn shut_down(&self, shutdown: Shutdown) {
         let shutting_down = ShuttingDown::begin(&self.driver, shutdown);

@@ -69,6 +69,8 @@ pub(crate) struct Transfers<M> {
     pieces_waiting: usize,
     /// Turns in a row in which no piece was sent because the application was woken.
     turns_yielded: u32,
+    /// True if the last turn has sent pieces, and left others to the next turn.
+    has_more: bool,
     /// Received messages that wait for memory.
     waiting: WaitingMessages,
     /// Not 0 if there are pieces to send, messages or links that wait, or `spent` parts. Empty turns
@@ -102,6 +104,7 @@ impl<M> Default for Transfers<M> {
             to_send: VecDeque::new(),
             pieces_waiting: 0,
             turns_yielded: 0,
+            has_more: false,
             waiting: WaitingMessages::default(),
             has_work: 0,
             awaiting_window: Vec::new(),
@@ -140,6 +143,11 @@ impl<M> Transfers<M> {
     fn spend(&mut self, parts: impl IntoIterator<Item = Bytes>) {
         self.spent.extend(parts);
         self.note_work();
+    }
+
+    /// Returns true if pieces can be sent although nothing has arrived.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// Returns true if no long message is under way.

@@ -123,6 +123,8 @@ impl<T: Transport> State<T> {
     fn send_pieces(&mut self) {
         let copied = |state: &Self| state.counters.transfers.bytes_copied.get();
         let copied_before = copied(self);
+        let sent = |state: &Self| state.counters.transfers.bytes_sent.get();
+        let sent_before = sent(self);
         // No more attempts than there are messages, so that the loop ends if none can send.
         let mut left = self.transfers.pieces_waiting.min(PIECES_PER_TURN);
         let mut resting = Vec::new();
@@ -180,6 +182,7 @@ impl<T: Transport> State<T> {
                 }
             }
         }
+        self.transfers.has_more = sent(self) != sent_before && !self.transfers.to_send.is_empty();
         self.transfers.to_send.extend(resting);
     }
 
