@@ -24,6 +24,8 @@ pub(crate) struct LinkTransfers {
     pub(super) to_send: VecDeque<TransferKey>,
     /// In the poller's `to_send`.
     pub(super) is_queued: bool,
+    /// Grows whenever a piece of a message, or a frame of a stream, finds a credit.
+    pub(super) credits_seen: u64,
     /// A piece of a message took the last credit while a call or stream waited for one.
     pub(super) took_last_credit: bool,
     /// Those that this side receives, or about which it still owes the sender an entry.

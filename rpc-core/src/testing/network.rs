@@ -228,6 +228,8 @@ impl Network {
         for (index, node) in self.nodes.iter().enumerate() {
             assert_eq!(node.slot_counts(), at_rest(node.limits()), "node {index}");
             assert_eq!(node.leftovers(), Vec::<String>::new(), "node {index}");
+            let in_flight = node.poller().stats().total().in_flight();
+            assert_eq!(in_flight, 0, "calls counted at node {index}");
         }
         for (index, node) in self.shared.iter().enumerate() {
             let (slot_counts, limits) =

@@ -11,6 +11,7 @@ use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
 use super::super::{Driver, State, TimerTarget};
 use super::arrival::{Completed, Purpose};
+use super::looks::Looks;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
     ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, HEADER_LEN, LongBody, SEGMENTS, Segments,
@@ -58,10 +59,8 @@ pub(super) struct Incoming<M> {
     /// Runs out at the deadline, at the end of a response's wait for memory, or at the next look at
     /// the progress of a message that has memory.
     pub(super) timer: Option<TimerKey>,
-    /// Its progress when the timer was started.
-    pub(super) progress_noted: Progress,
-    /// True if the latest look found no progress.
-    pub(super) was_late: bool,
+    /// The looks at its progress, once it has memory.
+    pub(super) looks: Looks<Progress>,
 }
 
 /// How far a long message has come.
@@ -194,10 +193,15 @@ impl<T: Transport> Driver<T> {
         if refusal.is_some() {
             state.stop_incoming(key);
         }
-        state.take_piece(key, body.form, body.piece)?;
+        let taken = state.take_piece(key, body.form, body.piece);
         let Some(status) = refusal else {
-            return Ok(state.complete(key));
+            return taken.map(|()| state.complete(key));
         };
+        if let Err(error) = taken {
+            // The message is nobody's, so the end of the connection does not count the call.
+            self.counters.dropped(served.method);
+            return Err(error);
+        }
         drop(state);
         let call = IncomingCall {
             link,
@@ -295,8 +299,7 @@ impl<T: Transport> State<T> {
             is_owing: false,
             deadline,
             timer: None,
-            progress_noted: Progress::OfSender(0),
-            was_late: false,
+            looks: Looks::begin(Progress::OfSender(0)),
         });
         let key = IncomingKey(index as u32);
         link.transfers.incoming.insert(transfer, key);
