@@ -269,6 +269,30 @@ fn a_call_that_is_cancelled_stops_its_request() {
 }
 
 #[test]
+fn a_cancel_stops_the_request_of_its_own_call_and_connection() {
+    attacked(false, 4, |raw, pair| {
+        let other = Raw::client(pair.network(), 4);
+        let begin = |raw: &Raw<'_>, call| {
+            let (first, body) = request(call, 9 + call, LONGEST / 8, FRAGMENT, &[1; 10]);
+            raw.send(first, &body);
+        };
+        begin(&other, 1);
+        (0..4).for_each(|call| begin(raw, call));
+        // The last one is of no call.
+        let answers = raw.control([2, 0, 7].map(cancel));
+        for (call, expected) in [(0, true), (1, false), (2, true), (3, false)] {
+            let is_stopped = entries(&answers, 9 + call) == [ControlRequest::Stopped];
+            assert_eq!(is_stopped, expected, "{call}");
+        }
+        assert_eq!(code_in(&other.settle()), None);
+        let answers = other.control([cancel(1), cancel(1)]);
+        assert_eq!(entries(&answers, 10), [ControlRequest::Stopped]);
+        other.peer.close();
+        other.settle();
+    });
+}
+
+#[test]
 fn a_length_over_the_limit_by_one_byte_is_refused() {
     attacked(false, 4, |raw, _| {
         let (first, body) = request(1, 9, LONGEST + 1, FRAGMENT, &[1; 10]);

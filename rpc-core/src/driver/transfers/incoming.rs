@@ -18,7 +18,7 @@ use crate::protocol::frame::{
     TransferId,
 };
 use crate::status::Status;
-use crate::transport::{FetchKey, LongMessages, MessageMemory, RemoteSegment, Transport};
+use crate::transport::{FetchKey, LongMessages, RemoteSegment, Transport};
 
 /// A long message that this side receives.
 #[derive(Debug)]
@@ -303,6 +303,9 @@ impl<T: Transport> State<T> {
         });
         let key = IncomingKey(index as u32);
         link.transfers.incoming.insert(transfer, key);
+        if let Purpose::Request(_) | Purpose::Response(_) = purpose {
+            link.transfers.by_call.insert(header.call.0, key);
+        }
         link.connection.begin_receiving();
         if let Some(deadline) = deadline {
             let timer = self.timers.insert(deadline, TimerTarget::Incoming(key));
@@ -391,7 +394,8 @@ impl<T: Transport> State<T> {
         let incoming = &mut self.transfers.incoming[key.index()];
         let at = incoming.received as usize;
         match &mut incoming.place {
-            Place::Memory(memory) => memory.write(at, piece),
+            // A plain copy, which leaves the bytes in the cache: this side reads them next.
+            Place::Memory(memory) => memory.as_mut()[at..][..piece.len()].copy_from_slice(piece),
             Place::Waiting(bytes) | Place::Heap(bytes) => bytes.extend_from_slice(piece),
             Place::Fetch(_) | Place::Cancelling(_) | Place::Nowhere => {}
         }
