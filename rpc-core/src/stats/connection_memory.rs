@@ -22,6 +22,6 @@ pub struct ConnectionMemory {
 
 impl ConnectionMemory {
     pub(crate) fn is_any(&self) -> bool {
-        self.posted + self.in_flight + self.held > 0
+        self.posted + self.in_flight + self.held + self.pinned > 0
     }
 }
