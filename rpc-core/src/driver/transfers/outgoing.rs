@@ -13,7 +13,6 @@ use super::super::link_transfers::TransferKey;
 use super::super::timers::TimerKey;
 use super::Transfers;
 use super::looks::Looks;
-use super::release::Awaited;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
     CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
@@ -97,6 +96,19 @@ pub(super) struct Outgoing {
     pub(super) timer: Option<TimerKey>,
     /// The looks at what its receiver has to do.
     pub(super) looks: Looks<Awaited>,
+}
+
+/// What the receiver of a message has to do before its sender can go on. The numbers grow when it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// Nothing: this side has to go on, or the receiver may take its time.
+    Nothing,
+    /// It has to release segments. So many bytes are released.
+    Release(u64),
+    /// It has to accept the message.
+    Acceptance,
+    /// It has to grant credits. This is `credits_seen` of its connection.
+    Credits(u64),
 }
 
 /// A first frame that can be sent: its slot is reserved, and its piece is exposed.

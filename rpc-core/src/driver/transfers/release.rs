@@ -7,7 +7,7 @@ use super::super::link_transfers::{LinkTransfers, TransferKey};
 use super::super::{Driver, State, TimerTarget};
 use super::Transfers;
 use super::looks::{LOOK, Looks, PATIENCE};
-use super::outgoing::{Outgoing, TransferOwner};
+use super::outgoing::{Awaited, Outgoing, TransferOwner};
 use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
 use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
 use crate::transport::Transport;
@@ -15,19 +15,6 @@ use crate::transport::Transport;
 /// How many ended messages of a link have their numbers remembered, since an entry of a control frame
 /// about one may still be on its way. Credits bound the messages that end meanwhile.
 const ENDED: usize = 1024;
-
-/// What the receiver of a message has to do before its sender can go on. The numbers grow when it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaited {
-    /// Nothing: this side has to go on, or the receiver may take its time.
-    Nothing,
-    /// It has to release segments. So many bytes are released.
-    Release(u64),
-    /// It has to accept the message.
-    Acceptance,
-    /// It has to grant credits. This is [`LinkTransfers::credits_seen`].
-    Credits(u64),
-}
 
 /// The peer does not take a long message of this side.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
