@@ -26,9 +26,9 @@ pub struct Intents {
     /// wait for each other's. Default: 256 MiB.
     pub message_memory: u64,
     /// Whether a long message waits while [`message_memory`](Self::message_memory) is in use: a request
-    /// up to the deadline of its call, the response to a unary call for 15 seconds at most. If false,
-    /// its call fails with `RESOURCE_EXHAUSTED`. A message always waits for memory that is being
-    /// registered. Default: true.
+    /// up to the deadline of its call, a response (also one that ends a stream) for 15 seconds at most.
+    /// If false, its call fails with `RESOURCE_EXHAUSTED`. A message always waits for memory that is
+    /// being registered. Default: true.
     pub waits_for_memory: bool,
     /// Calls that one connection may have in flight at a time. Default: 128.
     pub max_in_flight: u32,

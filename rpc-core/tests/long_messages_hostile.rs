@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rpc_core::frame::{
-    ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, FrameHeader, FrameKind, LongBody,
-    SEGMENTS, TransferId,
+    ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind,
+    LongBody, SEGMENTS, TransferId,
 };
 use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
@@ -17,6 +17,7 @@ use support::raw::{
     Frame, Raw, all_memory, cancel, code_in, continuation, fragment, header,
     long_request as request,
 };
+use support::streams::{Probe, register_streams};
 use support::{ECHO, Gate, call, register};
 
 /// The number of the method whose response has a given length.
@@ -268,6 +269,30 @@ fn a_call_that_is_cancelled_stops_its_request() {
 }
 
 #[test]
+fn a_cancel_stops_the_request_of_its_own_call_and_connection() {
+    attacked(false, 4, |raw, pair| {
+        let other = Raw::client(pair.network(), 4);
+        let begin = |raw: &Raw<'_>, call| {
+            let (first, body) = request(call, 9 + call, LONGEST / 8, FRAGMENT, &[1; 10]);
+            raw.send(first, &body);
+        };
+        begin(&other, 1);
+        (0..4).for_each(|call| begin(raw, call));
+        // The last one is of no call.
+        let answers = raw.control([2, 0, 7].map(cancel));
+        for (call, expected) in [(0, true), (1, false), (2, true), (3, false)] {
+            let is_stopped = entries(&answers, 9 + call) == [ControlRequest::Stopped];
+            assert_eq!(is_stopped, expected, "{call}");
+        }
+        assert_eq!(code_in(&other.settle()), None);
+        let answers = other.control([cancel(1), cancel(1)]);
+        assert_eq!(entries(&answers, 10), [ControlRequest::Stopped]);
+        other.peer.close();
+        other.settle();
+    });
+}
+
+#[test]
 fn a_length_over_the_limit_by_one_byte_is_refused() {
     attacked(false, 4, |raw, _| {
         let (first, body) = request(1, 9, LONGEST + 1, FRAGMENT, &[1; 10]);
@@ -276,6 +301,52 @@ fn a_length_over_the_limit_by_one_byte_is_refused() {
         assert_eq!(entries(&answers, 9), [ControlRequest::Stopped]);
         assert!(!raw.peer.is_closed());
     });
+}
+
+/// Sends the frames, of which the last one ends the connection or nothing does. Afterwards no call
+/// may count as in flight.
+fn not_served(reads: bool, frames: &[(FrameHeader, Vec<u8>)]) {
+    let pair = Pair::with(&intents(), Faults::none(), 0, |methods| {
+        register_streams(methods, &Probe::default());
+    });
+    if reads {
+        pair.network().use_reads();
+    }
+    let raw = Raw::client(pair.network(), 4);
+    for (header, body) in frames {
+        raw.send(*header, body);
+    }
+    raw.peer.close();
+    raw.settle();
+    let stats = pair.server().poller().stats().total();
+    let begun: u64 = stats.served.iter().map(|method| method.begun).sum();
+    assert_eq!((begun, stats.in_flight()), (1, 0));
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn calls_whose_long_requests_do_not_arrive_do_not_count_as_in_flight() {
+    let of_stream = |(header, body): (FrameHeader, Vec<u8>)| {
+        let header = FrameHeader {
+            flags: Flags::STREAM,
+            selector: 3,
+            ..header
+        };
+        (header, body)
+    };
+    let wrong = request(1, 9, 5000, SEGMENTS, &[0; 16]);
+    let refused_and_wrong = request(1, 9, LONGEST + 1, SEGMENTS, &[0; 16]);
+    for (reads, begun) in [
+        (false, request(1, 9, 5000, FRAGMENT, &[1; 10])),
+        (true, wrong),
+        (true, refused_and_wrong),
+    ] {
+        not_served(reads, std::slice::from_ref(&begun));
+        not_served(reads, &[of_stream(begun)]);
+    }
+    let refused = request(1, 9, LONGEST + 1, FRAGMENT, &[1; 10]);
+    not_served(false, std::slice::from_ref(&refused));
+    not_served(false, &[of_stream(refused)]);
 }
 
 #[test]
@@ -373,18 +444,19 @@ fn served(
     is_closed
 }
 
-const ALMOST: Duration = Duration::from_secs(29);
-const REST: Duration = Duration::from_secs(1);
+/// The sender looks at a message every 15 seconds.
+const LOOK: Duration = Duration::from_secs(15);
 
 #[test]
 fn a_server_that_fetches_some_of_a_message_must_fetch_the_rest_in_time() {
     let is_closed = served(50_000, false, |raw, network, transfer| {
-        network.advance(ALMOST);
+        network.advance(LOOK);
         raw.control([entry(transfer.0, ControlRequest::Fetched(1))]);
-        network.advance(ALMOST);
-        raw.settle();
-        assert!(!raw.peer.is_closed());
-        network.advance(REST);
+        for _ in 0..3 {
+            assert!(!raw.peer.is_closed());
+            network.advance(LOOK);
+            raw.settle();
+        }
     });
     assert!(is_closed);
 }
@@ -392,10 +464,11 @@ fn a_server_that_fetches_some_of_a_message_must_fetch_the_rest_in_time() {
 #[test]
 fn a_server_must_release_the_request_of_a_call_that_was_dropped() {
     let is_closed = served(50_000, true, |raw, network, _| {
-        network.advance(ALMOST);
-        raw.settle();
-        assert!(!raw.peer.is_closed());
-        network.advance(REST);
+        for _ in 0..3 {
+            assert!(!raw.peer.is_closed());
+            network.advance(LOOK);
+            raw.settle();
+        }
     });
     assert!(is_closed);
 }
@@ -403,8 +476,8 @@ fn a_server_must_release_the_request_of_a_call_that_was_dropped() {
 #[test]
 fn a_server_may_keep_the_request_of_a_call_that_waits() {
     let is_closed = served(50_000, false, |raw, network, _| {
-        for _ in 0..10 {
-            network.advance(ALMOST);
+        for _ in 0..20 {
+            network.advance(LOOK);
             raw.settle();
         }
     });

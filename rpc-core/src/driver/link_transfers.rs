@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::held_memory::Account;
-use crate::protocol::frame::TransferId;
+use crate::protocol::frame::{CallId, TransferId};
 
 /// Index of a long message that this poller sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +24,15 @@ pub(crate) struct LinkTransfers {
     pub(super) to_send: VecDeque<TransferKey>,
     /// In the poller's `to_send`.
     pub(super) is_queued: bool,
+    /// Grows whenever a piece of a message, or a frame of a stream, finds a credit.
+    pub(super) credits_seen: u64,
     /// A piece of a message took the last credit while a call or stream waited for one.
     pub(super) took_last_credit: bool,
     /// Those that this side receives, or about which it still owes the sender an entry.
     pub(super) incoming: BTreeMap<TransferId, IncomingKey>,
+    /// Of these, the requests and responses of unary calls that are wanted, by the number of their call.
+    /// A control frame may cancel hundreds of calls.
+    pub(super) by_call: BTreeMap<u32, IncomingKey>,
     /// Messages with entries for control frames, each at most once.
     pub(super) owed: VecDeque<IncomingKey>,
     /// The latest messages that this side has ended, sent in full in fragments or abandoned, whose
@@ -47,6 +52,13 @@ pub(crate) struct LinkTransfers {
     /// Of `receiving` and of `account`, bytes of messages of streams that were fetched ahead of their
     /// readers.
     pub(super) read_ahead: Arc<AtomicU64>,
+}
+
+impl LinkTransfers {
+    /// Returns the message of a unary call that this side receives and wants.
+    pub(super) fn incoming_of(&self, call: CallId) -> Option<IncomingKey> {
+        self.by_call.get(&call.0).copied()
+    }
 }
 
 impl TransferKey {

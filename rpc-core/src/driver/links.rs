@@ -332,10 +332,24 @@ impl<T: Transport> State<T> {
         error: ProtocolError,
     ) {
         self.release_slot(buf);
+        let what = "closing a connection: the peer violated the protocol";
+        self.close_failed(key, error, what);
+    }
+
+    /// Closes a connection because of its peer, unless it has ended. Other connections are unaffected.
+    #[cold]
+    pub(super) fn close_failed(
+        &mut self,
+        key: LinkKey,
+        error: impl std::error::Error + Send + Sync + 'static,
+        what: &str,
+    ) {
         let link = &mut self.links[key.index()];
-        tracing::warn!(connection = %link.id, %error, "closing a connection: the peer violated the protocol");
-        link.ended = Some(CloseReason::Failed(Arc::new(error)));
-        self.transport.close(link.id);
+        if link.ended.is_none() {
+            tracing::warn!(connection = %link.id, %error, "{what}");
+            link.ended = Some(CloseReason::Failed(Arc::new(error)));
+            self.transport.close(link.id);
+        }
     }
 
     /// Ends all calls of a connection that the transport has closed. Collects the wakers to call.

@@ -15,12 +15,13 @@ pub struct ConnectionMemory {
     pub in_flight: u64,
     /// In fields that the application keeps.
     pub held: u64,
-    /// That the peer may read although it has no reason to: the call has ended.
+    /// That are kept for a peer which lets messages to it wait without a reason: the call has ended,
+    /// or it has done nothing for 15 seconds. Also bytes that have not been sent.
     pub pinned: u64,
 }
 
 impl ConnectionMemory {
     pub(crate) fn is_any(&self) -> bool {
-        self.posted + self.in_flight + self.held > 0
+        self.posted + self.in_flight + self.held + self.pinned > 0
     }
 }

@@ -271,7 +271,8 @@ group! {
         in_flight,
         /// In fields that the application keeps.
         held,
-        /// That peers may read although they have no reason to: their call has ended.
+        /// That are kept for peers which let messages to them wait without a reason: their call has
+        /// ended, or they have done nothing for 15 seconds. Also bytes that have not been sent.
         pinned,
     }
 }

@@ -228,6 +228,9 @@ impl Network {
         for (index, node) in self.nodes.iter().enumerate() {
             assert_eq!(node.slot_counts(), at_rest(node.limits()), "node {index}");
             assert_eq!(node.leftovers(), Vec::<String>::new(), "node {index}");
+            let stats = node.poller().stats().total();
+            let in_flight: u64 = stats.served.iter().map(|method| method.in_flight).sum();
+            assert_eq!(in_flight, 0, "calls counted at node {index}");
         }
         for (index, node) in self.shared.iter().enumerate() {
             let (slot_counts, limits) =

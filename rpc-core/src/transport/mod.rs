@@ -310,8 +310,8 @@ pub trait Transport: 'static {
     ///
     /// # Errors
     ///
-    /// Returns [`ExposeError`] if that is not possible, at the moment or on this connection; nothing
-    /// was taken from `message`.
+    /// Returns [`ExposeError`] if that is not possible, at the moment or on this connection. After
+    /// [`ExposeError::NotNow`], nothing was taken from `message`.
     fn expose(
         &mut self,
         connection: ConnectionId,

@@ -55,13 +55,16 @@ impl<T: Transport> Driver<T> {
         for key in keys {
             let mut borrowed = self.state.borrow_mut();
             let call = borrowed.served_of(key);
+            let had_handler = borrowed.streams.take_task(key).is_some();
             let kept = borrowed.end_with_connection(key, &reason);
             drop(borrowed);
-            if let (Some(call), Some(kept)) = (call, kept) {
+            let Some(call) = call else { continue };
+            if !had_handler {
+                // The handler has ended, or its request has not arrived in full.
                 self.counters.dropped(call.served.method);
-                if let BlockedResponse::Kept { handler_key, .. } = kept {
-                    self.discard_handler(call.served.method, handler_key);
-                }
+            }
+            if let Some(BlockedResponse::Kept { handler_key, .. }) = kept {
+                self.discard_handler(call.served.method, handler_key);
             }
         }
     }

@@ -276,6 +276,7 @@ impl<T: Transport> State<T> {
         stream.owes_grant |= owes_grant;
         if frames > 0 {
             self.unflushed = true;
+            link.transfers.credits_seen += frames;
             self.counters.streams.frames_sent.add(frames);
         }
         Looked { stop, owes_grant }
@@ -295,8 +296,9 @@ impl<T: Transport> State<T> {
         else {
             return Next::Nothing;
         };
-        let link = stream.link;
-        if self.links[link.index()].connection.take_message() {
+        let link = &mut self.links[stream.link.index()];
+        if link.connection.take_message() {
+            link.transfers.credits_seen += 1;
             return Next::Answer;
         }
         self.stall(key);

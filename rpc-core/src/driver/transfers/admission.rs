@@ -24,7 +24,7 @@ use crate::protocol::connection::FREE_FRAGMENTS;
 use crate::protocol::frame::{FRAGMENT, FrameKind, HEADER_LEN};
 use crate::status::Status;
 use crate::stream::long::ReadAhead;
-use crate::transport::{AllocateError, MessageMemory, ReserveError, Transport};
+use crate::transport::{AllocateError, ReserveError, Transport};
 
 /// The longest time for which a response waits for memory: its server does not know the call's
 /// deadline on this side, and closes a connection whose peer keeps segments for twice as long.
@@ -188,7 +188,7 @@ impl<T: Transport> State<T> {
             if let Place::Waiting(bytes) = &incoming.place
                 && !bytes.is_empty()
             {
-                memory.write(0, bytes);
+                memory.as_mut()[..bytes.len()].copy_from_slice(bytes);
             }
             incoming.place = Place::Memory(memory);
             if incoming.len > FREE_FRAGMENTS {
@@ -225,19 +225,22 @@ impl<T: Transport> State<T> {
     /// Gives free memory to messages that wait. Returns those that are to be refused instead, and why.
     fn place_waiting(&mut self) -> Vec<(IncomingKey, NoMemory)> {
         let mut refused = Vec::new();
-        let classes: Vec<u32> = self.transfers.waiting.classes.keys().copied().collect();
-        for class in classes {
+        let mut next = self.transfers.waiting.class_from(0);
+        while let Some(class) = next {
             // A message whose connection is at its limit does not hold up those of other
             // connections.
             let mut full: Vec<LinkKey> = Vec::new();
-            for key in self.transfers.waiting.of_class(class) {
+            let mut at = 0;
+            while let Some(key) = self.transfers.waiting.get(class, at) {
+                at += 1;
                 let link = self.transfers.incoming[key.index()].link;
                 if full.contains(&link) {
                     continue;
                 }
                 match self.memory_for(key) {
                     Ok(memory) => {
-                        self.transfers.waiting.remove(key, class);
+                        at -= 1;
+                        self.transfers.waiting.remove_at(class, at);
                         if !self.place(key, memory) {
                             refused.push((key, NoMemory::NotRead));
                         }
@@ -247,6 +250,7 @@ impl<T: Transport> State<T> {
                     Err(_) => break,
                 }
             }
+            next = self.transfers.waiting.class_from(class + 1);
         }
         refused
     }
@@ -345,25 +349,32 @@ impl WaitingMessages {
         self.classes.contains_key(&class_of(len))
     }
 
-    fn of_class(&self, class: u32) -> Vec<IncomingKey> {
-        let keys = self.classes.get(&class);
-        keys.map_or_else(Vec::new, |keys| keys.iter().copied().collect())
+    /// Returns the first class, from this one on, of which messages wait.
+    fn class_from(&self, class: u32) -> Option<u32> {
+        self.classes.range(class..).next().map(|(class, _)| *class)
+    }
+
+    /// Returns the message of a class before which so many wait.
+    fn get(&self, class: u32, at: usize) -> Option<IncomingKey> {
+        self.classes.get(&class)?.get(at).copied()
     }
 
     /// Removes a message of this length, which no longer waits.
     pub(super) fn leave(&mut self, key: IncomingKey, len: u32) {
-        self.remove(key, class_of(len));
+        let class = class_of(len);
+        let mut keys = self.classes.get(&class).into_iter().flatten();
+        if let Some(at) = keys.position(|other| *other == key) {
+            self.remove_at(class, at);
+        }
     }
 
-    fn remove(&mut self, key: IncomingKey, class: u32) {
-        if let Some(keys) = self.classes.get_mut(&class)
-            && let Some(index) = keys.iter().position(|other| *other == key)
-        {
-            keys.remove(index);
-            self.len -= 1;
-            if keys.is_empty() {
-                self.classes.remove(&class);
-            }
+    fn remove_at(&mut self, class: u32, at: usize) {
+        let Some(keys) = self.classes.get_mut(&class) else {
+            return;
+        };
+        self.len -= usize::from(keys.remove(at).is_some());
+        if keys.is_empty() {
+            self.classes.remove(&class);
         }
     }
 }

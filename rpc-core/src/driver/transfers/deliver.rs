@@ -52,8 +52,8 @@ impl<T: Transport> State<T> {
         self.discharge(key);
         self.cancel_incoming_timer(key);
         let message = self.account_of(link).hold(message);
+        let purpose = self.take_purpose(key);
         let incoming = &mut self.transfers.incoming[key.index()];
-        let purpose = std::mem::replace(&mut incoming.purpose, Purpose::Nobody);
         let completed = Completed::Message {
             link,
             key,

@@ -16,6 +16,7 @@ impl<T: Transport> State<T> {
         let outgoing = std::mem::take(&mut entry.outgoing);
         let queued = std::mem::take(&mut entry.to_send).len();
         let incoming = std::mem::take(&mut entry.incoming);
+        entry.by_call.clear();
         entry.owed.clear();
         entry.ended.clear();
         if std::mem::take(&mut entry.is_queued) {

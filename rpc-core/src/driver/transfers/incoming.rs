@@ -11,6 +11,7 @@ use super::super::tasks::IncomingCall;
 use super::super::timers::TimerKey;
 use super::super::{Driver, State, TimerTarget};
 use super::arrival::{Completed, Purpose};
+use super::looks::Looks;
 use crate::limits::{Direction, MessageLimit};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS, ProtocolError};
 use crate::protocol::frame::{
@@ -18,7 +19,7 @@ use crate::protocol::frame::{
     TransferId,
 };
 use crate::status::Status;
-use crate::transport::{FetchKey, LongMessages, MessageMemory, RemoteSegment, Transport};
+use crate::transport::{FetchKey, LongMessages, RemoteSegment, Transport};
 
 /// A long message that this side receives.
 #[derive(Debug)]
@@ -59,10 +60,8 @@ pub(super) struct Incoming<M> {
     /// Runs out at the deadline, at the end of a response's wait for memory, or at the next look at
     /// the progress of a message that has memory.
     pub(super) timer: Option<TimerKey>,
-    /// Its progress when the timer was started.
-    pub(super) progress_noted: Progress,
-    /// True if the latest look found no progress.
-    pub(super) was_late: bool,
+    /// The looks at its progress, once it has memory.
+    pub(super) looks: Looks<Progress>,
 }
 
 /// How far a long message has come.
@@ -198,10 +197,15 @@ impl<T: Transport> Driver<T> {
         if refusal.is_some() {
             state.stop_incoming(key);
         }
-        state.take_piece(key, body.form, body.piece)?;
+        let taken = state.take_piece(key, body.form, body.piece);
         let Some(status) = refusal else {
-            return Ok(state.complete(key));
+            return taken.map(|()| state.complete(key));
         };
+        if let Err(error) = taken {
+            // The message is nobody's, so the end of the connection does not count the call.
+            self.counters.dropped(served.method);
+            return Err(error);
+        }
         drop(state);
         let call = IncomingCall {
             link,
@@ -303,11 +307,13 @@ impl<T: Transport> State<T> {
             is_owing: false,
             deadline,
             timer: None,
-            progress_noted: Progress::OfSender(0),
-            was_late: false,
+            looks: Looks::begin(Progress::OfSender(0)),
         });
         let key = IncomingKey(index as u32);
         link.transfers.incoming.insert(transfer, key);
+        if let Purpose::Request(_) | Purpose::Response(_) = purpose {
+            link.transfers.by_call.insert(header.call.0, key);
+        }
         link.connection.begin_receiving();
         if let Some(deadline) = deadline {
             let timer = self.timers.insert(deadline, TimerTarget::Incoming(key));
@@ -396,7 +402,8 @@ impl<T: Transport> State<T> {
         let incoming = &mut self.transfers.incoming[key.index()];
         let at = incoming.received as usize;
         match &mut incoming.place {
-            Place::Memory(memory) => memory.write(at, piece),
+            // A plain copy, which leaves the bytes in the cache: this side reads them next.
+            Place::Memory(memory) => memory.as_mut()[at..][..piece.len()].copy_from_slice(piece),
             Place::Waiting(bytes) | Place::Heap(bytes) => bytes.extend_from_slice(piece),
             Place::Fetch(_) | Place::Cancelling(_) | Place::Nowhere => {}
         }

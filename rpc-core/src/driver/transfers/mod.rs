@@ -15,6 +15,7 @@
 //! | `admission.rs` | receiver: a message gets memory for all of it, or waits for it, or is refused |
 //! | `fetch.rs` | receiver: segments are read |
 //! | `progress.rs` | receiver: a sender that stops sending loses its connection |
+//! | `looks.rs` | both: the time that a peer has, for `release.rs` and `progress.rs` |
 //! | `stop.rs` | receiver: a message that is no longer wanted is stopped |
 //! | `deliver.rs` | receiver: a complete message goes to its handler or its call |
 //! | `control.rs` | receiver: entries of control frames, for the sender |
@@ -33,6 +34,7 @@ mod deliver;
 mod end;
 mod fetch;
 mod incoming;
+mod looks;
 mod outgoing;
 mod progress;
 mod pump;

@@ -12,6 +12,7 @@ use super::super::link_streams::StreamKey;
 use super::super::link_transfers::TransferKey;
 use super::super::timers::TimerKey;
 use super::Transfers;
+use super::looks::Looks;
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS, MAX_TRANSFERS};
 use crate::protocol::frame::{
     CallId, FRAGMENT, FrameHeader, HEADER_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
@@ -91,9 +92,23 @@ pub(super) struct Outgoing {
     pub(super) has_ended: bool,
     /// True if it is in its link's `to_send`.
     pub(super) is_queued: bool,
+    /// Runs out at the next look.
     pub(super) timer: Option<TimerKey>,
-    /// True if the timer has fired once since the call was over.
-    pub(super) was_late: bool,
+    /// The looks at what its receiver has to do.
+    pub(super) looks: Looks<Awaited>,
+}
+
+/// What the receiver of a message has to do before its sender can go on. The numbers grow when it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// Nothing: this side has to go on, or the receiver may take its time.
+    Nothing,
+    /// It has to release segments. So many bytes are released.
+    Release(u64),
+    /// It has to accept the message.
+    Acceptance,
+    /// It has to grant credits. This is `credits_seen` of its connection.
+    Credits(u64),
 }
 
 /// A first frame that can be sent: its slot is reserved, and its piece is exposed.
@@ -308,7 +323,7 @@ impl<T: Transport> State<T> {
             has_ended: announced == len,
             is_queued: false,
             timer: None,
-            was_late: false,
+            looks: Looks::begin(Awaited::Nothing),
         });
         let id = self.transfers.outgoing[transfer.index()].id;
         debug_assert_eq!(metadata.len(), metadata_len);
@@ -339,8 +354,8 @@ impl<T: Transport> State<T> {
             link.connection.begin_sending();
             self.queue_piece(transfer);
         }
-        self.after_progress(transfer);
         self.end_if_done(transfer);
+        self.watch_receiver(transfer);
         transfer
     }
 

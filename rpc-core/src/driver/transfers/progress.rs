@@ -5,23 +5,14 @@
 //! While READs of a message are outstanding, the connection's READs count, and not the message's own:
 //! they are executed in order, and those of other messages may be in front.
 //!
-//! Pieces do not touch the timer. It notes how much has arrived when it starts, and compares when it
-//! fires.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! [`Looks`] decides when a sender has had enough time.
 
 use super::super::link_transfers::IncomingKey;
 use super::super::{State, TimerTarget};
 use super::incoming::{Incoming, Place, Progress};
-use super::release::RELEASE_TIMEOUT;
+use super::looks::{LOOK, Looks, PATIENCE};
 use crate::protocol::frame::{FRAGMENT, TransferId};
-use crate::transport::{CloseReason, Transport};
-
-/// The time between two looks at a message. The connection is closed at the second look in a row
-/// that finds nothing new: frames that arrived while the poller took no turns are handled between
-/// the two.
-const LOOK: Duration = Duration::from_secs(RELEASE_TIMEOUT.as_secs() / 2);
+use crate::transport::Transport;
 
 /// The peer has stopped sending a long message, or does not let this side read it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -31,7 +22,7 @@ pub(crate) enum SenderStalled {
          more for {} s, and the connection is closed to free the memory for the message: check that \
          the peer's poller still takes turns",
         transfer.0,
-        RELEASE_TIMEOUT.as_secs()
+        PATIENCE.as_secs()
     )]
     Fragments {
         transfer: TransferId,
@@ -44,7 +35,7 @@ pub(crate) enum SenderStalled {
          message: check that the peer's poller still takes turns, and raise its `message_memory` if it \
          has none left to expose",
         transfer.0,
-        RELEASE_TIMEOUT.as_secs()
+        PATIENCE.as_secs()
     )]
     Segments {
         transfer: TransferId,
@@ -56,7 +47,7 @@ pub(crate) enum SenderStalled {
          a long message (transfer {:#010x}), nor any other message, for {} s, and the connection is \
          closed to free the memory for the message: check that the peer's process still runs",
         transfer.0,
-        RELEASE_TIMEOUT.as_secs()
+        PATIENCE.as_secs()
     )]
     Reads {
         transfer: TransferId,
@@ -72,8 +63,12 @@ impl<T: Transport> State<T> {
         self.cancel_incoming_timer(key);
         let incoming = &mut self.transfers.incoming[key.index()];
         let link = &self.links[incoming.link.index()].transfers;
-        incoming.progress_noted = incoming.progress(link.segments_read);
-        incoming.was_late = false;
+        incoming.looks = Looks::begin(incoming.progress(link.segments_read));
+        self.start_look(key);
+    }
+
+    fn start_look(&mut self, key: IncomingKey) {
+        let incoming = &mut self.transfers.incoming[key.index()];
         let look = self.clock.now() + LOOK;
         let end = incoming.deadline.map_or(look, |end| end.min(look));
         incoming.timer = Some(self.timers.insert(end, TimerTarget::Incoming(key)));
@@ -81,28 +76,18 @@ impl<T: Transport> State<T> {
 
     /// Handles the progress timer of a message that has memory.
     pub(super) fn check_progress(&mut self, key: IncomingKey) {
-        let incoming = &self.transfers.incoming[key.index()];
+        let incoming = &mut self.transfers.incoming[key.index()];
         let link = &self.links[incoming.link.index()];
         let progress = incoming.progress(link.transfers.segments_read);
         // The sender cannot go on while this side holds all receives that it was promised. A READ
         // needs none.
         let is_held_here =
             matches!(progress, Progress::OfSender(_)) && !link.connection.peer_has_credits();
-        if progress != incoming.progress_noted || is_held_here {
-            return self.expect_progress(key);
+        if !incoming.looks.is_too_late(progress, !is_held_here) {
+            return self.start_look(key);
         }
-        if !incoming.was_late {
-            self.expect_progress(key);
-            self.transfers.incoming[key.index()].was_late = true;
-            return;
-        }
-        let error = incoming.stalled();
-        let link = &mut self.links[incoming.link.index()];
-        if link.ended.is_none() {
-            tracing::warn!(connection = %link.id, %error, "closing a connection");
-            link.ended = Some(CloseReason::Failed(Arc::new(error)));
-            self.transport.close(link.id);
-        }
+        let (link, error) = (incoming.link, incoming.stalled());
+        self.close_failed(link, error, "closing a connection");
     }
 }
 

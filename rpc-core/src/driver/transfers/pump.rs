@@ -204,6 +204,7 @@ impl<T: Transport> State<T> {
     fn credits_for_pieces(&mut self, key: LinkKey) -> usize {
         let link = &mut self.links[key.index()];
         let available = link.connection.messages_allowed() as usize;
+        link.transfers.credits_seen += available as u64;
         if available != 1 {
             return available.div_ceil(2);
         }
@@ -320,7 +321,6 @@ impl<T: Transport> State<T> {
             outgoing.has_ended = true;
             link.connection.end_sending();
         }
-        self.expect_release(transfer);
         match has_ended {
             true => Sent::NoMore,
             false => Sent::More,

@@ -1,35 +1,47 @@
-//! The sender's part of a long message: handles the receiver's entries, and ends the message.
-
-use std::time::Duration;
+//! The sender's part of a long message: handles the receiver's entries, and ends the message. Closes
+//! the connection of a receiver that does not take the message: otherwise, one response would be kept
+//! for as long as the connection lasts. [`Looks`] decides when a receiver has had enough time.
 
 use super::super::link::LinkKey;
 use super::super::link_transfers::{LinkTransfers, TransferKey};
 use super::super::{Driver, State, TimerTarget};
 use super::Transfers;
-use super::outgoing::{Outgoing, TransferOwner};
+use super::looks::{LOOK, Looks, PATIENCE};
+use super::outgoing::{Awaited, Outgoing, TransferOwner};
 use crate::protocol::connection::{FREE_FRAGMENTS, ProtocolError};
 use crate::protocol::frame::{CallId, ControlRequest, FRAGMENT, SEGMENTS, TransferId};
-use crate::transport::{CloseReason, Transport};
-
-/// Time within which a receiver has to release a segment that it has no reason to keep. After it,
-/// the connection is closed, which frees the memory.
-pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::transport::Transport;
 
 /// How many ended messages of a link have their numbers remembered, since an entry of a control frame
 /// about one may still be on its way. Credits bound the messages that end meanwhile.
 const ENDED: usize = 1024;
 
-/// The peer did not release segments of a long message.
+/// The peer does not take a long message of this side.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error(
-    "the peer has not released {bytes} bytes of a long message (transfer {:#010x}) for {} s, and the \
-     connection is closed to free them: check that the peer's poller still takes turns",
-    transfer.0,
-    RELEASE_TIMEOUT.as_secs()
-)]
-pub(crate) struct NotReleased {
-    transfer: TransferId,
-    bytes: u64,
+pub(crate) enum ReceiverStalled {
+    #[error(
+        "the peer has not released {bytes} bytes of a long message (transfer {:#010x}) for {} s, and \
+         the connection is closed to free them: check that the peer's poller still takes turns",
+        transfer.0,
+        PATIENCE.as_secs()
+    )]
+    Release { transfer: TransferId, bytes: u64 },
+    #[error(
+        "the peer has neither accepted nor stopped a long message (transfer {:#010x}) for {} s, and the \
+         connection is closed to free the {left} bytes that wait for it: check that the peer's poller \
+         still takes turns",
+        transfer.0,
+        PATIENCE.as_secs()
+    )]
+    Acceptance { transfer: TransferId, left: u64 },
+    #[error(
+        "the peer has granted no credit for the rest of a long message (transfer {:#010x}) for {} s, and \
+         the connection is closed to free the {left} bytes that wait for one: check that the peer's \
+         poller still takes turns",
+        transfer.0,
+        PATIENCE.as_secs()
+    )]
+    Credits { transfer: TransferId, left: u64 },
 }
 
 impl<T: Transport> State<T> {
@@ -59,7 +71,6 @@ impl<T: Transport> State<T> {
                 outgoing.is_accepted = true;
                 let released: Vec<_> = outgoing.exposed.drain(..segments).collect();
                 self.conceal_all(link, released);
-                self.after_progress(key);
             }
             ControlRequest::Accepted => {
                 let len = outgoing.announced as usize + outgoing.message.len();
@@ -94,7 +105,6 @@ impl<T: Transport> State<T> {
         if !self.transfers.outgoing[key.index()].has_ended {
             self.queue_piece(key);
         }
-        self.after_progress(key);
     }
 
     /// Gives up the request of a call that has ended here, if it is long.
@@ -115,37 +125,25 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Restarts the release timer after progress of the receiver, if segments are still exposed.
-    pub(super) fn after_progress(&mut self, key: TransferKey) {
-        let outgoing = &mut self.transfers.outgoing[key.index()];
-        outgoing.was_late = false;
-        if let Some(timer) = outgoing.timer.take() {
-            self.timers.cancel(timer);
-        }
-        if !outgoing.exposed.is_empty() {
-            self.start_release_timer(key);
+    /// Begins to look at what the receiver of a message does, until the message ends.
+    pub(super) fn watch_receiver(&mut self, key: TransferKey) {
+        if self.transfers.is_sending(key) {
+            let awaited = self.awaited(key);
+            self.transfers.outgoing[key.index()].looks = Looks::begin(awaited);
+            self.start_look_at_receiver(key);
         }
     }
 
-    /// Starts the release timer unless it runs. Sending more does not restart it, because that is
-    /// no progress of the receiver.
-    pub(super) fn expect_release(&mut self, key: TransferKey) {
-        let outgoing = &self.transfers.outgoing[key.index()];
-        if outgoing.timer.is_none() && !outgoing.exposed.is_empty() {
-            self.start_release_timer(key);
-        }
-    }
-
-    fn start_release_timer(&mut self, key: TransferKey) {
-        let end = self.clock.now() + RELEASE_TIMEOUT;
+    fn start_look_at_receiver(&mut self, key: TransferKey) {
+        let end = self.clock.now() + LOOK;
         let timer = self.timers.insert(end, TimerTarget::Release(key));
         self.transfers.outgoing[key.index()].timer = Some(timer);
     }
 
-    /// Returns true if the receiver has no reason to keep segments of a message for long. A server
-    /// that has no memory for a request may keep it waiting until its deadline.
-    fn must_be_released(&self, key: TransferKey) -> bool {
-        let outgoing = &self.transfers.outgoing[key.index()];
+    /// Returns true if the receiver has no reason to let a message wait for long. A server that has no
+    /// memory for a request may let it wait until its deadline, and a reader takes the messages of a
+    /// stream when it likes.
+    fn is_over(&self, outgoing: &Outgoing) -> bool {
         let is_over = match outgoing.owner {
             TransferOwner::Request(call) => {
                 let calls = &self.links[outgoing.link.index()].calls;
@@ -154,37 +152,50 @@ impl<T: Transport> State<T> {
             TransferOwner::Response => true,
             TransferOwner::Stream(_) => false,
         };
-        is_over || outgoing.is_accepted || outgoing.is_abandoned
+        is_over || outgoing.is_abandoned
     }
 
-    /// Handles the release timer of a message.
-    pub(in super::super) fn check_release(&mut self, key: TransferKey) {
+    /// Returns what the receiver of a message has to do.
+    fn awaited(&self, key: TransferKey) -> Awaited {
+        let outgoing = &self.transfers.outgoing[key.index()];
+        let link = &self.links[outgoing.link.index()];
+        let is_over = self.is_over(outgoing);
+        // A receiver that has memory goes on. But requests that wait for their turns at a server may
+        // occupy all receives that it has promised.
+        let takes_more = is_over || outgoing.is_accepted && link.is_server();
+        if !outgoing.exposed.is_empty() {
+            match is_over || outgoing.is_accepted {
+                true => Awaited::Release(u64::from(outgoing.announced) - outgoing.exposed_len()),
+                false => Awaited::Nothing,
+            }
+        } else if is_over && outgoing.awaits_acceptance() {
+            Awaited::Acceptance
+        } else if takes_more && link.connection.messages_allowed() == 0 {
+            Awaited::Credits(link.transfers.credits_seen)
+        } else {
+            Awaited::Nothing
+        }
+    }
+
+    /// Looks at a message, and closes the connection of a receiver that does nothing. The memory for
+    /// what it does not take is then free again.
+    pub(in super::super) fn check_receiver(&mut self, key: TransferKey) {
+        let awaited = self.awaited(key);
         let outgoing = &mut self.transfers.outgoing[key.index()];
         outgoing.timer = None;
-        // The call may have ended just now: then the receiver gets the same time once more.
-        let call_may_be_new = !(outgoing.is_accepted || outgoing.is_abandoned || outgoing.was_late)
-            && matches!(outgoing.owner, TransferOwner::Request(_));
-        if !self.must_be_released(key) || call_may_be_new {
-            let is_over = self.must_be_released(key);
-            self.transfers.outgoing[key.index()].was_late = is_over;
-            return self.start_release_timer(key);
+        let is_peers_turn = awaited != Awaited::Nothing;
+        if !outgoing.looks.is_too_late(awaited, is_peers_turn) {
+            return self.start_look_at_receiver(key);
         }
-        let outgoing = &self.transfers.outgoing[key.index()];
-        let bytes = outgoing
-            .exposed
-            .iter()
-            .map(|(_, len)| u64::from(*len))
-            .sum();
-        let error = NotReleased {
-            transfer: outgoing.id,
-            bytes,
+        let (transfer, left) = (outgoing.id, outgoing.message.len() as u64);
+        let bytes = outgoing.exposed_len();
+        let error = match awaited {
+            Awaited::Release(_) => ReceiverStalled::Release { transfer, bytes },
+            Awaited::Acceptance => ReceiverStalled::Acceptance { transfer, left },
+            Awaited::Credits(_) | Awaited::Nothing => ReceiverStalled::Credits { transfer, left },
         };
-        let link = &mut self.links[outgoing.link.index()];
-        if link.ended.is_none() {
-            tracing::warn!(connection = %link.id, %error, "closing a connection");
-            link.ended = Some(CloseReason::Failed(std::sync::Arc::new(error)));
-            self.transport.close(link.id);
-        }
+        let link = outgoing.link;
+        self.close_failed(link, error, "closing a connection");
     }
 
     /// Removes a message of which nothing follows and nothing is exposed.
@@ -215,18 +226,31 @@ impl<T: Transport> State<T> {
 }
 
 impl Outgoing {
-    /// Returns the bytes that the peer may read, and of these, those that it has no reason to keep.
-    fn exposed_bytes(&self) -> (u64, u64) {
-        let exposed = self.exposed.iter().map(|(_, len)| u64::from(*len)).sum();
-        match self.is_abandoned || self.was_late {
-            true => (exposed, exposed),
+    /// Returns the bytes that the peer may read.
+    fn exposed_len(&self) -> u64 {
+        self.exposed.iter().map(|(_, len)| u64::from(*len)).sum()
+    }
+
+    /// Returns true if as much has been sent as may be before the receiver has memory.
+    fn awaits_acceptance(&self) -> bool {
+        let may_send = self.form == SEGMENTS || self.announced < FREE_FRAGMENTS;
+        !(self.is_accepted || self.is_abandoned || may_send)
+    }
+
+    /// Returns the bytes that the peer may read, and those that this side keeps for it although it has
+    /// no reason to let them wait.
+    fn kept_bytes(&self) -> (u64, u64) {
+        let exposed = self.exposed_len();
+        match self.is_abandoned || self.looks.was_late() {
+            true => (exposed, exposed + self.message.len() as u64),
             false => (exposed, 0),
         }
     }
 }
 
 impl<M> Transfers<M> {
-    /// Returns the bytes that peers may read, and of these, those that they have no reason to keep.
+    /// Returns the bytes that peers may read, and those that are kept for them without
+    /// reason.
     pub(in super::super) fn exposed(&self) -> (u64, u64) {
         sum(self.outgoing.iter().map(|(_, outgoing)| outgoing))
     }
@@ -240,14 +264,14 @@ impl<M> Transfers<M> {
 
 fn sum<'a>(messages: impl Iterator<Item = &'a Outgoing>) -> (u64, u64) {
     messages
-        .map(Outgoing::exposed_bytes)
+        .map(Outgoing::kept_bytes)
         .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
 }
 
 impl<T: Transport> Driver<T> {
-    /// Handles the release timer of a message.
+    /// Looks at what the receiver of a message does.
     #[cold]
     pub(in super::super) fn expire_release(&self, key: TransferKey) {
-        self.state.borrow_mut().check_release(key);
+        self.state.borrow_mut().check_receiver(key);
     }
 }

@@ -19,8 +19,8 @@ impl<T: Transport> State<T> {
     pub(in super::super) fn stop_incoming(&mut self, key: IncomingKey) {
         self.cancel_incoming_timer(key);
         self.counters.transfers.stopped.add(1);
+        self.take_purpose(key);
         let incoming = &mut self.transfers.incoming[key.index()];
-        incoming.purpose = Purpose::Nobody;
         incoming.segments.clear();
         match std::mem::replace(&mut incoming.place, Place::Nowhere) {
             Place::Waiting(_) => {
@@ -90,29 +90,37 @@ impl<T: Transport> State<T> {
         }))
     }
 
+    /// Takes the purpose of a message, which is then nobody's.
+    pub(super) fn take_purpose(&mut self, key: IncomingKey) -> Purpose {
+        let incoming = &mut self.transfers.incoming[key.index()];
+        let purpose = std::mem::replace(&mut incoming.purpose, Purpose::Nobody);
+        let call = incoming.header.call.0;
+        let by_call = &mut self.links[incoming.link.index()].transfers.by_call;
+        // A message of a stream is not there, but another message may have the number of its call.
+        if by_call.get(&call) == Some(&key) {
+            by_call.remove(&call);
+        }
+        purpose
+    }
+
     /// Takes a request that its client has cancelled, if it is long and not complete.
     fn take_long_request(&mut self, link: LinkKey, call: CallId) -> Option<ServedCall> {
-        let mut incoming = self.transfers.incoming.iter();
-        let (index, served) = incoming.find_map(|(index, incoming)| match incoming.purpose {
-            Purpose::Request(served) if incoming.link == link && incoming.header.call == call => {
-                Some((index, served))
-            }
-            _ => None,
-        })?;
-        self.stop_incoming(IncomingKey(index as u32));
+        let key = self.links[link.index()].transfers.incoming_of(call)?;
+        let Purpose::Request(served) = self.transfers.incoming[key.index()].purpose else {
+            return None;
+        };
+        self.stop_incoming(key);
         Some(served)
     }
 
     /// Stops the long response to a call that has ended here.
     #[cold]
     pub(in super::super) fn stop_response(&mut self, link: LinkKey, call: CallId) {
-        let mut incoming = self.transfers.incoming.iter();
-        let found = incoming.find(|(_, incoming)| {
-            incoming.link == link
-                && matches!(incoming.purpose, Purpose::Response(other) if other == call)
-        });
-        if let Some((index, _)) = found {
-            self.stop_incoming(IncomingKey(index as u32));
+        let entry = self.links.get(link.index());
+        if let Some(key) = entry.and_then(|entry| entry.transfers.incoming_of(call))
+            && let Purpose::Response(_) = self.transfers.incoming[key.index()].purpose
+        {
+            self.stop_incoming(key);
         }
     }
 }

@@ -6,8 +6,8 @@
 //! limit is reached. A simulated process that does not run asks for nothing: it was killed.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use super::process_memory::{Full, ProcessMemory, Purpose};
 use crate::hooks;
@@ -58,6 +58,7 @@ static WORK: Mutex<Work> = Mutex::new(Work {
     pools: Vec::new(),
     is_running: false,
     is_asked: false,
+    start_failed: None,
 });
 static ASKED: Condvar = Condvar::new();
 
@@ -68,6 +69,8 @@ struct Work {
     is_running: bool,
     /// True if a pool has asked since the thread last looked.
     is_asked: bool,
+    /// When the thread could not be started. Pools ask in each turn while a message waits.
+    start_failed: Option<Instant>,
 }
 
 fn lock() -> MutexGuard<'static, Work> {
@@ -76,31 +79,48 @@ fn lock() -> MutexGuard<'static, Work> {
 }
 
 /// Asks the thread to register what a pool wants, or to deregister what the pool no longer needs
-/// and others want.
-pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
+/// and others want. Returns false if the thread cannot be started: nobody has been asked then.
+pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) -> bool {
     #[cfg(feature = "test-util")]
     if pool.upgrade().is_some_and(|pool| pool.is_simulated()) {
         if hooks::is_simulated() {
             serve_simulated(pool);
         }
-        return;
+        return true;
     }
-    let mut work = lock();
-    add(&mut work, pool);
+    #[cfg(test)]
+    if tests::IS_REFUSED.get() {
+        return false;
+    }
+    ask(&mut lock(), pool, hooks::now(), || {
+        let thread = thread::Builder::new().name("verbline-memory".to_owned());
+        thread.spawn(run).map(drop)
+    })
+}
+
+/// Asks the thread, which `start` starts if it does not run. A pool that asks meanwhile waits, because
+/// it must not take the thread for one that runs.
+fn ask<P: RegisteringPool + 'static>(
+    work: &mut Work,
+    pool: &Weak<P>,
+    now: Instant,
+    start: impl FnOnce() -> io::Result<()>,
+) -> bool {
+    add(work, pool);
     work.is_asked = true;
-    let starts = !std::mem::replace(&mut work.is_running, true);
-    drop(work);
     ASKED.notify_one();
-    if starts {
-        let started = thread::Builder::new()
-            .name("verbline-memory".to_owned())
-            .spawn(run);
-        if let Err(error) = started {
-            // The next request tries again.
-            lock().is_running = false;
-            tracing::warn!(%error, "cannot start the thread that registers memory for long messages: the next message that needs memory tries again");
+    let has_just_failed = |failed: Instant| now.saturating_duration_since(failed) < TICK;
+    if work.is_running || work.start_failed.is_some_and(has_just_failed) {
+        return work.is_running;
+    }
+    match start() {
+        Ok(()) => work.is_running = true,
+        Err(error) => {
+            work.start_failed = Some(now);
+            tracing::warn!(%error, "cannot start the thread that registers memory for long messages: messages that need memory wait, and starting is tried again in a second");
         }
     }
+    work.is_running
 }
 
 /// Serves the pools of a simulated process, which are those with the same count of bytes.
@@ -206,4 +226,36 @@ fn make_room(
         freed += pool.shed(needed.saturating_sub(freed));
     }
     freed > 0
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    use super::super::memory_pool::MemoryPool;
+    use super::*;
+
+    thread_local! {
+        /// Requests of this thread are refused, as if the registrar could not be started.
+        pub(in super::super) static IS_REFUSED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn a_thread_that_could_not_be_started_is_started_later() {
+        let mut work = Work {
+            pools: Vec::new(),
+            is_running: false,
+            is_asked: false,
+            start_failed: None,
+        };
+        let (pool, now) = (Weak::<MemoryPool>::new(), Instant::now());
+        let fails = || Err(io::ErrorKind::WouldBlock.into());
+        assert!(!ask(&mut work, &pool, now, fails));
+        let unexpected = || panic!("it was tried just now");
+        assert!(!ask(&mut work, &pool, now, unexpected));
+        assert!(!ask(&mut work, &pool, now + TICK, fails));
+        assert!(ask(&mut work, &pool, now + 2 * TICK, || Ok(())));
+        let unexpected = || panic!("it runs");
+        assert!(ask(&mut work, &pool, now + 9 * TICK, unexpected));
+    }
 }

@@ -109,8 +109,9 @@ impl MemoryPool {
         // The registrar has been asked for this length before, and has found no memory for it.
         let is_in_use = !is_new && state.is_used_up();
         drop(state);
-        if is_new {
-            registrar::request(&self.this);
+        if is_new && !registrar::request(&self.this) {
+            // The next message of this length asks again.
+            self.lock().wanted.remove(&block_len);
         }
         Err(match is_in_use {
             true => AllocateError::InUse,
@@ -136,8 +137,8 @@ impl MemoryPool {
             let is_new =
                 !state.were_windows_refused() && !std::mem::replace(&mut state.wants_windows, true);
             drop(state);
-            if is_new {
-                registrar::request(&self.this);
+            if is_new && !registrar::request(&self.this) {
+                self.lock().wants_windows = false;
             }
         }
         window

@@ -7,6 +7,7 @@ use rpc_core::transport::MessageMemory;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::super::process_memory::CountedBytes;
+use super::super::registrar::tests::IS_REFUSED;
 use super::*;
 use crate::verbs::Context;
 
@@ -64,6 +65,17 @@ fn memory_is_registered_when_it_is_wanted_and_goes_when_it_is_not() {
     assert_eq!(pool.bytes(), (256 << 10, 0));
     wait_until("the idle chunk goes", || pool.bytes() == (0, 0));
     drop(take(&pool, 5000));
+}
+
+#[test]
+fn a_pool_whose_request_was_refused_asks_again() {
+    let pool = pool(16 * MIB);
+    IS_REFUSED.set(true);
+    assert_eq!(pool.allocate(5000).unwrap_err(), AllocateError::NotNow);
+    assert!(pool.take_window().is_none());
+    IS_REFUSED.set(false);
+    drop(take(&pool, 5000));
+    wait_until("there are windows", || pool.take_window().is_some());
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! [`Looks`]: whether the peer has gone on with a long message.
+//!
+//! Both sides look at their messages from time to time: the receiver at whether the sender goes on
+//! (`progress.rs`), and the sender at whether the receiver does (`release.rs`). Pieces and entries do
+//! not touch a timer. A look notes how far the message has come, and the next one compares.
+//!
+//! The connection is closed at the second look in a row that finds nothing new. Frames that arrived
+//! while this poller took no turns are handled between the two, so a poller that was stopped itself
+//! does not close the connections of innocent peers.
+
+use std::time::Duration;
+
+/// The time between two looks at a message.
+pub(super) const LOOK: Duration = Duration::from_secs(15);
+
+/// The least time for which a peer has done nothing when its connection is closed.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2 * LOOK.as_secs());
+
+/// The latest look at a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Looks<P> {
+    noted: P,
+    was_late: bool,
+}
+
+impl<P: PartialEq> Looks<P> {
+    /// Notes how far a message has come.
+    pub(super) fn begin(noted: P) -> Self {
+        let was_late = false;
+        Self { noted, was_late }
+    }
+
+    /// Looks again. Returns true if this is the second look in a row that finds nothing new while it
+    /// is the peer's turn.
+    pub(super) fn is_too_late(&mut self, progress: P, is_peers_turn: bool) -> bool {
+        let is_late = is_peers_turn && progress == self.noted;
+        let is_too_late = is_late && self.was_late;
+        self.noted = progress;
+        self.was_late = is_late;
+        is_too_late
+    }
+
+    /// Returns true if the latest look has found nothing new.
+    pub(super) fn was_late(&self) -> bool {
+        self.was_late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_second_look_in_a_row_that_finds_nothing_new_is_too_late() {
+        let mut looks = Looks::begin(1);
+        assert!(!looks.is_too_late(1, true));
+        assert!(looks.was_late());
+        assert!(looks.is_too_late(1, true));
+        let mut looks = Looks::begin(1);
+        for progress in 1..5 {
+            assert!(!looks.is_too_late(progress, true), "{progress}");
+            assert!(!looks.is_too_late(progress + 1, true), "{progress}");
+            assert!(!looks.was_late());
+        }
+        assert!(!looks.is_too_late(5, true));
+        assert!(!looks.is_too_late(5, false), "it is this side's turn");
+        assert!(!looks.is_too_late(5, true));
+        assert!(looks.is_too_late(5, true));
+    }
+}
