@@ -112,6 +112,9 @@ fn a_transport_posts_what_is_promised_and_a_margin() {
     };
     let posted = |rig: &Rig| rig.server.transport.slots_by_state().receives_posted;
     assert_eq!(posted(&rig), 256 + 192, "all of them at first");
+    rig.step_until("the limit is armed", |server, _| {
+        server.transport.limit_armings() > 0
+    });
     rig.server.transport.set_promised(32);
     rig.step_until("the limit is armed again", |server, _| {
         server.transport.limit_armings() >= 2
