@@ -56,7 +56,8 @@ struct Writing {
 
 impl Directory {
     /// Opens the directory, and removes the blobs that earlier servers were writing when they were
-    /// killed. Other servers may use it too.
+    /// killed. Other servers may use it too, if they see each other's processes: those in other
+    /// containers do not.
     fn open(path: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
         for entry in fs::read_dir(&path)? {

@@ -15,8 +15,8 @@ pub struct ConnectionMemory {
     pub in_flight: u64,
     /// In fields that the application keeps.
     pub held: u64,
-    /// That are kept for a peer which lets messages to it wait without a reason: the call has ended,
-    /// or it has done nothing for 15 seconds. Also bytes that have not been sent.
+    /// That are kept only because the peer does not take them: the call has ended, or the peer has
+    /// done nothing for 15 seconds. Includes bytes that have not been sent.
     pub pinned: u64,
 }
 

@@ -271,8 +271,8 @@ group! {
         in_flight,
         /// In fields that the application keeps.
         held,
-        /// That are kept for peers which let messages to them wait without a reason: their call has
-        /// ended, or they have done nothing for 15 seconds. Also bytes that have not been sent.
+        /// That are kept only because peers do not take them: the call has ended, or the peer has
+        /// done nothing for 15 seconds. Includes bytes that have not been sent.
         pinned,
     }
 }

@@ -110,7 +110,7 @@ impl Lane {
 
     /// Looks whether a call has arrived on another connection than `id`, in the middle of work for
     /// `id` that takes this thread's time. The next polls return what has arrived, in the order of each
-    /// connection, and the call first. Until a poll has returned the call, it is found again.
+    /// connection, and the call first. Returns true until a poll has returned the call.
     pub(super) fn has_call_beside(&mut self, id: ConnectionId) -> bool {
         if !self.has_queued_call
             && let Some(event) = self.poll_device::<false>()

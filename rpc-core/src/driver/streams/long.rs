@@ -50,6 +50,7 @@ impl<T: Transport> State<T> {
         if !link.connection.take_message() {
             return Err(Stop::NoCredit);
         }
+        link.transfers.credits_seen += 1;
         let taken = core.lock().outbound.take_long();
         let Some((frame, mut message)) = taken else {
             link.connection.return_message_credit();

@@ -273,7 +273,7 @@ impl<T: Transport> State<T> {
             ),
             NoMemory::NotRead => format!(
                 "the receiver did not begin to read a message of {len} bytes, for which it has memory: it \
-                 reads as many messages as its device may read at a time, or its connection ends. Try again"
+                 already reads as many messages at a time as it can, or the connection is closing. Try again"
             ),
             NoMemory::OfConnection | NoMemory::OfPoller | NoMemory::NotYet => format!(
                 "the receiver has no memory for a message of {len} bytes: {}",

@@ -6,7 +6,8 @@
 //!
 //! The connection is closed at the second look in a row that finds nothing new. Frames that arrived
 //! while this poller took no turns are handled between the two, so a poller that was stopped itself
-//! does not close the connections of innocent peers.
+//! does not close the connections of innocent peers. This does not help if it is stopped after the
+//! first look, which found nothing new, until the second one.
 
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ pub(crate) struct Transfers<M> {
     to_send: VecDeque<LinkKey>,
     /// Messages in the queues of all links, of which a piece may be sent.
     pieces_waiting: usize,
-    /// Turns in a row in which no piece was sent because the application was woken.
+    /// Turns since a piece was sent last, in which pieces waited because the application was woken.
     turns_yielded: u32,
     /// True if the last turn has sent pieces, and left others to the next turn.
     has_more: bool,

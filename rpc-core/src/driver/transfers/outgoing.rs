@@ -103,7 +103,7 @@ pub(super) struct Outgoing {
 pub(super) enum Awaited {
     /// Nothing: this side has to go on, or the receiver may take its time.
     Nothing,
-    /// It has to release segments. So many bytes are released.
+    /// It has to release segments. The number is the bytes released so far.
     Release(u64),
     /// It has to accept the message.
     Acceptance,

@@ -161,8 +161,11 @@ impl<T: Transport> State<T> {
         let link = &self.links[outgoing.link.index()];
         let is_over = self.is_over(outgoing);
         // A receiver that has memory goes on. But requests that wait for their turns at a server may
-        // occupy all receives that it has promised.
-        let takes_more = is_over || outgoing.is_accepted && link.is_server();
+        // occupy all receives that it has promised; and of an abandoned request, nothing is kept.
+        let takes_more = match link.is_server() {
+            true => is_over || outgoing.is_accepted,
+            false => is_over && !outgoing.is_abandoned,
+        };
         if !outgoing.exposed.is_empty() {
             match is_over || outgoing.is_accepted {
                 true => Awaited::Release(u64::from(outgoing.announced) - outgoing.exposed_len()),
@@ -249,8 +252,7 @@ impl Outgoing {
 }
 
 impl<M> Transfers<M> {
-    /// Returns the bytes that peers may read, and those that are kept for them without
-    /// reason.
+    /// Returns the bytes that peers may read, and those that are kept for them without reason.
     pub(in super::super) fn exposed(&self) -> (u64, u64) {
         sum(self.outgoing.iter().map(|(_, outgoing)| outgoing))
     }

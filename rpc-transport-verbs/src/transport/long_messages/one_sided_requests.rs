@@ -76,11 +76,16 @@ impl Lane {
     pub(crate) fn advance_long_messages(&mut self, event: Option<&Event<RecvBuf>>) {
         let found = match event {
             None => Found::Nothing,
-            // On the software device, no READ is outstanding between two polls.
             Some(event) if self.is_call(event) => Found::Call,
             Some(_) => Found::Other,
         };
-        self.long_messages.turns.after_poll(found);
+        // READs wait for calls. Without a message to fetch, a call is no reason for short READs later.
+        // On the software device, no READ is outstanding between two polls.
+        let found_for_reads = match found {
+            Found::Call if self.long_messages.fetching == 0 => Found::Other,
+            found => found,
+        };
+        self.long_messages.turns.after_poll(found_for_reads);
         self.post_invalidations_if_due(found);
         self.post_reads();
         let long_messages = &self.long_messages;

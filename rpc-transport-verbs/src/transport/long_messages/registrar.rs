@@ -98,8 +98,8 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) -> bool {
     })
 }
 
-/// Asks the thread, which `start` starts if it does not run. A pool that asks meanwhile waits, because
-/// it must not take the thread for one that runs.
+/// Asks the thread, which `start` starts if it does not run. The lock is held meanwhile, so that no
+/// other pool assumes that it already runs.
 fn ask<P: RegisteringPool + 'static>(
     work: &mut Work,
     pool: &Weak<P>,
