@@ -21,6 +21,10 @@ pub(crate) const CASES: Section = Section {
             "specification: protection checks; rc_test: ReadInvalidRkey"
         ),
         case!(
+            a_read_behind_one_that_is_refused_fetches_nothing,
+            "specification: ordering; protection checks"
+        ),
+        case!(
             a_compare_and_swap_with_a_wrong_key_is_refused,
             "specification: protection checks; rc_test: CompareSwapInvalidRKey"
         ),
@@ -198,6 +202,18 @@ fn a_write_with_a_wrong_key_is_refused(_: &Device) {
 
 fn a_read_with_a_wrong_key_is_refused(_: &Device) {
     with_wrong_key(Op::Read);
+}
+
+fn a_read_behind_one_that_is_refused_fetches_nothing(_: &Device) {
+    let (mut left, right) = pair(rc());
+    left.fill(0..LEN, 1);
+    right.fill(0..LEN, 2);
+    let [wrong, ..] = nowhere(&right);
+    let refused = WorkRequest::read(left.at(0..8), wrong).signaled();
+    let behind = WorkRequest::read(left.at(100..200), right.remote(100)).signaled();
+    left.qp.post(&mut vec![refused, behind], &mut drop).unwrap();
+    assert_eq!(left.statuses(2), [C::RemoteAccess, C::WorkRequestFlushed]);
+    assert!(left.is_all(0..LEN, 1), "nothing came");
 }
 
 fn a_compare_and_swap_with_a_wrong_key_is_refused(_: &Device) {

@@ -96,8 +96,10 @@ impl GeneralSend {
     }
 
     /// Returns true if a READ behind the request must see what the request has changed at the peer:
-    /// memory, or the validity of a key.
+    /// memory, or the validity of a key. So it is with a READ that the peer executes: if the peer
+    /// rejects it, those behind it are not executed.
     pub(crate) fn holds_up_reads(&self) -> bool {
+        let is_requested = self.slots.as_ref().is_some_and(|slots| !slots.is_empty());
         matches!(
             self.operation,
             Operation::Write(_)
@@ -105,7 +107,7 @@ impl GeneralSend {
                 | Operation::CompareAndSwap { .. }
                 | Operation::FetchAndAdd { .. }
                 | Operation::SendWithInvalidate(_)
-        )
+        ) || matches!(self.operation, Operation::Read(_)) && is_requested
     }
 
     pub(crate) fn opcode(&self) -> CompletionOpcode {

@@ -332,6 +332,7 @@ impl SoftQueuePair {
             sender.set_held(true);
             self.outstanding.staged += u64::from(piece.is_staged);
             self.outstanding.reads = outstanding;
+            self.outstanding.unexecuted += u32::from(send.slots.is_none());
             send.requested += u64::from(piece.len);
             let first = send.slots.as_ref().map_or(next, |slots| slots.start);
             send.slots = Some(first..next + 1);

@@ -12,8 +12,8 @@
 //! In every other case the peer has to execute the READ, as it executes WRITEs and atomics: `issue`
 //! sends it a request. So the owner itself rejects what is not permitted, and fails its own queue
 //! pair as the specification says. That way also keeps the order: a READ waits for an earlier WRITE,
-//! atomic or SEND with invalidate of the queue pair that has not been acknowledged. The peer's death
-//! ends the requests that it has not executed.
+//! atomic, SEND with invalidate, or READ for the peer to execute, of the queue pair that has not been
+//! acknowledged. The peer's death ends the requests that it has not executed.
 //!
 //! The memory of a process outlives it while it is mapped here. So a READ checks whether the peer
 //! still runs, unless a READ of the queue pair has found it alive within [`ALIVE_TIME`]. The engine
