@@ -15,7 +15,7 @@ use bytes::Bytes;
 use rpc_core::transport::AllocateError;
 
 use self::state::{Chunk, State};
-use super::process_memory::{Full, ProcessMemory, Purpose};
+use super::process_memory::{CountedBytes, Full, ProcessMemory, Purpose};
 use super::registered_buf::{Place, RegisteredBuf, TakesBack};
 use super::registrar::{self, Growth, RegisteringPool};
 use super::size_class::{block_len, blocks_per_chunk};
@@ -94,15 +94,8 @@ impl MemoryPool {
         if len > limit {
             return Err(AllocateError::TooLong { len, limit });
         }
-        if let Some((chunk, block, counted)) = state.take(block_len) {
-            drop(state);
-            let pool = self.this.clone() as Weak<dyn TakesBack>;
-            let place = Place {
-                pool,
-                chunk,
-                counted: Some(counted),
-            };
-            return Ok(RegisteredBuf::new(block, len, place));
+        if let Some(taken) = state.take(block_len) {
+            return Ok(self.buf_of(taken, len));
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
@@ -113,10 +106,29 @@ impl MemoryPool {
             // The next message of this length asks again.
             self.lock().wanted.remove(&block_len);
         }
+        // It may be there already. If it is not taken, a request for another length deregisters it, and
+        // two messages of different lengths could wait for each other for ever.
+        if is_new && let Some(taken) = self.lock().take(block_len) {
+            return Ok(self.buf_of(taken, len));
+        }
         Err(match is_in_use {
             true => AllocateError::InUse,
             false => AllocateError::NotNow,
         })
+    }
+
+    fn buf_of(
+        &self,
+        (chunk, block, counted): (usize, Block, Arc<CountedBytes>),
+        len: usize,
+    ) -> RegisteredBuf {
+        let pool = self.this.clone() as Weak<dyn TakesBack>;
+        let place = Place {
+            pool,
+            chunk,
+            counted: Some(counted),
+        };
+        RegisteredBuf::new(block, len, place)
     }
 
     /// Returns true if no block is taken. Otherwise, the poller is woken when one is given back.
