@@ -130,9 +130,10 @@ impl<T: Transport> Driver<T> {
             return self.wake_collected();
         };
         let (link, call) = (stream.link, serving.call);
-        let started = match serving.task {
-            Some(_) => Started::Maybe,
-            None => Started::NOT,
+        // A handler that has ended has run, although it has no task any more.
+        let started = match serving.task.is_some() || serving.answer.is_some() {
+            true => Started::Maybe,
+            false => Started::NOT,
         };
         // A handler whose request waits for its turn does not begin.
         let queued = state.take_queued(link, call);
