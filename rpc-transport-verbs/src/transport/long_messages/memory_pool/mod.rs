@@ -10,17 +10,23 @@
 mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rpc_core::transport::AllocateError;
 
 use self::state::{Chunk, State};
-use super::process_memory::{CountedBytes, Full, ProcessMemory, Purpose};
+use super::process_memory::{Full, ProcessMemory, Purpose};
 use super::registered_buf::{Place, RegisteredBuf, TakesBack};
 use super::registrar::{self, Growth, RegisteringPool};
 use super::size_class::{block_len, blocks_per_chunk};
+use crate::hooks;
 use crate::transport::wakeup::Wakeup;
 use crate::verbs::{Block, BlockRegion, MemoryWindow, ProtectionDomain, VerbsError, WindowType};
+
+/// Time for which a new chunk is not deregistered to make room, unless a message has used it. Its
+/// message takes it in the next turn of its poller.
+const TIME_TO_TAKE: Duration = Duration::from_secs(1);
 
 /// Windows that are allocated at a time.
 const WINDOW_BATCH: usize = 32;
@@ -63,7 +69,7 @@ impl MemoryPool {
             state: Mutex::default(),
             this: this.clone(),
             #[cfg(feature = "test-util")]
-            is_simulated: crate::hooks::is_simulated(),
+            is_simulated: hooks::is_simulated(),
         })
     }
 
@@ -94,22 +100,25 @@ impl MemoryPool {
         if len > limit {
             return Err(AllocateError::TooLong { len, limit });
         }
-        if let Some(taken) = state.take(block_len) {
-            return Ok(self.buf_of(taken, len));
+        if let Some((chunk, block, counted)) = state.take(block_len) {
+            drop(state);
+            let pool = self.this.clone() as Weak<dyn TakesBack>;
+            let place = Place {
+                pool,
+                chunk,
+                counted: Some(counted),
+            };
+            return Ok(RegisteredBuf::new(block, len, place));
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
         // The registrar has been asked for this length before, and has found no memory for it.
         let is_in_use = !is_new && state.is_used_up();
         drop(state);
-        if is_new && !registrar::request(&self.this) {
+        let asks = is_new || self.asks_in_each_turn();
+        if asks && !registrar::request(&self.this) {
             // The next message of this length asks again.
             self.lock().wanted.remove(&block_len);
-        }
-        // It may be there already. If it is not taken, a request for another length deregisters it, and
-        // two messages of different lengths could wait for each other for ever.
-        if is_new && let Some(taken) = self.lock().take(block_len) {
-            return Ok(self.buf_of(taken, len));
         }
         Err(match is_in_use {
             true => AllocateError::InUse,
@@ -117,18 +126,12 @@ impl MemoryPool {
         })
     }
 
-    fn buf_of(
-        &self,
-        (chunk, block, counted): (usize, Block, Arc<CountedBytes>),
-        len: usize,
-    ) -> RegisteredBuf {
-        let pool = self.this.clone() as Weak<dyn TakesBack>;
-        let place = Place {
-            pool,
-            chunk,
-            counted: Some(counted),
-        };
-        RegisteredBuf::new(block, len, place)
+    /// Returns true in a simulation, which has no registrar that looks again after some time.
+    fn asks_in_each_turn(&self) -> bool {
+        #[cfg(feature = "test-util")]
+        return self.is_simulated;
+        #[cfg(not(feature = "test-util"))]
+        false
     }
 
     /// Returns true if no block is taken. Otherwise, the poller is woken when one is given back.
@@ -278,7 +281,8 @@ impl RegisteringPool for MemoryPool {
         match registered {
             Ok((region, blocks)) => {
                 let mut state = self.lock();
-                state.add(Chunk::new(region, blocks, block_len, counted));
+                let until = hooks::now() + TIME_TO_TAKE;
+                state.add(Chunk::new(region, blocks, block_len, counted, until));
                 state.is_awaited = false;
                 state.is_short = false;
                 state.wanted.remove(&block_len);
@@ -299,7 +303,7 @@ impl RegisteringPool for MemoryPool {
     fn shed(&self, needed: u64) -> u64 {
         let mut freed = 0;
         while freed < needed {
-            let Some(chunk) = self.lock().remove_free_chunk() else {
+            let Some(chunk) = self.lock().remove_free_chunk(hooks::now()) else {
                 break;
             };
             // Dropped here, outside of the lock: that deregisters it.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use slab::Slab;
 
@@ -54,6 +55,10 @@ pub(super) struct Chunk {
     counted: Arc<CountedBytes>,
     /// Ticks for which all blocks have been free.
     idle_ticks: u32,
+    /// The time until which it is not deregistered to make room, so that the message for which it
+    /// was registered can take it: otherwise, two messages of different lengths could deregister each
+    /// other's chunk for ever. `None` once a message has taken a block.
+    reserved_until: Option<Instant>,
 }
 
 impl Chunk {
@@ -62,6 +67,7 @@ impl Chunk {
         mut blocks: Vec<Block>,
         block_len: usize,
         counted: CountedBytes,
+        reserved_until: Instant,
     ) -> Self {
         let count = blocks.len();
         // The first block is taken first.
@@ -73,6 +79,7 @@ impl Chunk {
             count,
             counted: Arc::new(counted),
             idle_ticks: 0,
+            reserved_until: Some(reserved_until),
         }
     }
 
@@ -108,6 +115,7 @@ impl State {
                 continue;
             };
             chunk.idle_ticks = 0;
+            chunk.reserved_until = None;
             if chunk.free.is_empty() {
                 list.pop();
             }
@@ -150,22 +158,24 @@ impl State {
         chunk
     }
 
-    /// Returns the index of a chunk whose blocks are all free, and of a length that is not wanted.
-    fn free_chunk(&self) -> Option<usize> {
+    /// Returns the chunks whose blocks are all free, and of a length that is not wanted.
+    fn free_chunks(&self) -> impl Iterator<Item = (usize, &Chunk)> {
         let is_it = |chunk: &Chunk| chunk.is_free() && !self.wanted.contains(&chunk.block_len);
-        let found = self.chunks.iter().find(|(_, chunk)| is_it(chunk));
-        found.map(|(index, _)| index)
+        self.chunks.iter().filter(move |(_, chunk)| is_it(chunk))
     }
 
     /// Returns true if no memory can be registered before some is given back. That is not so while
     /// a free chunk of another length is left: the registrar is about to deregister it.
     pub(super) fn is_used_up(&self) -> bool {
-        self.was_refused() || self.is_short && self.free_chunk().is_none()
+        self.was_refused() || self.is_short && self.free_chunks().next().is_none()
     }
 
     /// Removes a chunk whose blocks are all free, and of a length that is not wanted.
-    pub(super) fn remove_free_chunk(&mut self) -> Option<Chunk> {
-        let index = self.free_chunk()?;
+    pub(super) fn remove_free_chunk(&mut self, now: Instant) -> Option<Chunk> {
+        let mut chunks = self.free_chunks();
+        let is_it = |chunk: &Chunk| chunk.reserved_until.is_none_or(|until| until <= now);
+        let (index, _) = chunks.find(|(_, chunk)| is_it(chunk))?;
+        drop(chunks);
         // There is room for another one.
         self.is_short = false;
         Some(self.remove(index))

@@ -125,6 +125,29 @@ fn what_can_never_fit_is_refused_and_what_may_fit_waits() {
 }
 
 #[test]
+fn two_lengths_for_which_there_is_no_room_at_once_do_not_take_each_others_chunk() {
+    let pool = pool(MIB);
+    let is_served = || {
+        let state = pool.lock();
+        state.wanted.is_empty() || state.is_short
+    };
+    let attempt = |len| {
+        let taken = pool.allocate(len).ok();
+        wait_until("the registrar has served it", is_served);
+        taken
+    };
+    let one = (0..20).find_map(|_| attempt(MIB / 2).or_else(|| attempt(MIB)));
+    assert!(one.is_some(), "each deregisters the chunk of the other");
+}
+
+#[test]
+fn a_chunk_that_nobody_takes_makes_room_after_a_while() {
+    let pool = pool(MIB);
+    assert_eq!(pool.allocate(MIB / 2).unwrap_err(), AllocateError::NotNow);
+    drop(take(&pool, MIB));
+}
+
+#[test]
 fn a_limit_that_is_no_power_of_two_can_be_used_up() {
     let pool = pool(100_000);
     let all = take(&pool, 100_000);
