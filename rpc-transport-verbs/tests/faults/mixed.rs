@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rpc_core::testing::{Ending, MixCall, Order};
-use rpc_core::{CallError, Cause, Code, Execution};
+use rpc_core::{CallError, Cause, Code, Execution, MethodKind};
 use rpc_transport_verbs::testing::simulation::{Pairing, ProcessId};
 
 use super::conditions::Load;
@@ -162,10 +162,19 @@ impl Campaign {
 
     /// Drops the calls that end in no other way.
     pub(super) fn give_endless_up(&mut self) {
-        let is_endless =
-            |call: &mut MixedCall| call.order.ending == Ending::Never && call.deadline.is_none();
-        let endless: Vec<_> = self.mixed.extract_if(.., is_endless).collect();
-        for call in endless {
+        self.give_up(|order| order.ending == Ending::Never);
+    }
+
+    /// Drops the bidirectional streams.
+    pub(super) fn give_streams_up(&mut self) {
+        self.give_up(|order| order.kind == MethodKind::Streaming);
+    }
+
+    /// Drops the calls with such orders that have no deadline.
+    fn give_up(&mut self, is_given_up: impl Fn(&Order) -> bool) {
+        let is_it = |call: &mut MixedCall| call.deadline.is_none() && is_given_up(&call.order);
+        let calls: Vec<_> = self.mixed.extract_if(.., is_it).collect();
+        for call in calls {
             self.drop_mixed(call);
         }
     }

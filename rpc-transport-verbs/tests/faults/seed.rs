@@ -60,6 +60,9 @@ const BUSY_ROUNDS: u64 = 120;
 const MOST_ROUNDS: u32 = 20_000;
 /// Rounds without faults after which the calls that never end are given up.
 const ENDLESS_ROUNDS: u32 = 120;
+/// Rounds without faults after which calls are given up that may wait for memory in a circle: more than
+/// the longest wait for memory takes.
+const CIRCLE_ROUNDS: u32 = 6000;
 /// How much a round advances the clock while only waiting for calls to end.
 const FAULT_FREE_STEP: Duration = Duration::from_millis(5);
 
@@ -261,6 +264,21 @@ impl Campaign {
         self.world.remove_killed();
     }
 
+    /// Gives up calls without a deadline that can wait for memory in a circle: the handler of a
+    /// forwarded call keeps its request while it waits for the next server, and that of a
+    /// bidirectional stream, which waits for its client, keeps the next message.
+    fn give_circles_up(&mut self) {
+        let is_forwarded = |call: &mut Call| call.route.len() > 1 && call.deadline.is_none();
+        let calls: Vec<_> = self.calls.extract_if(.., is_forwarded).collect();
+        self.outcomes[2] += calls.len() as u64;
+        for call in calls {
+            self.world.drop_of(ProcessId::new(call.client), call.future);
+        }
+        if self.topology.is_cyclic() {
+            self.give_streams_up();
+        }
+    }
+
     /// Stops injecting faults: every call has to end, and all resources have to be returned.
     fn finish_without_faults(&mut self) {
         self.world.stop_faults();
@@ -272,6 +290,9 @@ impl Campaign {
             self.poll_mixed(|| true);
             if round >= ENDLESS_ROUNDS {
                 self.give_endless_up();
+            }
+            if round == CIRCLE_ROUNDS && self.long.memory_is_scarce() {
+                self.give_circles_up();
             }
             if self.calls.is_empty() && self.mixed.is_empty() {
                 break;
