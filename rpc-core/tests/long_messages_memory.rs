@@ -17,14 +17,28 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::bulk::PutRequest;
 use rpc_core::codegen::v1::GeneratedCodec;
-use rpc_core::frame::{FrameHeader, FrameKind, LongBody};
+use rpc_core::frame::{
+    CallId, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE, SEGMENTS,
+    TransferId,
+};
 use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::transport::Transport;
-use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, MethodSpec, Request, Response};
-use support::raw::Raw;
+use rpc_core::{
+    CallError, Caller, Code, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec, Request,
+    Response, Streaming,
+};
+use support::raw::{Frame, Raw, all_memory, header, open};
 use support::{ECHO, Gate, method, register};
 
 const KEEP: MethodSpec = method("test.Memory/Keep");
+
+const COLLECT: MethodSpec = MethodSpec::new(
+    "test.Memory/Collect",
+    MethodKind::ClientStreaming,
+    Idempotency::Unknown,
+    "bytes",
+    "bytes",
+);
 
 const LONGEST: usize = 40_000;
 
@@ -456,4 +470,50 @@ fn a_server_that_reads_nothing_leaves_windows_to_others() {
     }
     drop((channel, hostile));
     network.assert_nothing_left();
+}
+
+#[test]
+fn a_handler_that_has_ended_has_run_though_a_message_to_it_gets_no_memory() {
+    let intents = Intents {
+        max_message_len: LONGEST,
+        message_memory: 4 * LONGEST as u64,
+        waits_for_memory: false,
+        ..Intents::default()
+    };
+    let kept = Rc::<RefCell<Option<Streaming<Vec<u8>>>>>::default();
+    let requests = Rc::clone(&kept);
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        methods.client_streaming(&COLLECT, move |request: Request<Streaming<Vec<u8>>>| {
+            *requests.borrow_mut() = Some(request.into_inner());
+            std::future::ready(Ok(Response::new(Vec::<u8>::new())))
+        });
+    });
+    pair.network().use_reads();
+    let raw = Raw::client(pair.network(), 4);
+    // Without a credit for the response, which waits.
+    raw.send(open(1, 0, Flags::OPEN), &[]);
+    assert!(kept.borrow().is_some(), "the handler has run");
+    let used = all_memory(&pair, LONGEST);
+    let long = FrameHeader {
+        call: CallId(1),
+        selector: ONE_MESSAGE,
+        ..header(FrameKind::LongMessage)
+    };
+    let mut body = vec![0; LONG_BODY_LEN];
+    LongBody::encode(TransferId(9), LONGEST as u32 / 2, SEGMENTS, &mut body);
+    raw.send(long, &body);
+    let credits = FrameHeader {
+        credits: 2,
+        ..header(FrameKind::Control)
+    };
+    let frames = raw.send(credits, &[]);
+    let of_response = |(header, _): &&Frame| header.kind == FrameKind::Response;
+    let (response, _) = frames.iter().find(of_response).expect("a response");
+    assert_eq!(response.selector, Code::ResourceExhausted as u16);
+    // Otherwise its client could repeat the call.
+    assert_eq!(response.time_us, 0, "the handler may have started");
+    drop((kept.take(), used));
+    raw.peer.close();
+    raw.settle();
+    pair.assert_nothing_left();
 }
