@@ -16,17 +16,22 @@ use crate::hooks;
 /// have been free for some ticks, and counts the ticks since a refusal.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Time for which a new chunk is not deregistered to make room for others, unless a message has used
+/// it. A message that waits takes it in the next turn of its poller. Others may not: those to send do
+/// not wait.
+pub(super) const TIME_TO_TAKE: Duration = Duration::from_millis(100);
+
 /// A pool, as the registrar sees it.
 pub(super) trait RegisteringPool: Send + Sync {
     /// Registers one chunk that is wanted, or allocates windows.
     fn grow(&self) -> Growth;
 
-    /// Records whether the limit leaves no room for what is wanted, because no pool has free memory.
-    fn note_shortage(&self, is_short: bool);
+    /// Records whether there is room for what is wanted, now that a limit is reached.
+    fn note_room(&self, room: Room);
 
-    /// Deregisters free chunks, until `needed` bytes are deregistered or none is left. Returns the
-    /// number of bytes deregistered.
-    fn shed(&self, needed: u64) -> u64;
+    /// Deregisters free chunks that are not reserved, until `needed` bytes are deregistered or none is
+    /// left. Returns the number of bytes deregistered, and whether a reserved chunk is left.
+    fn shed(&self, needed: u64) -> (u64, bool);
 
     /// Deregisters chunks that were free during the last ticks. Returns true if the pool needs
     /// further ticks.
@@ -52,6 +57,17 @@ pub(super) enum Growth {
     Settled,
     /// A limit is reached: this many bytes have to be deregistered first.
     Short { needed: u64, full: Full },
+}
+
+/// The room that was made for what a pool wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Some chunks were deregistered.
+    Made,
+    /// All free chunks are reserved, for [`TIME_TO_TAKE`] at most.
+    Soon,
+    /// No pool has a free chunk.
+    None,
 }
 
 static WORK: Mutex<Work> = Mutex::new(Work {
@@ -153,10 +169,13 @@ fn run() {
         work.is_asked = false;
         let pools = work.pools.clone();
         drop(work);
-        serve(&upgrade(&pools));
+        let is_postponed = serve(&upgrade(&pools));
 
         let work = lock();
-        let left = next_tick.saturating_duration_since(hooks::now());
+        let mut left = next_tick.saturating_duration_since(hooks::now());
+        if is_postponed {
+            left = left.min(TIME_TO_TAKE);
+        }
         let (work, _) = ASKED
             .wait_timeout_while(work, left, |work| !work.is_asked)
             .unwrap_or_else(PoisonError::into_inner);
@@ -184,36 +203,41 @@ fn upgrade(pools: &[Weak<dyn RegisteringPool>]) -> Vec<Arc<dyn RegisteringPool>>
     pools.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Registers what the pools want, in turn, and makes room where a limit is reached.
-fn serve(pools: &[Arc<dyn RegisteringPool>]) {
+/// Registers what the pools want, in turn, and makes room where a limit is reached. Returns true if it
+/// is to be called again after [`TIME_TO_TAKE`].
+fn serve(pools: &[Arc<dyn RegisteringPool>]) -> bool {
     for pool in pools {
         pool.process_memory().set_short(false);
     }
     let mut is_busy = true;
+    let mut is_postponed = false;
     while is_busy {
         is_busy = false;
+        is_postponed = false;
         for pool in pools {
             is_busy |= match pool.grow() {
                 Growth::Unneeded => false,
                 Growth::Settled => true,
                 Growth::Short { needed, full } => {
-                    let is_room = make_room(pool, pools, needed, full);
-                    pool.note_shortage(!is_room);
-                    is_room
+                    let room = make_room(pool, pools, needed, full);
+                    pool.note_room(room);
+                    is_postponed |= room == Room::Soon;
+                    room == Room::Made
                 }
             };
         }
     }
+    is_postponed
 }
 
 /// Deregisters free chunks, those of `pool` first, until `needed` bytes are deregistered or none is
-/// left. Returns true if some were.
+/// left that is not reserved.
 fn make_room(
     pool: &Arc<dyn RegisteringPool>,
     pools: &[Arc<dyn RegisteringPool>],
     needed: u64,
     full: Full,
-) -> bool {
+) -> Room {
     // Before the pools are searched: see `ProcessMemory::set_short`.
     pool.process_memory().set_short(true);
     let others = pools.iter().filter(|other| {
@@ -222,10 +246,17 @@ fn make_room(
             && (full == Full::Limit || other.purpose() == pool.purpose())
     });
     let mut freed = 0;
+    let mut is_some_reserved = false;
     for pool in std::iter::once(pool).chain(others) {
-        freed += pool.shed(needed.saturating_sub(freed));
+        let (of_pool, is_reserved) = pool.shed(needed.saturating_sub(freed));
+        freed += of_pool;
+        is_some_reserved |= is_reserved;
     }
-    freed > 0
+    match (freed, is_some_reserved) {
+        (1.., _) => Room::Made,
+        (0, true) => Room::Soon,
+        (0, false) => Room::None,
+    }
 }
 
 #[cfg(test)]

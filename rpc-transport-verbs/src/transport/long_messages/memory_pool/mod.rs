@@ -10,7 +10,6 @@
 mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use bytes::Bytes;
 use rpc_core::transport::AllocateError;
@@ -18,15 +17,11 @@ use rpc_core::transport::AllocateError;
 use self::state::{Chunk, State};
 use super::process_memory::{Full, ProcessMemory, Purpose};
 use super::registered_buf::{Place, RegisteredBuf, TakesBack};
-use super::registrar::{self, Growth, RegisteringPool};
+use super::registrar::{self, Growth, RegisteringPool, Room, TIME_TO_TAKE};
 use super::size_class::{block_len, blocks_per_chunk};
 use crate::hooks;
 use crate::transport::wakeup::Wakeup;
 use crate::verbs::{Block, BlockRegion, MemoryWindow, ProtectionDomain, VerbsError, WindowType};
-
-/// Time for which a new chunk is not deregistered to make room, unless a message has used it. Its
-/// message takes it in the next turn of its poller.
-const TIME_TO_TAKE: Duration = Duration::from_secs(1);
 
 /// Windows that are allocated at a time.
 const WINDOW_BATCH: usize = 32;
@@ -101,6 +96,8 @@ impl MemoryPool {
             return Err(AllocateError::TooLong { len, limit });
         }
         if let Some((chunk, block, counted)) = state.take(block_len) {
+            // If others of this length wait, the next of them asks again.
+            state.wanted.remove(&block_len);
             drop(state);
             let pool = self.this.clone() as Weak<dyn TakesBack>;
             let place = Place {
@@ -112,10 +109,11 @@ impl MemoryPool {
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
-        // The registrar has been asked for this length before, and has found no memory for it.
-        let is_in_use = !is_new && state.is_used_up();
+        // What the registrar has found for another length says nothing of this one.
+        state.is_short &= !is_new;
+        let is_in_use = state.is_used_up();
+        let asks = is_new || self.is_simulation_to_ask_again(&state);
         drop(state);
-        let asks = is_new || self.asks_in_each_turn();
         if asks && !registrar::request(&self.this) {
             // The next message of this length asks again.
             self.lock().wanted.remove(&block_len);
@@ -126,10 +124,10 @@ impl MemoryPool {
         })
     }
 
-    /// Returns true in a simulation, which has no registrar that looks again after some time.
-    fn asks_in_each_turn(&self) -> bool {
+    /// Returns true if the registrar would look again after some time. A simulation has none.
+    fn is_simulation_to_ask_again(&self, state: &State) -> bool {
         #[cfg(feature = "test-util")]
-        return self.is_simulated;
+        return self.is_simulated && state.is_postponed;
         #[cfg(not(feature = "test-util"))]
         false
     }
@@ -247,16 +245,14 @@ impl RegisteringPool for MemoryPool {
         }
         let (purpose, share, limit) = (self.purpose, self.share, self.config.limit);
         let mut state = self.lock();
-        let Some(&block_len) = state.wanted.first() else {
-            return Growth::Unneeded;
-        };
-        if state.has_free(block_len) {
-            // A block was given back in the meantime.
-            state.wanted.remove(&block_len);
+        if state.forget_free_lengths() {
             drop(state);
             self.config.wakeup.notify();
             return Growth::Settled;
         }
+        let Some(&block_len) = state.wanted.first() else {
+            return Growth::Unneeded;
+        };
         drop(state);
         let most = self.config.max_region_len / block_len;
         let count = blocks_per_chunk(block_len, limit).min(most).max(1);
@@ -293,23 +289,27 @@ impl RegisteringPool for MemoryPool {
         Growth::Settled
     }
 
-    fn note_shortage(&self, is_short: bool) {
-        self.lock().is_short = is_short;
-        if is_short {
+    fn note_room(&self, room: Room) {
+        let mut state = self.lock();
+        state.is_short = room == Room::None;
+        state.is_postponed = room == Room::Soon;
+        drop(state);
+        if room == Room::None {
             self.config.wakeup.notify();
         }
     }
 
-    fn shed(&self, needed: u64) -> u64 {
+    fn shed(&self, needed: u64) -> (u64, bool) {
+        let now = hooks::now();
         let mut freed = 0;
         while freed < needed {
-            let Some(chunk) = self.lock().remove_free_chunk(hooks::now()) else {
+            let Some(chunk) = self.lock().remove_free_chunk(now) else {
                 break;
             };
             // Dropped here, outside of the lock: that deregisters it.
             freed += chunk.len();
         }
-        freed
+        (freed, self.lock().has_reserved_chunk(now))
     }
 
     fn tick(&self) -> bool {

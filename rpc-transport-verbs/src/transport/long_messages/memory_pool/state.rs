@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) is_window_awaited: bool,
     /// True if the limit was reached when more was wanted last.
     pub(super) is_short: bool,
+    /// True if it was reached, and a reserved chunk may make room soon.
+    pub(super) is_postponed: bool,
     pub(super) registered: u64,
     /// The bytes of blocks that are not free.
     pub(super) taken: u64,
@@ -55,9 +57,9 @@ pub(super) struct Chunk {
     counted: Arc<CountedBytes>,
     /// Ticks for which all blocks have been free.
     idle_ticks: u32,
-    /// The time until which it is not deregistered to make room, so that the message for which it
-    /// was registered can take it: otherwise, two messages of different lengths could deregister each
-    /// other's chunk for ever. `None` once a message has taken a block.
+    /// The time until which it is not deregistered to make room, so that a message that waits for it
+    /// can take it: otherwise, two messages of different lengths could deregister each other's chunk
+    /// for ever. `None` once a message has taken a block.
     reserved_until: Option<Instant>,
 }
 
@@ -90,6 +92,10 @@ impl Chunk {
 
     fn is_free(&self) -> bool {
         self.free.len() == self.count
+    }
+
+    fn is_reserved(&self, now: Instant) -> bool {
+        self.reserved_until.is_some_and(|until| now < until)
     }
 }
 
@@ -165,20 +171,25 @@ impl State {
     }
 
     /// Returns true if no memory can be registered before some is given back. That is not so while
-    /// a free chunk of another length is left: the registrar is about to deregister it.
+    /// a free chunk of another length is left: the registrar deregisters it, if it is reserved after
+    /// a short time.
     pub(super) fn is_used_up(&self) -> bool {
         self.was_refused() || self.is_short && self.free_chunks().next().is_none()
     }
 
-    /// Removes a chunk whose blocks are all free, and of a length that is not wanted.
+    /// Removes a chunk whose blocks are all free, of a length that is not wanted, and not reserved.
     pub(super) fn remove_free_chunk(&mut self, now: Instant) -> Option<Chunk> {
         let mut chunks = self.free_chunks();
-        let is_it = |chunk: &Chunk| chunk.reserved_until.is_none_or(|until| until <= now);
-        let (index, _) = chunks.find(|(_, chunk)| is_it(chunk))?;
+        let (index, _) = chunks.find(|(_, chunk)| !chunk.is_reserved(now))?;
         drop(chunks);
         // There is room for another one.
         self.is_short = false;
         Some(self.remove(index))
+    }
+
+    /// Returns true if a chunk would be removed if it were not reserved.
+    pub(super) fn has_reserved_chunk(&self, now: Instant) -> bool {
+        self.free_chunks().any(|(_, chunk)| chunk.is_reserved(now))
     }
 
     /// Removes a chunk whose blocks have all been free for some ticks.
@@ -197,6 +208,8 @@ impl State {
                 false => 0,
             };
         }
+        // Without a message that waits, it is of no use any more.
+        self.is_short &= !self.wanted.is_empty();
         let may_ask_memory = ends_refusal(&mut self.ticks_since_refusal);
         let may_ask_windows = ends_refusal(&mut self.ticks_since_windows_refused);
         may_ask_memory && std::mem::take(&mut self.is_awaited)
@@ -226,10 +239,15 @@ impl State {
         !self.wanted.is_empty() || self.wants_windows
     }
 
-    pub(super) fn has_free(&self, block_len: usize) -> bool {
-        self.with_free
-            .get(&block_len)
-            .is_some_and(|list| !list.is_empty())
+    /// Forgets the wanted lengths of which a block is free: it was given back in the meantime.
+    /// Returns true if there were some.
+    pub(super) fn forget_free_lengths(&mut self) -> bool {
+        let Self {
+            wanted, with_free, ..
+        } = self;
+        let before = wanted.len();
+        wanted.retain(|block_len| with_free.get(block_len).is_none_or(Vec::is_empty));
+        wanted.len() < before
     }
 
     /// Returns the length of the longest message that can get memory: `longest`, or the length of

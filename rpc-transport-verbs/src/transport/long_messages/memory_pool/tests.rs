@@ -129,7 +129,7 @@ fn two_lengths_for_which_there_is_no_room_at_once_do_not_take_each_others_chunk(
     let pool = pool(MIB);
     let is_served = || {
         let state = pool.lock();
-        state.wanted.is_empty() || state.is_short
+        state.wanted.is_empty() || state.is_short || state.is_postponed
     };
     let attempt = |len| {
         let taken = pool.allocate(len).ok();
@@ -141,10 +141,63 @@ fn two_lengths_for_which_there_is_no_room_at_once_do_not_take_each_others_chunk(
 }
 
 #[test]
-fn a_chunk_that_nobody_takes_makes_room_after_a_while() {
+fn a_chunk_that_nobody_takes_is_reserved_for_a_while() {
     let pool = pool(MIB);
-    assert_eq!(pool.allocate(MIB / 2).unwrap_err(), AllocateError::NotNow);
-    drop(take(&pool, MIB));
+    let before = hooks::now();
+    assert_eq!(pool.allocate(1).unwrap_err(), AllocateError::NotNow);
+    wait_until("there is a chunk", || pool.bytes().0 > 0);
+    let removed = |now| pool.lock().remove_free_chunk(now);
+    assert!(removed(before).is_none());
+    assert!(removed(hooks::now() + TIME_TO_TAKE).is_some());
+}
+
+#[test]
+fn a_reserved_chunk_of_another_pool_makes_nobody_say_that_memory_is_in_use() {
+    let process_memory = Arc::default();
+    let [first, second] = [0, 1].map(|_| pool_of(&process_memory, MIB));
+    assert_eq!(first.allocate(MIB).unwrap_err(), AllocateError::NotNow);
+    wait_until("there is a chunk", || first.bytes().0 > 0);
+    wait_until("the chunk makes room", || match second.allocate(MIB) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error, AllocateError::NotNow);
+            false
+        }
+    });
+}
+
+#[test]
+fn an_earlier_shortage_says_nothing_of_another_length() {
+    let pool = pool(MIB);
+    pool.lock().is_short = true;
+    for _ in 0..2 {
+        assert_ne!(pool.allocate(1).err(), Some(AllocateError::InUse));
+    }
+}
+
+#[test]
+fn lengths_that_nobody_wants_any_more_hold_up_no_other() {
+    let pool = pool(2 * MIB);
+    let [half, quarter] = [MIB / 2, MIB / 4];
+    let mut bufs = [half, half, half, quarter].map(|len| Some(take(&pool, len)));
+    // Two messages wait. Each gets the memory of one that is long enough.
+    for len in [half, quarter] {
+        wait_until("it is known that there is no room", || {
+            pool.allocate(len).err() == Some(AllocateError::InUse)
+        });
+    }
+    for (at, len) in [quarter, half].into_iter().enumerate() {
+        drop(bufs[at].take());
+        bufs[at] = Some(take(&pool, len));
+    }
+    drop((bufs[0].take(), bufs[1].take()));
+    wait_until("the free chunks make room", || match pool.allocate(MIB) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error, AllocateError::NotNow);
+            false
+        }
+    });
 }
 
 #[test]
