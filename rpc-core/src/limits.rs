@@ -23,7 +23,8 @@ pub struct Intents {
     /// it receives, until their fields are dropped, and for those that it sends, at most half of it.
     /// One connection may use a quarter of it, or one message. Beyond it, a poller without memory gets
     /// some for one message, and for one piece of a message, on each device, so that two sides never
-    /// wait for each other's. Default: 256 MiB.
+    /// wait for each other's, unless their applications keep messages while they wait. Default:
+    /// 256 MiB.
     pub message_memory: u64,
     /// Whether a long message waits while [`message_memory`](Self::message_memory) is in use: a request
     /// up to the deadline of its call, a response (also one that ends a stream) for 15 seconds at most.

@@ -82,6 +82,12 @@ fn run_seed(seed: u64) -> Option<Report> {
         std::thread::sleep(Duration::from_micros(100));
     }
     let left = count_left();
+    if let Ok(Report {
+        in_circles: 1.., ..
+    }) = outcome
+    {
+        eprintln!("seed {seed}: calls that may have waited for memory in a circle were given up");
+    }
     match outcome {
         Ok(report) if left == 0 => Some(report),
         Ok(_) => {

@@ -165,18 +165,20 @@ impl Campaign {
         self.give_up(|order| order.ending == Ending::Never);
     }
 
-    /// Drops the bidirectional streams.
-    pub(super) fn give_streams_up(&mut self) {
-        self.give_up(|order| order.kind == MethodKind::Streaming);
+    /// Drops the bidirectional streams without a deadline. Returns their number.
+    pub(super) fn give_streams_up(&mut self) -> usize {
+        self.give_up(|order| order.kind == MethodKind::Streaming)
     }
 
-    /// Drops the calls with such orders that have no deadline.
-    fn give_up(&mut self, is_given_up: impl Fn(&Order) -> bool) {
+    /// Drops the calls with such orders that have no deadline. Returns their number.
+    fn give_up(&mut self, is_given_up: impl Fn(&Order) -> bool) -> usize {
         let is_it = |call: &mut MixedCall| call.deadline.is_none() && is_given_up(&call.order);
         let calls: Vec<_> = self.mixed.extract_if(.., is_it).collect();
+        let count = calls.len();
         for call in calls {
             self.drop_mixed(call);
         }
+        count
     }
 
     fn drop_mixed(&mut self, call: MixedCall) {

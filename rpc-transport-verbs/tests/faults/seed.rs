@@ -25,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) fault_counters: FaultCounters,
     pub(crate) outcomes: [u64; OUTCOMES.len()],
     pub(crate) transfers: [u64; TRANSFERS.len()],
+    /// Calls that were given up because they may have waited for memory in a circle.
+    pub(crate) in_circles: usize,
 }
 
 /// The world of a seed, and what happens in it.
@@ -47,6 +49,7 @@ pub(super) struct Campaign {
     pub(super) calls: Vec<Call>,
     pub(super) not_begun: Vec<NotBegun>,
     pub(super) outcomes: [u64; OUTCOMES.len()],
+    in_circles: usize,
     /// No faults are injected in this seed.
     is_fault_free: bool,
     pub(super) load: Load,
@@ -155,6 +158,7 @@ impl Campaign {
             calls: Vec::new(),
             not_begun: Vec::new(),
             outcomes: Default::default(),
+            in_circles: 0,
             is_fault_free,
             load,
             long,
@@ -270,12 +274,13 @@ impl Campaign {
     fn give_circles_up(&mut self) {
         let is_forwarded = |call: &mut Call| call.route.len() > 1 && call.deadline.is_none();
         let calls: Vec<_> = self.calls.extract_if(.., is_forwarded).collect();
+        self.in_circles += calls.len();
         self.outcomes[2] += calls.len() as u64;
         for call in calls {
             self.world.drop_of(ProcessId::new(call.client), call.future);
         }
         if self.topology.is_cyclic() {
-            self.give_streams_up();
+            self.in_circles += self.give_streams_up();
         }
     }
 
@@ -383,6 +388,7 @@ impl Campaign {
             trace: self.world.trace(),
             fault_counters,
             outcomes: self.outcomes,
+            in_circles: self.in_circles,
         }
     }
 }

@@ -116,7 +116,7 @@ impl<T: Transport> Driver<T> {
         Ok((incoming, Some((key, status))))
     }
 
-    /// Fails a stream because this side cannot receive a message.
+    /// Fails a stream because this side cannot receive a message, unless its handler has ended.
     #[cold]
     pub(in super::super) fn fail_receiving(&self, key: StreamKey, status: Status) {
         let mut state = self.state.borrow_mut();
@@ -129,11 +129,14 @@ impl<T: Transport> Driver<T> {
             drop(state);
             return self.wake_collected();
         };
+        if serving.answer.is_some() {
+            // The handler has ended, and its answer waits to be sent.
+            return state.stop_receiving(key);
+        }
         let (link, call) = (stream.link, serving.call);
-        // A handler that has ended has run, although it has no task any more.
-        let started = match serving.task.is_some() || serving.answer.is_some() {
-            true => Started::Maybe,
-            false => Started::NOT,
+        let started = match serving.task {
+            Some(_) => Started::Maybe,
+            None => Started::NOT,
         };
         // A handler whose request waits for its turn does not begin.
         let queued = state.take_queued(link, call);

@@ -17,8 +17,7 @@ use crate::hooks;
 const TICK: Duration = Duration::from_secs(1);
 
 /// Time for which a new chunk is not deregistered to make room for others, unless a message has used
-/// it. A message that waits takes it in the next turn of its poller. Others may not: those to send do
-/// not wait.
+/// it. A message that waits takes it in the next turn of its poller; one to send may not have waited.
 pub(super) const TIME_TO_TAKE: Duration = Duration::from_millis(100);
 
 /// A pool, as the registrar sees it.

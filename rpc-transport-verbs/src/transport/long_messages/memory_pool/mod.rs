@@ -112,7 +112,7 @@ impl MemoryPool {
         // What the registrar has found for another length says nothing of this one.
         state.is_short &= !is_new;
         let is_in_use = state.is_used_up();
-        let asks = is_new || self.is_simulation_to_ask_again(&state);
+        let asks = is_new || state.is_postponed && self.has_no_registrar();
         drop(state);
         if asks && !registrar::request(&self.this) {
             // The next message of this length asks again.
@@ -124,10 +124,10 @@ impl MemoryPool {
         })
     }
 
-    /// Returns true if the registrar would look again after some time. A simulation has none.
-    fn is_simulation_to_ask_again(&self, state: &State) -> bool {
+    /// Returns true in a simulation: nobody looks again after a time there.
+    fn has_no_registrar(&self) -> bool {
         #[cfg(feature = "test-util")]
-        return self.is_simulated && state.is_postponed;
+        return self.is_simulated;
         #[cfg(not(feature = "test-util"))]
         false
     }
