@@ -63,9 +63,9 @@ const BUSY_ROUNDS: u64 = 120;
 const MOST_ROUNDS: u32 = 20_000;
 /// Rounds without faults after which the calls that never end are given up.
 const ENDLESS_ROUNDS: u32 = 120;
-/// Rounds without faults after which calls are given up that may wait for memory in a circle: more than
-/// the longest wait for memory takes.
-const CIRCLE_ROUNDS: u32 = 6000;
+/// Rounds without faults after which calls are given up that may wait for memory in a circle: several
+/// times the longest wait for memory.
+const CIRCLE_ROUNDS: u32 = 15_000;
 /// How much a round advances the clock while only waiting for calls to end.
 const FAULT_FREE_STEP: Duration = Duration::from_millis(5);
 
