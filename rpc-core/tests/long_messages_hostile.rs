@@ -14,7 +14,7 @@ use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
 use rpc_core::{Code, Execution, Intents};
 use support::raw::{
-    Frame, Raw, all_memory, cancel, code_in, continuation, fragment, header,
+    Frame, Raw, all_memory, cancel, code_in, continuation, entries, fragment, header,
     long_request as request,
 };
 use support::streams::{Probe, register_streams};
@@ -65,21 +65,6 @@ fn segments(segments: &[RemoteSegment]) -> Vec<u8> {
     segments
         .iter()
         .flat_map(|segment| segment.encode())
-        .collect()
-}
-
-/// Returns the entries about a transfer in control frames.
-fn entries(frames: &[Frame], transfer: u32) -> Vec<ControlRequest> {
-    let control = frames
-        .iter()
-        .filter(|(header, _)| header.kind == FrameKind::Control);
-    let entries = control.flat_map(|(_, body)| {
-        rpc_core::frame::ControlEntries::parse(body).expect("the peer sends entries")
-    });
-    let of_transfer = |entry: &ControlEntry| entry.transfer() == Some(TransferId(transfer));
-    entries
-        .filter(of_transfer)
-        .map(|entry| entry.request)
         .collect()
 }
 

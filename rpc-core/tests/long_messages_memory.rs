@@ -18,8 +18,8 @@ use bytes::Bytes;
 use proto::bulk::PutRequest;
 use rpc_core::codegen::v1::GeneratedCodec;
 use rpc_core::frame::{
-    CallId, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE, SEGMENTS,
-    TransferId,
+    ABANDONED, CallId, ControlRequest, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody,
+    ONE_MESSAGE, SEGMENTS, TransferId,
 };
 use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::transport::Transport;
@@ -27,7 +27,7 @@ use rpc_core::{
     CallError, Caller, Code, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec, Request,
     Response, Streaming,
 };
-use support::raw::{Frame, Raw, all_memory, header, open};
+use support::raw::{Frame, Raw, all_memory, continuation, entries, header, open};
 use support::{ECHO, Gate, method, register};
 
 const KEEP: MethodSpec = method("test.Memory/Keep");
@@ -494,14 +494,25 @@ fn the_answer_of_a_handler_arrives_though_a_later_message_to_it_gets_no_memory()
     raw.send(open(1, 0, Flags::OPEN), &[]);
     assert!(kept.borrow().is_some(), "the handler has run");
     let used = all_memory(&pair, LONGEST);
-    let long = FrameHeader {
-        call: CallId(1),
-        selector: ONE_MESSAGE,
-        ..header(FrameKind::LongMessage)
-    };
-    let mut body = vec![0; LONG_BODY_LEN];
-    LongBody::encode(TransferId(9), LONGEST as u32 / 2, SEGMENTS, &mut body);
-    raw.send(long, &body);
+    // Also a second one, which gets the place of the first among the messages that arrive.
+    for transfer in [9, 10] {
+        let long = FrameHeader {
+            call: CallId(1),
+            selector: ONE_MESSAGE,
+            ..header(FrameKind::LongMessage)
+        };
+        let mut body = vec![0; LONG_BODY_LEN];
+        LongBody::encode(
+            TransferId(transfer),
+            LONGEST as u32 / 2,
+            SEGMENTS,
+            &mut body,
+        );
+        let frames = raw.send(long, &body);
+        assert_eq!(entries(&frames, transfer), [ControlRequest::Stopped]);
+        let (abandoned, nothing) = continuation(transfer, ABANDONED, &[]);
+        raw.send(abandoned, &nothing);
+    }
     let credits = FrameHeader {
         credits: 2,
         ..header(FrameKind::Control)

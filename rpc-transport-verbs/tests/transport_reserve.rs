@@ -95,9 +95,9 @@ fn a_transport_posts_what_is_promised_and_a_margin() {
     let mut rig = Rig::new(&intents, &sizing);
     let (client, _) = rig.connect(1)[0];
     let mut round = 0;
-    let mut exchange = |rig: &mut Rig, promised: usize, rounds: usize| {
+    let mut exchange = |rig: &mut Rig, burst: usize, rounds: usize| {
         for _ in 0..rounds {
-            for number in 0..promised {
+            for number in 0..burst {
                 let len = if number % 3 == 0 { 900 } else { 64 };
                 // The send queue is not as deep as the largest promise.
                 while rig.client.send(client, &frame(round, len)).is_err() {
@@ -128,16 +128,21 @@ fn a_transport_posts_what_is_promised_and_a_margin() {
     // More are posted before the first of them can be promised.
     rig.server.transport.set_promised(320);
     assert!(posted(&rig) >= 320, "{}", posted(&rig));
-    exchange(&mut rig, 320, 3);
+    // The device takes receives by itself if the poller is slow: the limit is reached when three
+    // quarters of the promised ones are used.
+    exchange(&mut rig, 240, 4);
     rig.server.transport.set_promised(1);
     exchange(&mut rig, 1, 500);
     assert!(posted(&rig) <= 1 + 3 * 32, "{}", posted(&rig));
     let counters = rig.server.transport.counters();
-    assert_eq!(counters.rnr, 0, "{counters:?}");
     if rig.server.transport.limits().device == "soft" {
-        // Other devices take receives while the poller does nothing, so a burst of all that is
-        // promised may reach the limit.
+        // Other devices take receives while the poller does nothing, so a burst of 32, or of 1, may
+        // reach the limit.
         assert_eq!(counters.srq_limit_events, 0, "{counters:?}");
     }
+    rig.server.transport.set_promised(320);
+    exchange(&mut rig, 320, 3);
+    let counters = rig.server.transport.counters();
+    assert_eq!(counters.rnr, 0, "{counters:?}");
     rig.server.assert_quiet_pool();
 }

@@ -17,7 +17,7 @@ use std::task::Waker;
 
 use super::batch::{MessageForm, PREFIX_LEN, push_prefix};
 use super::long::{LONG_MESSAGE_CHARGE, LONG_READ_AHEAD, NextLong, ReadAhead, ReceivedLong};
-use crate::call_error::CallError;
+use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::frame::ResponseHead;
 
 /// The largest window, unless the initial one is larger.
@@ -38,6 +38,16 @@ pub(crate) enum StreamEnd {
     },
     /// The call has failed on this side.
     Failed(CallError),
+}
+
+impl StreamEnd {
+    /// Returns the end of a stream that lacks messages. A half-close would say that all have arrived.
+    fn behind_cut(self) -> Self {
+        match self {
+            Self::HalfClosed => Self::Failed(CallError::new(Cause::Cancelled, Execution::Answered)),
+            end => end,
+        }
+    }
 }
 
 /// Metadata and message of a response.
@@ -216,8 +226,8 @@ impl Inbound {
 
     /// Notes that the driver fetches a long message, which `ahead` counts until the reader takes it.
     pub(crate) fn begin_to_fetch(&mut self, transfer: u32, ahead: Option<ReadAhead>) {
-        let mut arrivals = self.long.iter_mut();
-        if let Some(long) = arrivals.find(|long| long.is_under_way_as(transfer)) {
+        let is_it = |long: &&mut LongArrival| long.is_under_way_as(transfer) && !long.is_fetched;
+        if let Some(long) = self.long.iter_mut().find(is_it) {
             long.is_fetched = true;
             long.ahead = ahead;
         }
@@ -244,14 +254,29 @@ impl Inbound {
         self.long.iter().any(|long| long.is_under_way_as(transfer))
     }
 
-    /// Drops a long message that its sender has given up, and all that is behind it: only the end
-    /// follows.
+    /// Drops a long message that does not arrive any more, and all that is behind it: only the end
+    /// follows, and further messages are not wanted.
     pub(crate) fn cut(&mut self, transfer: u32) {
         let mut arrivals = self.long.iter();
-        let position = arrivals.position(|long| long.is_under_way_as(transfer));
-        if let Some(position) = position {
-            self.long.truncate(position);
-            self.is_cut = true;
+        if let Some(position) = arrivals.position(|long| long.is_under_way_as(transfer)) {
+            self.cut_at(position);
+        }
+    }
+
+    /// Like [`cut`](Self::cut), from the first long message that is under way on.
+    pub(crate) fn cut_incomplete(&mut self) {
+        if let Some(position) = self.long.iter().position(|long| long.message.is_none()) {
+            self.cut_at(position);
+        }
+    }
+
+    fn cut_at(&mut self, position: usize) {
+        for long in self.long.drain(position..) {
+            self.window.owed += LONG_MESSAGE_CHARGE + long.behind.len() as u32;
+        }
+        self.is_cut = true;
+        if let Some(end) = self.end.take() {
+            self.end = Some(end.behind_cut());
         }
     }
 
@@ -268,7 +293,10 @@ impl Inbound {
     /// Ends this direction, unless it has ended.
     pub(crate) fn end(&mut self, end: StreamEnd) {
         if !mem::replace(&mut self.has_ended, true) {
-            self.end = Some(end);
+            self.end = Some(match self.is_cut {
+                true => end.behind_cut(),
+                false => end,
+            });
         }
     }
 

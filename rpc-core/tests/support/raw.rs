@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use rpc_core::MethodSpec;
 use rpc_core::frame::{
-    CallId, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN,
-    LongBody, ONE_MESSAGE, TransferId,
+    CallId, ControlEntries, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind,
+    LONG_BODY_LEN, LongBody, ONE_MESSAGE, TransferId,
 };
 use rpc_core::testing::{Network, Pair, RawPeer};
 use rpc_core::transport::{ConnectionId, Transport};
@@ -182,6 +182,20 @@ pub(crate) fn code_in(frames: &[Frame]) -> Option<u16> {
     let mut responses = frames.iter();
     let response = responses.find(|(header, _)| header.kind == FrameKind::Response);
     response.map(|(header, _)| header.selector)
+}
+
+/// Returns the entries about a transfer in control frames.
+pub(crate) fn entries(frames: &[Frame], transfer: u32) -> Vec<ControlRequest> {
+    let control = frames
+        .iter()
+        .filter(|(header, _)| header.kind == FrameKind::Control);
+    let entries =
+        control.flat_map(|(_, body)| ControlEntries::parse(body).expect("the peer sends entries"));
+    let of_transfer = |entry: &ControlEntry| entry.transfer() == Some(TransferId(transfer));
+    entries
+        .filter(of_transfer)
+        .map(|entry| entry.request)
+        .collect()
 }
 
 /// Takes all of the server's memory for messages, which is for four messages of `len` bytes.

@@ -70,6 +70,7 @@ impl<T: Transport> Driver<T> {
             self.discard_handler(call.served.method, handler_key);
         }
         wake_all(sender);
+        self.wake_collected();
     }
 
     /// Answers a stream with a status, and discards the messages that have not been sent.

@@ -116,7 +116,7 @@ impl<T: Transport> Driver<T> {
         Ok((incoming, Some((key, status))))
     }
 
-    /// Fails a stream because this side cannot receive a message, unless its handler has ended.
+    /// Fails a stream because this side cannot receive a message, unless the stream has its answer.
     #[cold]
     pub(in super::super) fn fail_receiving(&self, key: StreamKey, status: Status) {
         let mut state = self.state.borrow_mut();
@@ -130,8 +130,11 @@ impl<T: Transport> Driver<T> {
             return self.wake_collected();
         };
         if serving.answer.is_some() {
-            // The handler has ended, and its answer waits to be sent.
-            return state.stop_receiving(key);
+            // It waits to be sent. The handler has ended.
+            state.stop_receiving(key);
+            state.streams.queue(key);
+            drop(state);
+            return self.wake_collected();
         }
         let (link, call) = (stream.link, serving.call);
         let started = match serving.task {
@@ -259,6 +262,9 @@ impl<T: Transport> State<T> {
             return Ok((incoming, None));
         }
         self.stop_incoming(incoming);
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.core.lock().inbound.cut(incoming.number());
+        }
         let refusal = refusal.filter(|_| is_wanted);
         Ok((incoming, refusal.map(|status| (key, status))))
     }
@@ -443,11 +449,20 @@ impl<T: Transport> State<T> {
         self.stop_incoming(incoming);
     }
 
-    /// Stops the long messages that are under way to a stream.
+    /// Stops the long messages that are under way to a stream. Its reader, if there is one, gets those
+    /// before them. Collects its waker.
     pub(super) fn stop_receiving(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
+        if stream.receiving.is_empty() {
+            return;
+        }
+        let mut core = stream.core.lock();
+        // Their numbers are used again.
+        core.inbound.cut_incomplete();
+        self.wakers.extend(core.inbound.wake_reader());
+        drop(core);
         for incoming in std::mem::take(&mut stream.receiving) {
             self.stop_incoming(incoming);
         }

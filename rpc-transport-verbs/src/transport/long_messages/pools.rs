@@ -160,9 +160,12 @@ mod tests {
         Pools::new(&config, PIECE_LEN)
     }
 
-    /// Tries until there is memory, or it is known that there is none.
-    fn take(mut attempt: impl FnMut() -> Option<RegisteredBuf>) -> Option<RegisteredBuf> {
-        let end = Instant::now() + Duration::from_millis(300);
+    /// Tries for this long.
+    fn try_for(
+        patience: Duration,
+        mut attempt: impl FnMut() -> Option<RegisteredBuf>,
+    ) -> Option<RegisteredBuf> {
+        let end = Instant::now() + patience;
         while Instant::now() < end {
             if let Some(buf) = attempt() {
                 return Some(buf);
@@ -172,25 +175,33 @@ mod tests {
         None
     }
 
+    fn take(attempt: impl FnMut() -> Option<RegisteredBuf>) -> RegisteredBuf {
+        try_for(Duration::from_secs(20), attempt).expect("there is memory")
+    }
+
+    fn is_refused(attempt: impl FnMut() -> Option<RegisteredBuf>) -> bool {
+        try_for(Duration::from_millis(300), attempt).is_none()
+    }
+
     #[test]
     fn a_lane_without_a_message_gets_memory_for_one() {
         let process_memory = Arc::default();
         let lanes = [pools(&process_memory), pools(&process_memory)];
-        let receive = |lane: usize| take(|| lanes[lane].allocate_to_receive(MIB).ok());
-        let _all = receive(0).unwrap();
-        assert!(receive(0).is_none(), "it has a message");
-        let only = receive(1).unwrap();
+        let receive = |lane: usize| lanes[lane].allocate_to_receive(MIB).ok();
+        let _all = take(|| receive(0));
+        assert!(is_refused(|| receive(0)), "it has a message");
+        let only = take(|| receive(1));
         assert!(lanes[1].receives_into(&only));
-        assert!(receive(1).is_none(), "it has a message");
+        assert!(is_refused(|| receive(1)), "it has a message");
         drop(only);
-        assert!(receive(1).is_some());
+        drop(take(|| receive(1)));
     }
 
     #[test]
     fn messages_that_are_kept_count_with_their_chunks_and_for_all_lanes() {
         let process_memory = Arc::default();
         let lanes = [pools(&process_memory), pools(&process_memory)];
-        let receive = || take(|| lanes[0].allocate_to_receive(8 << 10).ok()).unwrap();
+        let receive = || take(|| lanes[0].allocate_to_receive(8 << 10).ok());
         let freeze = |buf: RegisteredBuf| Box::new(buf).freeze(8 << 10);
         let arriving = receive();
         assert_eq!(lanes[1].kept_by_process(), 0, "it has not arrived");
@@ -198,7 +209,7 @@ mod tests {
         assert!(chunk > 8 << 10);
         let kept = [freeze(arriving), freeze(receive())];
         assert_eq!(lanes[1].kept_by_process(), chunk);
-        let sent = take(|| lanes[0].allocate_to_send(8 << 10).ok()).unwrap();
+        let sent = take(|| lanes[0].allocate_to_send(8 << 10).ok());
         let _sent = freeze(sent);
         let [first, second] = kept;
         drop(first);
@@ -210,13 +221,14 @@ mod tests {
     #[test]
     fn messages_to_send_leave_memory_to_those_that_arrive_and_to_accepted_pieces() {
         let lane = pools(&Arc::default());
-        let _half = take(|| lane.allocate_to_send(MIB).ok()).unwrap();
-        assert!(take(|| lane.allocate_to_send(1).ok()).is_none());
-        assert!(take(|| lane.allocate_piece(PIECE_LEN, false)).is_none());
-        let piece = take(|| lane.allocate_piece(PIECE_LEN, true)).unwrap();
-        assert!(take(|| lane.allocate_piece(PIECE_LEN, true)).is_none());
+        let _half = take(|| lane.allocate_to_send(MIB).ok());
+        assert!(is_refused(|| lane.allocate_to_send(1).ok()));
+        let accepted = || lane.allocate_piece(PIECE_LEN, true);
+        assert!(is_refused(|| lane.allocate_piece(PIECE_LEN, false)));
+        let piece = take(accepted);
+        assert!(is_refused(accepted));
         drop(piece);
-        assert!(take(|| lane.allocate_piece(PIECE_LEN, true)).is_some());
-        assert!(take(|| lane.allocate_to_receive(MIB).ok()).is_some());
+        drop(take(accepted));
+        drop(take(|| lane.allocate_to_receive(MIB).ok()));
     }
 }

@@ -16,8 +16,9 @@ use crate::hooks;
 /// have been free for some ticks, and counts the ticks since a refusal.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Time for which a new chunk is not deregistered to make room for others, unless a message has used
-/// it. A message that waits takes it in the next turn of its poller; one to send may not have waited.
+/// Time for which a chunk is not deregistered to make room for others, so that a message which waits
+/// for it takes it in the next turn of its poller. The application may ask for memory to send and not
+/// wait for it: nobody takes that chunk.
 pub(super) const TIME_TO_TAKE: Duration = Duration::from_millis(100);
 
 /// A pool, as the registrar sees it.
@@ -28,8 +29,9 @@ pub(super) trait RegisteringPool: Send + Sync {
     /// Records whether there is room for what is wanted, now that a limit is reached.
     fn note_room(&self, room: Room);
 
-    /// Deregisters free chunks that are not reserved, until `needed` bytes are deregistered or none is
-    /// left. Returns the number of bytes deregistered, and whether a reserved chunk is left.
+    /// Deregisters free chunks that are neither reserved nor of a wanted length, until `needed` bytes
+    /// are deregistered or none is left. Returns the number of bytes deregistered, and whether a free
+    /// chunk is left.
     fn shed(&self, needed: u64) -> (u64, bool);
 
     /// Deregisters chunks that were free during the last ticks. Returns true if the pool needs
@@ -63,9 +65,10 @@ pub(super) enum Growth {
 pub(super) enum Room {
     /// Some chunks were deregistered.
     Made,
-    /// All free chunks are reserved, for [`TIME_TO_TAKE`] at most.
+    /// Some chunks are free. They are reserved, for [`TIME_TO_TAKE`] at most, or were given back just
+    /// now.
     Soon,
-    /// No pool has a free chunk.
+    /// No chunk is free.
     None,
 }
 
@@ -229,8 +232,7 @@ fn serve(pools: &[Arc<dyn RegisteringPool>]) -> bool {
     is_postponed
 }
 
-/// Deregisters free chunks, those of `pool` first, until `needed` bytes are deregistered or none is
-/// left that is not reserved.
+/// Lets the pools deregister free chunks, `pool` first, until `needed` bytes are deregistered.
 fn make_room(
     pool: &Arc<dyn RegisteringPool>,
     pools: &[Arc<dyn RegisteringPool>],
@@ -245,13 +247,13 @@ fn make_room(
             && (full == Full::Limit || other.purpose() == pool.purpose())
     });
     let mut freed = 0;
-    let mut is_some_reserved = false;
+    let mut is_some_free = false;
     for pool in std::iter::once(pool).chain(others) {
-        let (of_pool, is_reserved) = pool.shed(needed.saturating_sub(freed));
+        let (of_pool, is_free) = pool.shed(needed.saturating_sub(freed));
         freed += of_pool;
-        is_some_reserved |= is_reserved;
+        is_some_free |= is_free;
     }
-    match (freed, is_some_reserved) {
+    match (freed, is_some_free) {
         (1.., _) => Room::Made,
         (0, true) => Room::Soon,
         (0, false) => Room::None,

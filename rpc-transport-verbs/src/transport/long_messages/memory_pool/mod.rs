@@ -84,8 +84,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`AllocateError::NotNow`] while memory is being registered, [`AllocateError::InUse`] if no
-    /// more can be, and [`AllocateError::TooLong`] if there can never be a block of this length, or
+    /// [`AllocateError::NotNow`] while memory is being registered, or while a free chunk may make room
+    /// for it soon, [`AllocateError::InUse`] if no more can be registered, and [`AllocateError::TooLong`] if there can never be a block of this length, or
     /// if the system has refused memory and no block is as long.
     pub(crate) fn allocate(&self, len: usize) -> Result<RegisteredBuf, AllocateError> {
         let longest = self.longest_block();
@@ -245,7 +245,7 @@ impl RegisteringPool for MemoryPool {
         }
         let (purpose, share, limit) = (self.purpose, self.share, self.config.limit);
         let mut state = self.lock();
-        if state.forget_free_lengths() {
+        if state.forget_free_lengths(hooks::now() + TIME_TO_TAKE) {
             drop(state);
             self.config.wakeup.notify();
             return Growth::Settled;
@@ -281,6 +281,7 @@ impl RegisteringPool for MemoryPool {
                 state.add(Chunk::new(region, blocks, block_len, counted, until));
                 state.is_awaited = false;
                 state.is_short = false;
+                state.is_postponed = false;
                 state.wanted.remove(&block_len);
             }
             Err(error) => self.refused(block_len, &error),
@@ -309,7 +310,7 @@ impl RegisteringPool for MemoryPool {
             // Dropped here, outside of the lock: that deregisters it.
             freed += chunk.len();
         }
-        (freed, self.lock().has_reserved_chunk(now))
+        (freed, self.lock().has_free_chunk())
     }
 
     fn tick(&self) -> bool {

@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) is_window_awaited: bool,
     /// True if the limit was reached when more was wanted last.
     pub(super) is_short: bool,
-    /// True if it was reached, and a reserved chunk may make room soon.
+    /// True if it was reached, and a free chunk may make room soon.
     pub(super) is_postponed: bool,
     pub(super) registered: u64,
     /// The bytes of blocks that are not free.
@@ -171,8 +171,8 @@ impl State {
     }
 
     /// Returns true if no memory can be registered before some is given back. That is not so while
-    /// a free chunk of another length is left: the registrar deregisters it, if it is reserved after
-    /// a short time.
+    /// a free chunk of another length is left. The registrar deregisters it: if it is reserved, after
+    /// [`TIME_TO_TAKE`](super::super::registrar::TIME_TO_TAKE) at most.
     pub(super) fn is_used_up(&self) -> bool {
         self.was_refused() || self.is_short && self.free_chunks().next().is_none()
     }
@@ -187,9 +187,9 @@ impl State {
         Some(self.remove(index))
     }
 
-    /// Returns true if a chunk would be removed if it were not reserved.
-    pub(super) fn has_reserved_chunk(&self, now: Instant) -> bool {
-        self.free_chunks().any(|(_, chunk)| chunk.is_reserved(now))
+    /// Returns true if a chunk is free, also if it is reserved or of a wanted length.
+    pub(super) fn has_free_chunk(&self) -> bool {
+        self.chunks.iter().any(|(_, chunk)| chunk.is_free())
     }
 
     /// Removes a chunk whose blocks have all been free for some ticks.
@@ -239,15 +239,23 @@ impl State {
         !self.wanted.is_empty() || self.wants_windows
     }
 
-    /// Forgets the wanted lengths of which a block is free: it was given back in the meantime.
-    /// Returns true if there were some.
-    pub(super) fn forget_free_lengths(&mut self) -> bool {
+    /// Forgets the wanted lengths of which a block is free: it was given back in the meantime. Free
+    /// chunks of these lengths are reserved until this time. Returns true if there were some.
+    pub(super) fn forget_free_lengths(&mut self, reserved_until: Instant) -> bool {
         let Self {
-            wanted, with_free, ..
+            wanted,
+            with_free,
+            chunks,
+            ..
         } = self;
-        let before = wanted.len();
-        wanted.retain(|block_len| with_free.get(block_len).is_none_or(Vec::is_empty));
-        wanted.len() < before
+        let has_free = |len: &usize| with_free.get(len).is_some_and(|list| !list.is_empty());
+        let free: Vec<usize> = wanted.extract_if(.., has_free).collect();
+        for (_, chunk) in chunks {
+            if free.contains(&chunk.block_len) && chunk.is_free() {
+                chunk.reserved_until = Some(reserved_until);
+            }
+        }
+        !free.is_empty()
     }
 
     /// Returns the length of the longest message that can get memory: `longest`, or the length of
