@@ -249,7 +249,8 @@ impl State {
             ..
         } = self;
         let has_free = |len: &usize| with_free.get(len).is_some_and(|list| !list.is_empty());
-        let free: Vec<usize> = wanted.extract_if(.., has_free).collect();
+        let free: Vec<usize> = wanted.iter().copied().filter(has_free).collect();
+        wanted.retain(|len| !free.contains(len));
         for (_, chunk) in chunks {
             if free.contains(&chunk.block_len) && chunk.is_free() {
                 chunk.reserved_until = Some(reserved_until);
