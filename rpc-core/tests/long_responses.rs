@@ -1,26 +1,37 @@
-//! Long responses that end streams of requests, from servers without a driver: those for which the
-//! client has no memory, and those that are given up.
+//! Long responses from servers without a driver: those for which the client has no memory, and those
+//! that are given up.
 
 mod support;
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use rpc_core::frame::{
-    ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, SEGMENTS,
-    TransferId,
+    ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE,
+    SEGMENTS, TransferId,
 };
 use rpc_core::testing::{Faults, Network, Node};
 use rpc_core::transport::{ConnectionId, Transport};
 use rpc_core::{
     CallError, Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Request, Response,
-    sender,
+    Streaming, sender,
 };
 use support::raw::{Raw, continuation, header};
 
 const COLLECT: MethodSpec = MethodSpec::new(
     "test.Test/Collect",
     MethodKind::ClientStreaming,
+    Idempotency::Unknown,
+    "bytes",
+    "bytes",
+);
+
+const SEND: MethodSpec = MethodSpec::new(
+    "test.Test/Send",
+    MethodKind::ServerStreaming,
     Idempotency::Unknown,
     "bytes",
     "bytes",
@@ -114,4 +125,63 @@ fn a_server_that_gives_up_its_response_loses_its_connection() {
     });
     let error = outcome.expect("the call has ended").unwrap_err();
     assert_eq!(error.code(), Code::Unavailable, "{error}");
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_reader_is_woken_when_the_message_before_the_end_is_given_up() {
+    let mut network = Network::new(Faults::none(), 0);
+    let intents = Intents {
+        max_message_len: LONGEST,
+        ..Intents::default()
+    };
+    let client = network.share("hostile", &intents);
+    let raw = Raw::server(&network, &[&SEND]);
+    // A reader elsewhere: one beside the poller looks in each turn.
+    let channel = client.channel().clone();
+    let mut call = Box::pin(channel.server_streaming(&SEND, Request::new(vec![1])));
+    assert!(network.try_run(&mut call).is_none());
+    let number = raw.settle()[0].0.call;
+    let first = FrameHeader {
+        call: number,
+        selector: ONE_MESSAGE,
+        ..header(FrameKind::LongMessage)
+    };
+    raw.send(first, &body(FRAGMENT, &[1; 10]));
+    let begun = network.try_run(&mut call).expect("the server has begun");
+    let mut messages: Streaming<Vec<u8>> = begun.unwrap().into_inner();
+    // The server fails the call, and says only afterwards that the rest of the message does not come.
+    let failed = FrameHeader {
+        call: number,
+        selector: Code::Aborted as u16,
+        flags: Flags::STREAM,
+        ..header(FrameKind::Response)
+    };
+    raw.send(failed, &[]);
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut cx = Context::from_waker(&waker);
+    let mut read = Box::pin(messages.message());
+    assert!(read.as_mut().poll(&mut cx).is_pending());
+    let (abandoned, nothing) = continuation(TRANSFER, ABANDONED, &[]);
+    raw.send(abandoned, &nothing);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    let Poll::Ready(Err(error)) = read.as_mut().poll(&mut cx) else {
+        panic!("the call has failed");
+    };
+    assert_eq!(error.code(), Code::Aborted, "{error}");
+    drop(read);
+    drop((call, messages));
+    drop(channel);
+    raw.peer.close();
+    network.settle();
+    network.assert_nothing_left();
 }

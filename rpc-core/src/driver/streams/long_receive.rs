@@ -211,7 +211,11 @@ impl<T: Transport> Driver<T> {
             return;
         };
         stream.receiving.retain(|other| *other != incoming);
-        stream.core.lock().inbound.cut(incoming.number());
+        let mut core = stream.core.lock();
+        core.inbound.cut(incoming.number());
+        // The end may have arrived before, and nothing else wakes the reader for it.
+        state.wakers.extend(core.inbound.wake_reader());
+        drop(core);
         // Those before it go on.
         let (core, receiving) = (Arc::clone(&stream.core), stream.receiving.clone());
         for other in receiving {

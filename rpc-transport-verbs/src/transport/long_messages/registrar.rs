@@ -16,8 +16,8 @@ use crate::hooks;
 /// have been free for some ticks, and counts the ticks since a refusal.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Time for which a chunk is not deregistered to make room for others, so that a message which waits
-/// for it takes it in the next turn of its poller. The application may ask for memory to send and not
+/// Time for which a new chunk is not deregistered to make room for others, so that a message which
+/// waits for it takes it in the next turn of its poller. The application may ask for memory to send and not
 /// wait for it: nobody takes that chunk.
 pub(super) const TIME_TO_TAKE: Duration = Duration::from_millis(100);
 
@@ -65,7 +65,7 @@ pub(super) enum Growth {
 pub(super) enum Room {
     /// Some chunks were deregistered.
     Made,
-    /// Some chunks are free. They are reserved, for [`TIME_TO_TAKE`] at most, or were given back just
+    /// Some chunks are free. They are new, and reserved for [`TIME_TO_TAKE`], or were given back just
     /// now.
     Soon,
     /// No chunk is free.

@@ -245,7 +245,7 @@ impl RegisteringPool for MemoryPool {
         }
         let (purpose, share, limit) = (self.purpose, self.share, self.config.limit);
         let mut state = self.lock();
-        if state.forget_free_lengths(hooks::now() + TIME_TO_TAKE) {
+        if state.forget_free_lengths() {
             drop(state);
             self.config.wakeup.notify();
             return Growth::Settled;

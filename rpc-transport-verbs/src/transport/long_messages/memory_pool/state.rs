@@ -239,24 +239,16 @@ impl State {
         !self.wanted.is_empty() || self.wants_windows
     }
 
-    /// Forgets the wanted lengths of which a block is free: it was given back in the meantime. Free
-    /// chunks of these lengths are reserved until this time. Returns true if there were some.
-    pub(super) fn forget_free_lengths(&mut self, reserved_until: Instant) -> bool {
+    /// Forgets the wanted lengths of which a block is free: it was given back in the meantime. Until a
+    /// message takes it, its chunk may make room for another length, so that a queue of messages of
+    /// one length does not keep all memory. Returns true if there were some.
+    pub(super) fn forget_free_lengths(&mut self) -> bool {
         let Self {
-            wanted,
-            with_free,
-            chunks,
-            ..
+            wanted, with_free, ..
         } = self;
-        let has_free = |len: &usize| with_free.get(len).is_some_and(|list| !list.is_empty());
-        let free: Vec<usize> = wanted.iter().copied().filter(has_free).collect();
-        wanted.retain(|len| !free.contains(len));
-        for (_, chunk) in chunks {
-            if free.contains(&chunk.block_len) && chunk.is_free() {
-                chunk.reserved_until = Some(reserved_until);
-            }
-        }
-        !free.is_empty()
+        let before = wanted.len();
+        wanted.retain(|block_len| with_free.get(block_len).is_none_or(Vec::is_empty));
+        wanted.len() < before
     }
 
     /// Returns the length of the longest message that can get memory: `longest`, or the length of
