@@ -85,8 +85,9 @@ impl MemoryPool {
     /// # Errors
     ///
     /// [`AllocateError::NotNow`] while memory is being registered, or while a free chunk may make room
-    /// for it soon, [`AllocateError::InUse`] if no more can be registered, and [`AllocateError::TooLong`] if there can never be a block of this length, or
-    /// if the system has refused memory and no block is as long.
+    /// soon; [`AllocateError::InUse`] if no more can be registered; [`AllocateError::TooLong`] if there
+    /// can never be a block of this length, or if the system has refused memory and no block is as
+    /// long.
     pub(crate) fn allocate(&self, len: usize) -> Result<RegisteredBuf, AllocateError> {
         let longest = self.longest_block();
         let block_len = block_len(len).min(longest);
@@ -124,7 +125,7 @@ impl MemoryPool {
         })
     }
 
-    /// Returns true in a simulation: nobody looks again after a time there.
+    /// Returns true in a simulation: no registrar looks again after [`TIME_TO_TAKE`] there.
     fn has_no_registrar(&self) -> bool {
         #[cfg(feature = "test-util")]
         return self.is_simulated;
