@@ -74,14 +74,9 @@ impl LongMessages {
         }
     }
 
-    /// Returns true if messages may have to wait for memory.
+    /// Returns true if a receiver may have no memory for a message, which waits for it or is refused.
     pub(crate) fn memory_is_scarce(&self) -> bool {
         self.memory.is_some()
-    }
-
-    /// Returns true if a message may be refused because its receiver has no memory for it.
-    pub(crate) fn may_be_refused(&self) -> bool {
-        self.memory_is_scarce()
     }
 
     /// Returns true if a message is refused only after it has waited.

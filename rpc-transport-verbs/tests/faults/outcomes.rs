@@ -156,7 +156,7 @@ impl Campaign {
     /// Checks that a message may have been refused because its receiver had no memory: at once, or, if
     /// the call began then, after it has waited.
     pub(super) fn check_refusal(&self, id: u64, begun: Option<Instant>, error: &CallError) {
-        let may_be_short = self.long.may_be_refused();
+        let may_be_short = self.long.memory_is_scarce();
         assert!(may_be_short, "call {id}: memory is not short: {error}");
         if self.long.waits_for_memory() {
             let waited = begun.map(|begun| self.world.clock().now() - begun);

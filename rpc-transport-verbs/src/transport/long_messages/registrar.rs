@@ -60,15 +60,16 @@ pub(super) enum Growth {
     Short { needed: u64, full: Full },
 }
 
-/// The room that was made for what a pool wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether there is room for what a pool wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Some chunks were deregistered.
+    /// The limit is not known to be reached, or chunks were deregistered.
+    #[default]
     Made,
-    /// Some chunks are free. They are new, and reserved for [`TIME_TO_TAKE`], or were given back just
-    /// now.
+    /// The limit is reached, and some chunks are free. They are new, and reserved for
+    /// [`TIME_TO_TAKE`], or were given back just now.
     Soon,
-    /// No chunk is free.
+    /// The limit is reached, and no chunk is free.
     None,
 }
 

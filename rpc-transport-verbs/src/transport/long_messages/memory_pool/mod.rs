@@ -110,10 +110,12 @@ impl MemoryPool {
         }
         state.is_awaited = true;
         let is_new = !state.was_refused() && state.wanted.insert(block_len);
-        // What the registrar has found for another length says nothing of this one.
-        state.is_short &= !is_new;
+        if is_new {
+            // What the registrar has found for another length says nothing of this one.
+            state.room = Room::Made;
+        }
         let is_in_use = state.is_used_up();
-        let asks = is_new || state.is_postponed && self.has_no_registrar();
+        let asks = is_new || state.room == Room::Soon && self.has_no_registrar();
         drop(state);
         if asks && !registrar::request(&self.this) {
             // The next message of this length asks again.
@@ -281,8 +283,7 @@ impl RegisteringPool for MemoryPool {
                 let until = hooks::now() + TIME_TO_TAKE;
                 state.add(Chunk::new(region, blocks, block_len, counted, until));
                 state.is_awaited = false;
-                state.is_short = false;
-                state.is_postponed = false;
+                state.room = Room::Made;
                 state.wanted.remove(&block_len);
             }
             Err(error) => self.refused(block_len, &error),
@@ -292,10 +293,7 @@ impl RegisteringPool for MemoryPool {
     }
 
     fn note_room(&self, room: Room) {
-        let mut state = self.lock();
-        state.is_short = room == Room::None;
-        state.is_postponed = room == Room::Soon;
-        drop(state);
+        self.lock().room = room;
         if room == Room::None {
             self.config.wakeup.notify();
         }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use slab::Slab;
 
 use super::super::process_memory::CountedBytes;
+use super::super::registrar::Room;
 use super::super::size_class::shares_chunk;
 use crate::verbs::{Block, BlockRegion, MemoryWindow};
 
@@ -32,10 +33,8 @@ pub(super) struct State {
     pub(super) is_awaited: bool,
     /// True if the poller is to be woken when a window is given back.
     pub(super) is_window_awaited: bool,
-    /// True if the limit was reached when more was wanted last.
-    pub(super) is_short: bool,
-    /// True if it was reached, and a free chunk may make room soon.
-    pub(super) is_postponed: bool,
+    /// The room for more, when it was wanted last.
+    pub(super) room: Room,
     pub(super) registered: u64,
     /// The bytes of blocks that are not free.
     pub(super) taken: u64,
@@ -103,7 +102,8 @@ impl State {
     /// Takes a block of this length. If memory is short, a longer one will do, and if blocks of this
     /// length have a chunk of their own, one that is up to a quarter longer.
     pub(super) fn take(&mut self, block_len: usize) -> Option<(usize, Block, Arc<CountedBytes>)> {
-        let longest = match (self.is_short || self.was_refused(), shares_chunk(block_len)) {
+        let is_short = self.room == Room::None || self.was_refused();
+        let longest = match (is_short, shares_chunk(block_len)) {
             (true, _) => usize::MAX,
             (false, true) => block_len,
             (false, false) => block_len + block_len / 4,
@@ -174,7 +174,7 @@ impl State {
     /// a free chunk of another length is left. The registrar deregisters it: if it is reserved, after
     /// [`TIME_TO_TAKE`](super::super::registrar::TIME_TO_TAKE) at most.
     pub(super) fn is_used_up(&self) -> bool {
-        self.was_refused() || self.is_short && self.free_chunks().next().is_none()
+        self.was_refused() || self.room == Room::None && self.free_chunks().next().is_none()
     }
 
     /// Removes a chunk whose blocks are all free, of a length that is not wanted, and not reserved.
@@ -182,8 +182,8 @@ impl State {
         let mut chunks = self.free_chunks();
         let (index, _) = chunks.find(|(_, chunk)| !chunk.is_reserved(now))?;
         drop(chunks);
-        // There is room for another one.
-        self.is_short = false;
+        // For another one.
+        self.room = Room::Made;
         Some(self.remove(index))
     }
 
@@ -208,8 +208,10 @@ impl State {
                 false => 0,
             };
         }
-        // Without a message that waits, it is of no use any more.
-        self.is_short &= !self.wanted.is_empty();
+        if self.wanted.is_empty() {
+            // Nobody looks for room any more, so nothing else would end the shortage.
+            self.room = Room::Made;
+        }
         let may_ask_memory = ends_refusal(&mut self.ticks_since_refusal);
         let may_ask_windows = ends_refusal(&mut self.ticks_since_windows_refused);
         may_ask_memory && std::mem::take(&mut self.is_awaited)

@@ -45,6 +45,17 @@ fn take(pool: &MemoryPool, len: usize) -> RegisteredBuf {
     }
 }
 
+/// Like [`take`], of a pool that never says that memory is in use.
+fn take_while_told_to_wait(pool: &MemoryPool, len: usize) {
+    wait_until("there is memory", || match pool.allocate(len) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error, AllocateError::NotNow);
+            false
+        }
+    });
+}
+
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -129,7 +140,7 @@ fn two_lengths_for_which_there_is_no_room_at_once_do_not_take_each_others_chunk(
     let pool = pool(MIB);
     let is_served = || {
         let state = pool.lock();
-        state.wanted.is_empty() || state.is_short || state.is_postponed
+        state.wanted.is_empty() || state.room != Room::Made
     };
     let attempt = |len| {
         let taken = pool.allocate(len).ok();
@@ -157,19 +168,13 @@ fn a_reserved_chunk_of_another_pool_makes_nobody_say_that_memory_is_in_use() {
     let [first, second] = [0, 1].map(|_| pool_of(&process_memory, MIB));
     assert_eq!(first.allocate(MIB).unwrap_err(), AllocateError::NotNow);
     wait_until("there is a chunk", || first.bytes().0 > 0);
-    wait_until("the chunk makes room", || match second.allocate(MIB) {
-        Ok(_) => true,
-        Err(error) => {
-            assert_eq!(error, AllocateError::NotNow);
-            false
-        }
-    });
+    take_while_told_to_wait(&second, MIB);
 }
 
 #[test]
 fn an_earlier_shortage_says_nothing_of_another_length() {
     let pool = pool(MIB);
-    pool.lock().is_short = true;
+    pool.lock().room = Room::None;
     for _ in 0..2 {
         assert_ne!(pool.allocate(1).err(), Some(AllocateError::InUse));
     }
@@ -191,13 +196,7 @@ fn lengths_that_nobody_wants_any_more_hold_up_no_other() {
         bufs[at] = Some(take(&pool, len));
     }
     drop((bufs[0].take(), bufs[1].take()));
-    wait_until("the free chunks make room", || match pool.allocate(MIB) {
-        Ok(_) => true,
-        Err(error) => {
-            assert_eq!(error, AllocateError::NotNow);
-            false
-        }
-    });
+    take_while_told_to_wait(&pool, MIB);
 }
 
 #[test]
