@@ -184,8 +184,11 @@ impl Side {
             .create_cq_with_channel(plan.cq_depth, &channel)
             .unwrap();
         let srq = (plan.srq_wr > 0).then(|| domain.create_srq(plan.srq_wr, 1).unwrap());
-        let qp = create_qp(&domain, &cq, srq.as_ref(), plan);
+        // The memory is registered before the queue pair exists. A kernel destroys the objects of a
+        // killed process newest first: memory that goes before its queue pair makes the answer to a
+        // message REM_OP_ERR, and with the queue pair gone there is none.
         let slots = region(&domain, 256).into_slots(SLOT_LEN).unwrap();
+        let qp = create_qp(&domain, &cq, srq.as_ref(), plan);
         Self {
             context,
             domain,

@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) is_awaited: bool,
     /// True if the poller is to be woken when a window is given back.
     pub(super) is_window_awaited: bool,
-    /// The room for more, when it was wanted last.
+    /// Whether there was room when more was wanted last.
     pub(super) room: Room,
     pub(super) registered: u64,
     /// The bytes of blocks that are not free.
@@ -170,8 +170,8 @@ impl State {
         self.chunks.iter().filter(move |(_, chunk)| is_it(chunk))
     }
 
-    /// Returns true if no memory can be registered before some is given back. That is not so while
-    /// a free chunk of another length is left. The registrar deregisters it: if it is reserved, after
+    /// Returns true if no memory can be registered before some is given back. A free chunk of a length
+    /// that is not wanted makes it false: the registrar deregisters such a chunk, a reserved one after
     /// [`TIME_TO_TAKE`](super::super::registrar::TIME_TO_TAKE) at most.
     pub(super) fn is_used_up(&self) -> bool {
         self.was_refused() || self.room == Room::None && self.free_chunks().next().is_none()
@@ -182,7 +182,7 @@ impl State {
         let mut chunks = self.free_chunks();
         let (index, _) = chunks.find(|(_, chunk)| !chunk.is_reserved(now))?;
         drop(chunks);
-        // For another one.
+        // A chunk of a wanted length may fit now.
         self.room = Room::Made;
         Some(self.remove(index))
     }
