@@ -1,13 +1,16 @@
 //! [`CallError`]: the reason that a client's call returned no response.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::DecodeError;
 use crate::limits::{Direction, LengthLimit, MessageLimit};
-use crate::status::{Code, Status};
+use crate::metadata::Metadata;
+use crate::status::{self, Code, Status};
 use crate::transport::{CloseReason, ConnectError};
 
 /// How far a failed call got, which decides whether it may be retried.
@@ -147,6 +150,50 @@ impl CallError {
         }
     }
 
+    /// Returns true if the same call may be made again, and may then succeed: its handler was not
+    /// started, and the reason may pass, such as a server that is not reachable or is overloaded. If
+    /// the server asked for [`pushback`](Self::pushback), wait that long.
+    ///
+    /// A call that [may have run](Execution::MayHaveRun) returns false. Repeat it only if its method
+    /// may run twice.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        let was_started = match self.execution() {
+            Execution::NeverSent | Execution::NotStarted => false,
+            Execution::MayHaveRun | Execution::Answered => true,
+        };
+        let may_pass = matches!(
+            self.code(),
+            Code::Unavailable | Code::ResourceExhausted | Code::Aborted
+        );
+        let is_too_long = matches!(self.0.cause, Cause::RequestTooLong { .. });
+        !was_started && may_pass && !is_too_long
+    }
+
+    /// Returns the message of the server's status, or a sentence about the failure on this side.
+    #[must_use]
+    pub fn message(&self) -> Cow<'_, str> {
+        match self.status() {
+            Some(status) => Cow::Borrowed(status.message()),
+            None => Cow::Owned(self.0.cause.to_string()),
+        }
+    }
+
+    /// Returns the details of the server's status, which are empty if it has none or if this side
+    /// failed the call.
+    #[must_use]
+    pub fn details(&self) -> &[u8] {
+        self.status().map_or(&[], Status::details)
+    }
+
+    /// Returns the metadata of the server's status, which is empty if it has none or if this side
+    /// failed the call.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        static NONE: Metadata = Metadata::new();
+        self.status().map_or(&NONE, Status::metadata)
+    }
+
     /// Returns the canonical code: the server's, or the one that matches a failure on this side.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -184,11 +231,6 @@ impl Cause {
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verb = if self.0.execution == Execution::NeverSent {
-            "was never sent"
-        } else {
-            "may have run"
-        };
         match &self.0.cause {
             Cause::Remote(status) => {
                 write!(f, "{status}")?;
@@ -197,38 +239,37 @@ impl fmt::Display for CallError {
                     None => Ok(()),
                 }
             }
-            Cause::DeadlineExceeded => {
-                write!(
-                    f,
-                    "{}: the call's deadline passed; the call {verb}",
-                    self.code()
-                )
-            }
-            Cause::Cancelled => {
-                write!(
-                    f,
-                    "{}: this side gave the call up; the call {verb}",
-                    self.code()
-                )
-            }
-            Cause::Disconnected(reason) => {
-                write!(f, "{}: {reason}; the call {verb}", self.code())
-            }
-            Cause::PushedBack { wait } => write!(
-                f,
-                "{}: the server is overloaded and wants no calls for {wait:?}, which is more time than \
-                 the call has left; the call was never sent",
-                self.code()
-            ),
-            Cause::NotConnected { address, latest } => {
-                write!(f, "{}: not connected to {address}", self.code())?;
-                match latest {
-                    Some(error) => write!(f, ": {error}")?,
-                    None => f.write_str(": the channel has been closed")?,
+            cause => {
+                write!(f, "{}: {cause}", self.code())?;
+                match (cause, self.0.execution) {
+                    (Cause::Undecodable(_), _) => Ok(()),
+                    (_, Execution::NeverSent) => f.write_str("; the call was never sent"),
+                    (_, Execution::Answered) => f.write_str("; the server has answered the call"),
+                    _ => f.write_str("; the call may have run"),
                 }
-                f.write_str("; the call was never sent")
             }
-            Cause::RequestTooLong {
+        }
+    }
+}
+
+/// A sentence about the cause, without its code. That of a status is the status's message.
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remote(status) | Self::NotReceived(status) => f.write_str(status.message()),
+            Self::DeadlineExceeded => f.write_str("the call's deadline passed"),
+            Self::Cancelled => f.write_str("this side gave the call up"),
+            Self::Disconnected(reason) => write!(f, "{reason}"),
+            Self::PushedBack { wait } => write!(
+                f,
+                "the server is overloaded and wants no calls for {wait:?}, which is more time than the \
+                 call has left"
+            ),
+            Self::NotConnected { address, latest } => match latest {
+                Some(error) => write!(f, "not connected to {address}: {error}"),
+                None => write!(f, "not connected to {address}: the channel has been closed"),
+            },
+            Self::RequestTooLong {
                 message_len,
                 limit,
                 exceeded,
@@ -238,23 +279,10 @@ impl fmt::Display for CallError {
                     _ => "message",
                 };
                 let exceeds = exceeded.exceeded(*limit, Direction::Request);
-                write!(
-                    f,
-                    "{}: the request's {what} of {message_len} bytes {exceeds}; the call {verb}",
-                    self.code()
-                )
+                write!(f, "the request's {what} of {message_len} bytes {exceeds}")
             }
-            Cause::Unimplemented { path } => write!(
-                f,
-                "{}: the server has no method {path}; the call was never sent",
-                self.code()
-            ),
-            Cause::NotReceived(status) => {
-                write!(f, "{status}; the server has answered the call")
-            }
-            Cause::Undecodable(error) => {
-                write!(f, "{}: cannot decode the response: {error}", self.code())
-            }
+            Self::Unimplemented { path } => write!(f, "the server has no method {path}"),
+            Self::Undecodable(error) => write!(f, "cannot decode the response: {error}"),
         }
     }
 }
@@ -268,15 +296,17 @@ impl fmt::Debug for CallError {
 }
 
 impl Error for CallError {
+    /// Returns the source of the error whose sentence this error's includes, so that a printed chain
+    /// repeats no sentence.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0.cause {
-            Cause::Remote(status) => Some(status),
-            Cause::Undecodable(error) => Some(error),
-            Cause::Disconnected(CloseReason::Failed(error)) => Some(&**error),
+            Cause::Remote(status) | Cause::NotReceived(status) => status.source(),
+            Cause::Undecodable(error) => error.source(),
+            Cause::Disconnected(CloseReason::Failed(error)) => error.source(),
             Cause::NotConnected {
                 latest: Some(error),
                 ..
-            } => Some(&**error),
+            } => error.source(),
             _ => None,
         }
     }
@@ -295,6 +325,33 @@ impl From<CallError> for Status {
         };
         Self::new(code, message).with_source(Arc::new(error))
     }
+}
+
+impl Status {
+    /// Converts any error, for example one of an application's own types. The code is that of the
+    /// first error among `error` and its sources that has one: a [`Status`], a [`CallError`] or an
+    /// [`io::Error`]. It is `UNKNOWN` if there is none. The message is that of `error`, which becomes
+    /// the source. A `Status` is returned as it is.
+    #[must_use]
+    pub fn from_error(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let error = match error.into().downcast::<Self>() {
+            Ok(status) => return *status,
+            Err(error) => error,
+        };
+        let code = code_of(&*error).unwrap_or(Code::Unknown);
+        Self::new(code, error.to_string()).with_source(error.into())
+    }
+}
+
+/// Returns the code of the first error in a chain that has one.
+fn code_of(error: &(dyn Error + 'static)) -> Option<Code> {
+    let io_error = || error.downcast_ref::<io::Error>().map(status::code_of_io);
+    let code = error
+        .downcast_ref()
+        .map(Status::code)
+        .or_else(|| error.downcast_ref().map(CallError::code))
+        .or_else(io_error);
+    code.or_else(|| code_of(error.source()?))
 }
 
 #[cfg(test)]
@@ -346,6 +403,81 @@ mod tests {
         let error = <ProstCodec as Codec<u64>>::decode(&[8]).unwrap_err();
         let error = CallError::new(Cause::Undecodable(error), Execution::Answered);
         assert_eq!(error.code(), Code::Internal);
+    }
+
+    #[test]
+    fn a_call_may_be_made_again_if_it_did_not_run_and_the_reason_may_pass() {
+        let not_connected = || Cause::NotConnected {
+            address: "host:1".to_owned(),
+            latest: None,
+        };
+        let is_retryable = |cause, execution| CallError::new(cause, execution).is_retryable();
+        assert!(is_retryable(not_connected(), Execution::NeverSent));
+        assert!(!is_retryable(not_connected(), Execution::MayHaveRun));
+        let path = "a.B/C";
+        assert!(!is_retryable(
+            Cause::Unimplemented { path },
+            Execution::NeverSent
+        ));
+        assert!(!is_retryable(Cause::DeadlineExceeded, Execution::NeverSent));
+        let too_long = Cause::request_too_long(9, MessageLimit::new(8, LengthLimit::Sender));
+        assert!(!is_retryable(too_long, Execution::NeverSent));
+        let overloaded = || Status::resource_exhausted("too many calls");
+        assert!(CallError::not_started(overloaded(), Duration::ZERO).is_retryable());
+        assert!(!CallError::remote(overloaded()).is_retryable());
+    }
+
+    #[test]
+    fn a_servers_status_is_read_through_the_error() {
+        let mut metadata = Metadata::new();
+        metadata.insert("a", "1").unwrap();
+        let status = Status::not_found("no user 7").with_details(vec![1]);
+        let error = CallError::remote(status.with_metadata(metadata));
+        assert_eq!(error.message(), "no user 7");
+        assert_eq!(error.details(), [1]);
+        assert_eq!(error.metadata().get("a"), Some("1"));
+        let error = CallError::new(Cause::DeadlineExceeded, Execution::NeverSent);
+        assert_eq!(error.message(), "the call's deadline passed");
+        assert_eq!(
+            error.to_string(),
+            "DEADLINE_EXCEEDED: the call's deadline passed; the call was never sent"
+        );
+        assert!(error.details().is_empty() && error.metadata().is_empty());
+    }
+
+    #[test]
+    fn the_sources_of_an_error_do_not_repeat_its_sentence() {
+        let cause = io::Error::other("the cable is cut");
+        let status = Status::unavailable("no route").with_source(Arc::new(cause));
+        let error = CallError::remote(status);
+        assert_eq!(error.to_string(), "UNAVAILABLE: no route");
+        let source = error.source().map(ToString::to_string);
+        assert_eq!(source.as_deref(), Some("the cable is cut"));
+        assert!(
+            CallError::remote(Status::unavailable(""))
+                .source()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn any_error_has_the_code_of_the_first_source_that_has_one() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot load user 7")]
+        struct Load<E: Error + 'static>(#[source] E);
+
+        let status = Status::from_error(Load(Status::not_found("no row")));
+        assert_eq!(status.to_string(), "NOT_FOUND: cannot load user 7");
+        let file = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(
+            Status::from_error(Load(file)).code(),
+            Code::PermissionDenied
+        );
+        assert_eq!(Status::from_error("some text").code(), Code::Unknown);
+        let call = CallError::new(Cause::Cancelled, Execution::NeverSent);
+        assert_eq!(Status::from_error(Load(call)).code(), Code::Cancelled);
+        let itself = Status::aborted("again").with_details(vec![1]);
+        assert_eq!(Status::from_error(itself).details(), [1]);
     }
 
     #[test]

@@ -158,7 +158,7 @@ pub use limits::{
 #[doc(inline)]
 pub use message::{Extensions, IntoRequest, Request, Response};
 #[doc(inline)]
-pub use metadata::{Metadata, MetadataError};
+pub use metadata::{IntoMetadataKey, Metadata, MetadataError, MetadataIter, MetadataKey};
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
 #[doc(inline)]

@@ -127,6 +127,27 @@ impl<T> Request<T> {
         &mut self.extensions
     }
 
+    /// Replaces the metadata.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = metadata;
+        self
+    }
+
+    /// Returns the metadata, the extensions and the message, and drops the time limit of the call.
+    pub fn into_parts(self) -> (Metadata, Extensions, T) {
+        (self.metadata, self.extensions, self.message)
+    }
+
+    /// Creates a request from its parts, without a time limit of its own.
+    pub fn from_parts(metadata: Metadata, extensions: Extensions, message: T) -> Self {
+        Self {
+            metadata,
+            extensions,
+            ..Self::new(message)
+        }
+    }
+
     /// Replaces the message by `convert(message)`, and keeps everything else.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Request<U> {
         Request {
@@ -288,6 +309,36 @@ impl<T> Response<T> {
         &mut self.extras_mut().extensions
     }
 
+    /// Replaces the initial metadata.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = metadata;
+        self
+    }
+
+    /// Replaces the trailing metadata.
+    #[must_use]
+    pub fn with_trailing_metadata(mut self, metadata: Metadata) -> Self {
+        *self.trailing_metadata_mut() = metadata;
+        self
+    }
+
+    /// Returns the initial metadata, the message and the extensions, and drops the trailing
+    /// metadata.
+    pub fn into_parts(mut self) -> (Metadata, T, Extensions) {
+        let extensions = self.extras.take().map(|extras| extras.extensions);
+        (self.metadata, self.message, extensions.unwrap_or_default())
+    }
+
+    /// Creates a response from its parts, without trailing metadata.
+    pub fn from_parts(metadata: Metadata, message: T, extensions: Extensions) -> Self {
+        let mut response = Self::new(message).with_metadata(metadata);
+        if !extensions.is_empty() {
+            *response.extensions_mut() = extensions;
+        }
+        response
+    }
+
     /// Replaces the message by `convert(message)`, and keeps everything else.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Response<U> {
         Response {
@@ -356,6 +407,23 @@ impl Extensions {
     pub fn get<V: Send + Sync + 'static>(&self) -> Option<&V> {
         self.0.as_ref()?.get(&TypeId::of::<V>())?.downcast_ref()
     }
+
+    /// Returns the value of this type for modification.
+    pub fn get_mut<V: Send + Sync + 'static>(&mut self) -> Option<&mut V> {
+        self.0.as_mut()?.get_mut(&TypeId::of::<V>())?.downcast_mut()
+    }
+
+    /// Removes the value of this type, and returns it.
+    pub fn remove<V: Send + Sync + 'static>(&mut self) -> Option<V> {
+        let removed = self.0.as_mut()?.remove(&TypeId::of::<V>())?;
+        removed.downcast().ok().map(|value| *value)
+    }
+
+    /// Returns true if there are no values.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|map| map.is_empty())
+    }
 }
 
 impl fmt::Debug for Extensions {
@@ -421,5 +489,32 @@ mod tests {
         assert_eq!(request.extensions_mut().insert(8u32), Some(7));
         assert_eq!(request.extensions().get::<u32>(), Some(&8));
         assert_eq!(request.extensions().get::<u64>(), None);
+        *request.extensions_mut().get_mut::<u32>().unwrap() += 1;
+        assert_eq!(request.extensions_mut().remove::<u32>(), Some(9));
+        assert_eq!(request.extensions_mut().remove::<u32>(), None);
+        assert!(request.extensions().is_empty());
+    }
+
+    #[test]
+    fn a_message_and_its_parts_are_taken_apart_and_put_together() {
+        let mut metadata = Metadata::new();
+        metadata.insert("a", "1").unwrap();
+        let mut request = Request::new(3u8).with_metadata(metadata.clone());
+        request.extensions_mut().insert(7u32);
+        let (parts, extensions, message) = request.into_parts();
+        assert_eq!((parts.get("a"), message), (Some("1"), 3));
+        let request = Request::from_parts(parts, extensions, "text");
+        assert_eq!(*request.get_ref(), "text");
+        assert_eq!(request.metadata(), &metadata);
+        assert_eq!(request.extensions().get::<u32>(), Some(&7));
+
+        let mut response = Response::new(3u8).with_trailing_metadata(metadata.clone());
+        assert_eq!(response.trailing_metadata(), &metadata);
+        response.extensions_mut().insert(7u32);
+        let (parts, message, extensions) = response.with_metadata(metadata.clone()).into_parts();
+        let response = Response::from_parts(parts, message, extensions);
+        assert_eq!(response.metadata(), &metadata);
+        assert_eq!(response.extensions().get::<u32>(), Some(&7));
+        assert!(response.trailing_metadata().is_empty());
     }
 }

@@ -4,12 +4,35 @@
 //! other value is printable ASCII. Empty metadata is one null pointer and takes no bytes in a
 //! frame.
 
+mod key;
+
 use std::fmt;
+use std::slice;
 
 use bytes::Bytes;
 use prost::Message;
 
-/// Key-value pairs in insertion order. A key may appear more than once.
+pub use self::key::{IntoMetadataKey, MetadataKey};
+
+/// Key-value pairs in insertion order. A key may have several values.
+///
+/// ```
+/// use rpc_core::{Metadata, MetadataError, MetadataKey};
+///
+/// // Checked when this is compiled.
+/// const TRACE_ID: MetadataKey = MetadataKey::from_static("trace-id");
+///
+/// let mut metadata = Metadata::new();
+/// metadata.insert(TRACE_ID, "4bf92f3577b34da6")?;
+/// metadata.append("role", "reader")?;
+/// metadata.append("role", "writer")?;
+/// metadata.insert("token-bin", vec![0, 255])?;
+///
+/// assert_eq!(metadata.get(TRACE_ID), Some("4bf92f3577b34da6"));
+/// assert_eq!(metadata.get_all("role").collect::<Vec<_>>(), ["reader", "writer"]);
+/// assert_eq!(metadata.get_bin("token-bin"), Some(&[0, 255][..]));
+/// # Ok::<_, MetadataError>(())
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata(
     // The box makes empty metadata a null pointer. Every request and response has this field.
@@ -18,7 +41,7 @@ pub struct Metadata(
 
 #[derive(Clone, PartialEq, Eq)]
 struct Entry {
-    key: String,
+    key: MetadataKey,
     value: Bytes,
 }
 
@@ -102,46 +125,107 @@ impl Metadata {
         self.0.as_ref().map_or(0, |entries| entries.len())
     }
 
-    /// Appends a pair. Existing pairs with the same key are kept.
+    /// Sets the value of a key, and removes its earlier values.
     ///
     /// # Errors
     ///
     /// Returns [`MetadataError`] if the key or the value contains a character that is not allowed.
+    /// Nothing is changed then.
     pub fn insert(
         &mut self,
-        key: impl Into<String>,
+        key: impl IntoMetadataKey,
         value: impl Into<Bytes>,
     ) -> Result<(), MetadataError> {
-        let (key, value) = (key.into(), value.into());
-        check(&key, &value)?;
-        self.0.get_or_insert_default().push(Entry { key, value });
+        let entry = Entry::new(key, value)?;
+        let entries = self.0.get_or_insert_default();
+        entries.retain(|other| other.key != entry.key);
+        entries.push(entry);
         Ok(())
+    }
+
+    /// Adds a value to a key, after its earlier values.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`MetadataError`] if the key or the value contains a character that is not allowed.
+    /// Nothing is changed then.
+    pub fn append(
+        &mut self,
+        key: impl IntoMetadataKey,
+        value: impl Into<Bytes>,
+    ) -> Result<(), MetadataError> {
+        let entry = Entry::new(key, value)?;
+        self.0.get_or_insert_default().push(entry);
+        Ok(())
+    }
+
+    /// Removes all values of a key, and returns the first one, or `None` if the key is absent.
+    pub fn remove(&mut self, key: impl AsRef<str>) -> Option<Bytes> {
+        let key = key.as_ref();
+        let entries = self.0.as_mut()?;
+        let first = entries.iter().position(|entry| entry.key.as_str() == key)?;
+        let removed = entries.remove(first).value;
+        entries.retain(|entry| entry.key.as_str() != key);
+        Some(removed)
+    }
+
+    /// Removes all pairs.
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Returns true if the key has a value.
+    #[must_use]
+    pub fn contains(&self, key: impl AsRef<str>) -> bool {
+        self.get_bin(key).is_some()
     }
 
     /// Returns the first value of a key as text, or `None` if the key is absent or ends in `-bin`.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&str> {
-        if is_binary(key) {
-            return None;
-        }
-        self.get_bin(key)
-            .and_then(|value| std::str::from_utf8(value).ok())
+    pub fn get(&self, key: impl AsRef<str>) -> Option<&str> {
+        let key = key.as_ref();
+        text(
+            self.entries()
+                .iter()
+                .find(|entry| entry.key.as_str() == key)?,
+        )
     }
 
     /// Returns the first value of a key as bytes, or `None` if the key is absent.
     #[must_use]
-    pub fn get_bin(&self, key: &str) -> Option<&[u8]> {
-        self.iter()
-            .find(|(name, _)| *name == key)
-            .map(|(_, value)| value)
+    pub fn get_bin(&self, key: impl AsRef<str>) -> Option<&[u8]> {
+        let key = key.as_ref();
+        let entry = self
+            .entries()
+            .iter()
+            .find(|entry| entry.key.as_str() == key);
+        entry.map(|entry| &entry.value[..])
+    }
+
+    /// Iterates over all values of a key as text, in insertion order. The values of a key that ends
+    /// in `-bin` are left out.
+    pub fn get_all<'a>(&'a self, key: impl AsRef<str> + 'a) -> impl Iterator<Item = &'a str> {
+        self.entries()
+            .iter()
+            .filter(move |entry| entry.key.as_str() == key.as_ref())
+            .filter_map(text)
+    }
+
+    /// Iterates over all values of a key as bytes, in insertion order.
+    pub fn get_all_bin<'a>(&'a self, key: impl AsRef<str> + 'a) -> impl Iterator<Item = &'a [u8]> {
+        self.entries()
+            .iter()
+            .filter(move |entry| entry.key.as_str() == key.as_ref())
+            .map(|entry| &entry.value[..])
     }
 
     /// Iterates over all pairs in insertion order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.0
-            .iter()
-            .flat_map(|entries| entries.iter())
-            .map(|entry| (entry.key.as_str(), &entry.value[..]))
+    pub fn iter(&self) -> MetadataIter<'_> {
+        MetadataIter(self.entries().iter())
+    }
+
+    fn entries(&self) -> &[Entry] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
     }
 
     /// Returns the encoded length in bytes: 0 when empty.
@@ -187,7 +271,7 @@ impl Metadata {
     fn decode_wire(bytes: &[u8]) -> Result<Self, MetadataError> {
         let mut metadata = Self::new();
         for pair in WireMetadata::decode(bytes)?.pairs {
-            metadata.insert(pair.key, pair.value)?;
+            metadata.append(pair.key, pair.value)?;
         }
         Ok(metadata)
     }
@@ -203,23 +287,57 @@ impl Metadata {
     }
 }
 
-fn is_binary(key: &str) -> bool {
-    key.ends_with("-bin")
+impl Entry {
+    fn new(key: impl IntoMetadataKey, value: impl Into<Bytes>) -> Result<Self, MetadataError> {
+        let (key, value) = (key.into_metadata_key()?, value.into());
+        if !key.is_binary() && !value.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
+            return Err(MetadataError::Value {
+                key: key.as_str().to_owned(),
+            });
+        }
+        Ok(Self { key, value })
+    }
 }
 
-fn check(key: &str, value: &[u8]) -> Result<(), MetadataError> {
-    let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
-    if key.is_empty() || !key.bytes().all(allowed) {
-        return Err(MetadataError::Key {
-            key: key.to_owned(),
-        });
+fn text(entry: &Entry) -> Option<&str> {
+    if entry.key.is_binary() {
+        return None;
     }
-    if !is_binary(key) && !value.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
-        return Err(MetadataError::Value {
-            key: key.to_owned(),
-        });
+    std::str::from_utf8(&entry.value).ok()
+}
+
+/// Iterates over the pairs of [`Metadata`] in insertion order.
+#[derive(Clone)]
+pub struct MetadataIter<'a>(slice::Iter<'a, Entry>);
+
+impl<'a> Iterator for MetadataIter<'a> {
+    type Item = (&'a str, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Entry { key, value } = self.0.next()?;
+        Some((key.as_str(), value))
     }
-    Ok(())
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for MetadataIter<'_> {}
+
+impl fmt::Debug for MetadataIter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MetadataIter")
+    }
+}
+
+impl<'a> IntoIterator for &'a Metadata {
+    type Item = (&'a str, &'a [u8]);
+    type IntoIter = MetadataIter<'a>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 impl fmt::Debug for Metadata {
@@ -259,9 +377,9 @@ mod tests {
     #[test]
     fn pairs_survive_the_wire_in_order() {
         let mut metadata = Metadata::new();
-        metadata.insert("trace-id", "abc").unwrap();
-        metadata.insert("key-bin", vec![0, 255]).unwrap();
-        metadata.insert("trace-id", "def").unwrap();
+        metadata.append("trace-id", "abc").unwrap();
+        metadata.append("key-bin", vec![0, 255]).unwrap();
+        metadata.append("trace-id", "def").unwrap();
         let mut wire = vec![0; metadata.encoded_len()];
         metadata.encode(&mut wire);
         let decoded = Metadata::decode(&wire).unwrap();
@@ -269,6 +387,48 @@ mod tests {
         assert_eq!(decoded.get("trace-id"), Some("abc"));
         assert_eq!(decoded.get_bin("key-bin"), Some(&[0, 255][..]));
         assert_eq!(decoded.get("key-bin"), None);
+        let values: Vec<_> = decoded.get_all("trace-id").collect();
+        assert_eq!(values, ["abc", "def"]);
+    }
+
+    #[test]
+    fn inserting_replaces_and_appending_adds() {
+        const KEY: MetadataKey = MetadataKey::from_static("a");
+        let mut metadata = Metadata::new();
+        metadata.append("a", "1").unwrap();
+        metadata.append("b-bin", vec![9]).unwrap();
+        metadata.append(KEY, "2").unwrap();
+        assert_eq!(metadata.get_all("a").collect::<Vec<_>>(), ["1", "2"]);
+        metadata.insert("a".to_owned(), "3").unwrap();
+        assert_eq!(metadata.get_all(KEY).collect::<Vec<_>>(), ["3"]);
+        let keys: Vec<_> = (&metadata).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["b-bin", "a"]);
+        assert_eq!(metadata.get_all("b-bin").count(), 0);
+        let bytes: Vec<_> = metadata.get_all_bin("b-bin").collect();
+        assert_eq!(bytes, [[9]]);
+    }
+
+    #[test]
+    fn a_refused_pair_changes_nothing() {
+        let mut metadata = Metadata::new();
+        metadata.insert("a", "1").unwrap();
+        assert!(metadata.insert("a", "\n").is_err());
+        assert_eq!(metadata.get("a"), Some("1"));
+    }
+
+    #[test]
+    fn removing_takes_every_value_of_a_key() {
+        let mut metadata = Metadata::new();
+        for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            metadata.append(key, value).unwrap();
+        }
+        assert_eq!(metadata.remove("a").as_deref(), Some(&b"1"[..]));
+        assert!(!metadata.contains("a"));
+        assert!(metadata.contains("b"));
+        assert_eq!(metadata.remove("a"), None);
+        metadata.clear();
+        assert!(metadata.is_empty());
+        assert_eq!(metadata.remove("b"), None);
     }
 
     #[test]

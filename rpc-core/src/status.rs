@@ -5,12 +5,13 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::limits::{Direction, MessageLimit};
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, MetadataError};
 
 /// gRPC's canonical status codes, with their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +91,37 @@ impl Code {
         self as u16
     }
 
+    /// Returns the code with this number, as gRPC's libraries and `google.rpc.Status` hold it, or
+    /// [`Code::Unknown`] if the number is not assigned.
+    #[must_use]
+    pub fn from_i32(number: i32) -> Self {
+        u16::try_from(number).map_or(Self::Unknown, Self::from_number)
+    }
+
+    /// Returns a sentence about the code, for people.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Ok => "the call succeeded",
+            Self::Cancelled => "the caller cancelled the call",
+            Self::Unknown => "an error that fits no other code",
+            Self::InvalidArgument => "the request is invalid",
+            Self::DeadlineExceeded => "the deadline passed before the call completed",
+            Self::NotFound => "the requested entity does not exist",
+            Self::AlreadyExists => "the entity to create already exists",
+            Self::PermissionDenied => "the caller lacks permission",
+            Self::ResourceExhausted => "a quota, a size limit or a queue is exhausted",
+            Self::FailedPrecondition => "the system is not in the state that the call requires",
+            Self::Aborted => "the call conflicted with a concurrent one",
+            Self::OutOfRange => "the operation went past the valid range",
+            Self::Unimplemented => "the server does not implement the method",
+            Self::Internal => "an invariant is broken",
+            Self::Unavailable => "the server is unreachable at the moment",
+            Self::DataLoss => "data is lost or corrupted and cannot be recovered",
+            Self::Unauthenticated => "the caller is not authenticated",
+        }
+    }
+
     /// Returns the canonical name, such as `DEADLINE_EXCEEDED`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -112,6 +144,18 @@ impl Code {
             Self::DataLoss => "DATA_LOSS",
             Self::Unauthenticated => "UNAUTHENTICATED",
         }
+    }
+}
+
+impl From<i32> for Code {
+    fn from(number: i32) -> Self {
+        Self::from_i32(number)
+    }
+}
+
+impl From<Code> for i32 {
+    fn from(code: Code) -> Self {
+        code.number().into()
     }
 }
 
@@ -272,9 +316,60 @@ impl Error for Status {
     }
 }
 
+/// Returns the code that fits an error of input or output, as in tonic.
+pub(crate) fn code_of_io(error: &io::Error) -> Code {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::BrokenPipe | Kind::WouldBlock | Kind::WriteZero | Kind::Interrupted => Code::Internal,
+        Kind::ConnectionRefused
+        | Kind::ConnectionReset
+        | Kind::NotConnected
+        | Kind::AddrInUse
+        | Kind::AddrNotAvailable => Code::Unavailable,
+        Kind::AlreadyExists => Code::AlreadyExists,
+        Kind::ConnectionAborted => Code::Aborted,
+        Kind::InvalidData => Code::DataLoss,
+        Kind::InvalidInput => Code::InvalidArgument,
+        Kind::NotFound => Code::NotFound,
+        Kind::PermissionDenied => Code::PermissionDenied,
+        Kind::TimedOut => Code::DeadlineExceeded,
+        Kind::UnexpectedEof => Code::OutOfRange,
+        _ => Code::Unknown,
+    }
+}
+
+/// Converts an error of input or output, for use with `?` in a handler. The code fits the error's
+/// kind, as in tonic.
+impl From<io::Error> for Status {
+    fn from(error: io::Error) -> Self {
+        Self::new(code_of_io(&error), error.to_string()).with_source(Arc::new(error))
+    }
+}
+
+/// Converts the error of a handler that sets metadata, for use with `?`: the code is `INTERNAL`.
+impl From<MetadataError> for Status {
+    fn from(error: MetadataError) -> Self {
+        Self::internal(error.to_string()).with_source(Arc::new(error))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_input_or_output_becomes_a_status() {
+        fn handler() -> Result<(), Status> {
+            Err(io::Error::new(io::ErrorKind::NotFound, "no such file"))?
+        }
+        let status = handler().unwrap_err();
+        assert_eq!(status.to_string(), "NOT_FOUND: no such file");
+        assert!(
+            status
+                .source()
+                .is_some_and(|source| source.is::<io::Error>())
+        );
+    }
 
     #[test]
     fn codes_are_numbered_and_named_as_grpc_does() {
@@ -285,6 +380,9 @@ mod tests {
         assert_eq!(Code::ALL.len(), 17);
         assert_eq!(Code::from_number(17), Code::Unknown);
         assert_eq!(Code::from_number(u16::MAX), Code::Unknown);
+        assert_eq!(Code::from(-1), Code::Unknown);
+        assert_eq!(Code::from(5), Code::NotFound);
+        assert_eq!(i32::from(Code::NotFound), 5);
         assert_eq!(Code::Unauthenticated.name(), "UNAUTHENTICATED");
     }
 

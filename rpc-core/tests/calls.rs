@@ -4,6 +4,7 @@ mod support;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -286,9 +287,10 @@ fn a_handler_that_panics_answers_internal_and_harms_nobody_else() {
             (error.code(), error.execution()),
             (Code::Internal, Execution::Answered)
         );
-        assert!(
-            error.to_string().contains("asked to panic with 4 bytes"),
-            "{error}"
+        // Why it panicked is the server's affair.
+        assert_eq!(
+            error.message(),
+            "the handler panicked; the server's log has the reason"
         );
     }
     gate.open();
@@ -552,7 +554,11 @@ fn block_on_inside_a_turn_is_an_error_and_not_a_hang() {
             async move {
                 *log.borrow_mut() = Some(own.try_block_on(async { 7 }));
                 // `block_on` panics, which fails only this call.
-                own.block_on(async {});
+                let panic = catch_unwind(AssertUnwindSafe(|| own.block_on(async {})));
+                let payload = panic.expect_err("a poller cannot block in its own turn");
+                let message = payload.downcast_ref::<String>();
+                assert_eq!(message, Some(&BlockOnInTurn.to_string()));
+                resume_unwind(payload);
                 Ok(Response::new(request.into_inner()))
             }
         });
@@ -564,8 +570,6 @@ fn block_on_inside_a_turn_is_an_error_and_not_a_hang() {
         .unwrap()
         .unwrap_err();
     assert_eq!(error.code(), Code::Internal);
-    let panic = BlockOnInTurn.to_string();
-    assert!(error.to_string().contains(&panic), "{error}");
     assert_eq!(*outcome.borrow(), Some(Err(BlockOnInTurn)));
     network.assert_nothing_left();
 }

@@ -62,7 +62,7 @@ fn run(seed: u64, faults: Faults) {
             ),
             Err(error) => {
                 let expected = match error.code() {
-                    Code::Internal => error.to_string().contains("asked to panic"),
+                    Code::Internal => error.message().contains("the handler panicked"),
                     Code::DeadlineExceeded => true,
                     Code::Unavailable => faults.disconnect > 0,
                     _ => false,

@@ -13,7 +13,6 @@ use super::link::LinkKey;
 use super::tasks::IncomingCall;
 use super::{Driver, State};
 use crate::limits::{Direction, LengthLimit, MessageLimit};
-use crate::metadata::Metadata;
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
 use crate::service::catch_panic::catch_panic;
@@ -197,7 +196,7 @@ impl<T: Transport> Driver<T> {
             .respond_status_or_block(call, &status, started);
         // A status may hold values of the application, whose destructors run here.
         if let Err(panicked) = catch_panic(|| drop(status)) {
-            tracing::error!(%panicked, "the destructor of a handler's status panicked");
+            tracing::error!("the destructor of a handler's status panicked: {panicked}");
         }
     }
 
@@ -453,15 +452,21 @@ pub(super) fn rare_flags(
     flags
 }
 
+/// The end of a status's message that did not fit.
+const CUT: &str = "… (cut)";
+
 /// Returns the status with as much of its message as fits in `len` bytes, without details and
-/// metadata.
+/// metadata. The message says so if it was cut.
 fn shorten(status: &Status, len: usize) -> Status {
     // Reserves space for the field's tag and length.
     let room = len.saturating_sub(8);
     let message = status.message();
-    let mut end = room.min(message.len());
+    if message.len() <= room {
+        return Status::new(status.code(), message);
+    }
+    let mut end = room.saturating_sub(CUT.len());
     while !message.is_char_boundary(end) {
         end -= 1;
     }
-    Status::new(status.code(), &message[..end]).with_metadata(Metadata::new())
+    Status::new(status.code(), format!("{}{CUT}", &message[..end]))
 }

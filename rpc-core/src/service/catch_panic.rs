@@ -1,36 +1,96 @@
 //! [`catch_panic`]: keeps a panic of application code from ending the poller.
 
 use std::any::Any;
+use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::status::Status;
 
-/// Runs application code and converts a panic to a status.
+/// The message of a panic that was caught.
+#[derive(Debug)]
+pub(crate) struct Panic(String);
+
+/// Runs application code, and catches its panic.
 #[inline(always)]
-pub(crate) fn catch_panic<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
+pub(crate) fn catch_panic<R>(run: impl FnOnce() -> R) -> Result<R, Panic> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(output) => Ok(output),
-        Err(payload) => Err(status_of(payload)),
+        Err(payload) => Err(Panic::new(payload)),
     }
 }
 
-#[cold]
-#[inline(never)]
-fn status_of(payload: Box<dyn Any + Send>) -> Status {
-    let message = panic_message(&*payload);
-    let status = Status::internal(format!("the handler panicked: {message}"));
-    // The panic's payload may panic in its destructor. The payload of that second panic is leaked.
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        mem::forget(again);
+impl Panic {
+    #[cold]
+    #[inline(never)]
+    fn new(payload: Box<dyn Any + Send>) -> Self {
+        let panic = Self(message_of(&*payload).to_owned());
+        // The panic's payload may panic in its destructor. The payload of that second panic is leaked.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(again);
+        }
+        panic
     }
-    status
+
+    /// Logs the panic of the handler of the method `path`, and returns the status of its call. The
+    /// message stays in the log: it may name what the client should not know.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn report(&self, path: &'static str) -> Status {
+        tracing::error!(
+            method = path,
+            "the handler panicked: {self}{}",
+            self.advice()
+        );
+        Status::internal("the handler panicked; the server's log has the reason")
+    }
+
+    /// Returns what to do about a panic of an async runtime's types outside of the runtime.
+    fn advice(&self) -> &'static str {
+        let needs_runtime = ["there is no reactor running", "no current reactor"];
+        if needs_runtime.iter().any(|text| self.0.contains(text)) {
+            ". A poller has no reactor: serve it with an executor (`ServerBuilder::executor`, or the \
+             service's own `executor`)"
+        } else {
+            ""
+        }
+    }
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> &str {
+impl fmt::Display for Panic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn message_of(payload: &(dyn Any + Send)) -> &str {
     payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("(no message)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_does_not_learn_why_a_handler_panicked() {
+        let panic = catch_panic(|| panic!("the password is {}", 42)).unwrap_err();
+        assert_eq!(panic.to_string(), "the password is 42");
+        assert!(!panic.report("a.B/C").to_string().contains("42"));
+        assert_eq!(panic.advice(), "");
+    }
+
+    #[test]
+    fn a_handler_without_its_runtime_is_told_what_to_do() {
+        let panic = catch_panic(|| {
+            panic!(
+                "there is no reactor running, must be called from the context of a Tokio 1.x runtime"
+            )
+        });
+        let advice = panic.unwrap_err().advice();
+        assert!(advice.contains("serve it with an executor"), "{advice}");
+    }
 }

@@ -189,7 +189,7 @@ impl Methods {
         S: Codec<Res> + 'static,
         Res: 'static,
     {
-        let cells = HandlerCells::<H, F, I, S, Res>::new(handler);
+        let cells = HandlerCells::<H, F, I, S, Res>::new(spec.path, handler);
         let handler: Rc<dyn Handler> = match Limited::of(spec, cells) {
             Ok(limited) => Rc::new(limited),
             Err(cells) => Rc::new(cells),

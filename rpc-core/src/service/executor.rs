@@ -103,6 +103,7 @@ fn run_handler<Res: Send + 'static>(
     shared: Arc<Shared<Res>>,
     handler: impl Future<Output = Result<Response<Res>, Status>> + Send + 'static,
 ) -> impl Future<Output = ()> + Send {
+    let path = "on an executor";
     // Created before the first poll, because an executor may drop the future without polling it.
     let outcome = Outcome(shared);
     let deadline = deadline::current();
@@ -121,13 +122,14 @@ fn run_handler<Res: Send + 'static>(
             match polled {
                 Ok(Poll::Pending) => Poll::Pending,
                 Ok(Poll::Ready(finished)) => Poll::Ready(Some(finished)),
-                Err(panicked) => Poll::Ready(Some(Err(panicked))),
+                Err(panicked) => Poll::Ready(Some(Err(panicked.report(path)))),
             }
         })
         .await;
         // Dropped before the response is sent, so that the handler's resources are free when its
         // client continues.
         let dropped = catch_panic(|| handler.set(None));
+        let dropped = dropped.map_err(|panicked| panicked.report(path));
         if let Some(finished) = finished {
             outcome.0.finish(dropped.and(finished));
         }

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use slab::Slab;
 
-use super::catch_panic::catch_panic;
+use super::catch_panic::{Panic, catch_panic};
 use super::handler::{EncodedResponse, Handler, HandlerKey, RawRequest, Served};
 use super::input::Input;
 use super::response_lengths::{ResponseLengths, encode, encode_chunks};
@@ -35,6 +35,8 @@ use crate::status::Status;
 type FutureCell<F> = Pin<Box<Option<F>>>;
 
 pub(super) struct HandlerCells<H, F, I, S, Res> {
+    /// The method, for the log.
+    path: &'static str,
     make: H,
     /// Cells without a future.
     free: RefCell<Vec<FutureCell<F>>>,
@@ -53,8 +55,9 @@ enum Kept<F, Res> {
 }
 
 impl<H, F, I, S, Res> HandlerCells<H, F, I, S, Res> {
-    pub(super) fn new(make: H) -> Self {
+    pub(super) fn new(path: &'static str, make: H) -> Self {
         Self {
+            path,
             make,
             free: RefCell::default(),
             kept: RefCell::default(),
@@ -101,7 +104,7 @@ where
     fn after_poll(
         &self,
         mut cell: FutureCell<F>,
-        polled: Result<Result<Option<Served>, Status>, Status>,
+        polled: Result<Result<Option<Served>, Status>, Panic>,
         key: Option<HandlerKey>,
         deadline: Option<Instant>,
     ) -> Served {
@@ -112,7 +115,7 @@ where
             Err(panicked) => {
                 // The future may have panicked before or during its drop. It is not dropped twice.
                 let _ = catch_panic(|| cell.as_mut().set(None));
-                Served::Failed(panicked)
+                Served::Failed(panicked.report(self.path))
             }
         };
         if let Some(key) = key {
@@ -229,7 +232,8 @@ where
             encode::<S, Res>(&response, len, out)?;
             drop(response);
             Ok(())
-        })?
+        })
+        .unwrap_or_else(|panicked| Err(panicked.report(self.path)))
     }
 
     fn encode_chunks(
@@ -243,7 +247,8 @@ where
                 "the handler's response is missing. This is a bug in Verbline",
             ));
         };
-        catch_panic(|| encode_chunks::<S, Res>(response, len, allocate))?
+        catch_panic(|| encode_chunks::<S, Res>(response, len, allocate))
+            .unwrap_or_else(|panicked| Err(panicked.report(self.path)))
     }
 
     fn discard(&self, key: HandlerKey) {
@@ -259,7 +264,11 @@ where
             Ok(cell) => self.free.borrow_mut().extend(cell),
             // The call has ended, so a panic in a destructor can only be logged.
             Err(panicked) => {
-                tracing::error!(%panicked, "the destructor of a handler's future or response panicked");
+                let method = self.path;
+                tracing::error!(
+                    method,
+                    "the destructor of a handler's future or response panicked: {panicked}"
+                );
             }
         }
     }

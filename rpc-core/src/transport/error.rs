@@ -187,6 +187,49 @@ pub enum FabricError {
         /// The reason, with the limit.
         reason: String,
     },
+    /// The memory for a poller's slots is not there. None of it was touched.
+    #[error(
+        "a poller needs {} of memory for its slots{}, and {} are left of {bound}: lower `connections` or \
+         `max_in_flight`, set `max_memory`, use fewer pollers, or provide more memory",
+        Amount(*needed),
+        Besides(*claimed),
+        Amount(*available)
+    )]
+    Memory {
+        /// Bytes that the poller would register.
+        needed: u64,
+        /// Bytes that other pollers of the process are about to use.
+        claimed: u64,
+        /// Bytes that are left.
+        available: u64,
+        /// The memory of the machine, or the limit of a control group.
+        bound: String,
+    },
+}
+
+/// Prints bytes in the unit that fits.
+struct Amount(u64);
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: f64 = (1 << 20) as f64;
+        let mib = self.0 as f64 / MIB;
+        match mib {
+            0.0..1024.0 => write!(f, "{mib:.1} MiB"),
+            _ => write!(f, "{:.1} GiB", mib / 1024.0),
+        }
+    }
+}
+
+struct Besides(u64);
+
+impl fmt::Display for Besides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            bytes => write!(f, " (and others of this process {})", Amount(bytes)),
+        }
+    }
 }
 
 /// Prints the same sentence as `Display`, because a `main` that returns an error prints it with

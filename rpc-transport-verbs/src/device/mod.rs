@@ -4,6 +4,7 @@
 //! [`Device::best`] is the first usable RDMA device followed by `soft`. A server on a machine with
 //! a network card thus also serves a client on the same machine that was built without RDMA.
 
+mod memory;
 pub(crate) mod name;
 pub(crate) mod setup;
 pub(crate) mod sizing;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rpc_core::transport::FabricError;
 use rpc_core::{Intents, OtherDevice, Waiting};
 
+use super::memory::Claim;
 use super::name::Name;
 use super::sizing::Sizing;
 use super::sizing::reads::ReadSupport;
@@ -163,6 +164,9 @@ pub(crate) fn open_lanes(
     });
     let plan = plan_of_each(&first.name, 1 + others.len(), intents, sizing, &weakest)?;
     let count = 1 + others.len();
+    // Until every lane has registered its slots.
+    let slots = plan.limits.registered_len().saturating_mul(count);
+    let _claim = Claim::new(slots as u64)?;
     let name = first.name.clone();
     let no_files = |error| refused(&name, "has no files for its poller to sleep at", error);
     let wakeup = Wakeup::new().map_err(no_files)?;

@@ -95,7 +95,7 @@ impl Mix {
         }
         let expected = match error.code() {
             Code::Aborted => Ending::Fails,
-            Code::Internal if error.to_string().contains("asked to panic") => Ending::Panics,
+            Code::Internal if error.message().contains("the handler panicked") => Ending::Panics,
             _ => return Some(error),
         };
         assert_eq!(order.ending, expected, "call {id}: {error}");

@@ -57,7 +57,7 @@ pub(crate) fn matching_endpoints(
 fn obstacle(local: DeviceAddress<'_>, remote: DeviceAddress<'_>) -> Option<&'static str> {
     match local.kind {
         SOFT if soft_prefix(&local.gid) != soft_prefix(&remote.gid) => Some(
-            "the software device reaches only processes of the same host, and not those in containers with namespaces of their own",
+            "the software device reaches only processes of the same host, with /proc mounted, and not those in containers with namespaces of their own",
         ),
         ROCE if is_ipv4(&local.gid) != is_ipv4(&remote.gid) => {
             Some("one side has an IPv4 address, and the other an IPv6 address")

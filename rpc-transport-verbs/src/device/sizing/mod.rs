@@ -165,9 +165,11 @@ impl Plan {
         let (wanted, most) = (limits.max_inline_len, attributes.max_inline_data);
         if wanted > most {
             limits.max_inline_len = most;
-            limits.clamped.push(format!(
-                "frames inline up to {most} bytes instead of {wanted}: the device takes no more"
-            ));
+            if sizing.max_inline_len.is_some() {
+                limits.clamped.push(format!(
+                    "frames inline up to {most} bytes instead of {wanted}: the device takes no more"
+                ));
+            }
         }
         plan
     }

@@ -254,11 +254,21 @@ fn each_device_has_its_own_inline_length() {
         )
         .limits;
     assert_eq!(weak.max_inline_len, 220);
-    assert!(
-        weak.to_string().contains("220 bytes instead of 256"),
-        "{weak}"
-    );
     assert!(weak.to_string().contains("port 1, GID 1"), "{weak}");
+    // Nobody asked for more.
+    assert!(weak.clamped.is_empty(), "{weak}");
+    let asked = Sizing {
+        max_inline_len: Some(256),
+        ..Sizing::default()
+    };
+    let clamped = plan
+        .on("rxe0", String::new(), &asked, &device(), ETHERNET)
+        .limits
+        .clamped;
+    assert!(
+        clamped[0].contains("220 bytes instead of 256"),
+        "{clamped:?}"
+    );
     let (sizing, address) = (Sizing::default(), "port 2".to_owned());
     let strong = plan
         .on("mlx5_0", address, &sizing, &strong, ETHERNET)

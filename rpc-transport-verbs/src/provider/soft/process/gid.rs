@@ -13,11 +13,18 @@ use crate::verbs::types::Gid;
 ///
 /// An environment is the scope in which processes can reach each other: one boot of one host, one
 /// network namespace (which contains the abstract sockets), one PID namespace (both sides verify
-/// each other's process ids) and one time namespace (both sides read the same clock). Two processes whose GIDs have different prefixes cannot connect.
+/// each other's process ids) and one time namespace (both sides read the same clock). Two processes
+/// whose GIDs have different prefixes cannot connect.
 fn gid_prefix() -> [u8; 6] {
     static PREFIX: OnceLock<[u8; 6]> = OnceLock::new();
     *PREFIX.get_or_init(|| {
-        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_else(|error| {
+            tracing::warn!(
+                %error,
+                "/proc cannot be read, so processes that can read it do not find this one: mount it"
+            );
+            Vec::new()
+        });
         let namespace = |name: &str| {
             let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
             link.into_os_string().into_encoded_bytes()
