@@ -1,8 +1,11 @@
 //! Shuts down a server while calls are in flight, with its own threads and over a device.
 
 use std::future::pending;
+use std::net::TcpListener;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -41,14 +44,14 @@ impl Service for Patient {
                 let mut is_first = true;
                 std::future::poll_fn(|cx| {
                     if !std::mem::take(&mut is_first) {
-                        return std::task::Poll::Ready(());
+                        return Poll::Ready(());
                     }
                     let waker = cx.waker().clone();
                     thread::spawn(move || {
                         thread::sleep(Duration::from_millis(ms));
                         waker.wake();
                     });
-                    std::task::Poll::Pending
+                    Poll::Pending
                 })
                 .await;
                 Ok::<_, Status>(Response::new(ms))
@@ -113,6 +116,97 @@ fn a_call_that_never_ends_is_answered_when_its_time_is_up() {
         (Code::Unavailable, Execution::Answered)
     );
     assert!(error.to_string().contains("may have run"), "{error}");
+}
+
+/// Starts a server whose shutdown has 60 seconds, and a client that calls it once, with a handler
+/// that takes `ms` milliseconds. Returns when the handler runs.
+fn server_in_use(
+    ms: u64,
+) -> (
+    Server,
+    mpsc::Receiver<()>,
+    impl FnOnce() -> thread::JoinHandle<u64>,
+) {
+    let (entered, enters) = mpsc::channel();
+    let minute = Duration::from_secs(60);
+    let server = Server::builder(&Device::open("soft").unwrap())
+        .add_service(Patient(entered))
+        .shutdown(Shutdown {
+            finish: minute,
+            close: minute,
+        })
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let address = server.local_addr().to_string();
+    let call = move || {
+        thread::spawn(move || {
+            let poller = LocalPoller::new(&Device::open("soft").unwrap()).unwrap();
+            let channel = poller.connect(&address).unwrap();
+            let reply = poller.block_on(channel.unary::<u64, u64>(&WAIT, Request::new(ms)));
+            reply.unwrap().into_inner()
+        })
+    };
+    (server, enters, call)
+}
+
+#[test]
+fn a_server_serves_until_its_signal_and_answers_what_is_at_work() {
+    let (server, enters, call) = server_in_use(200);
+    let client = call();
+    // The signal comes when the handler runs.
+    let (give_signal, signalled) = signal();
+    let waits = thread::spawn(move || {
+        enters.recv().unwrap();
+        give_signal();
+    });
+    rpc_core::block_on(server.serve_with_shutdown(signalled)).unwrap();
+    assert_eq!(client.join().unwrap(), 200);
+    waits.join().unwrap();
+}
+
+#[test]
+fn an_asynchronous_shutdown_answers_what_is_at_work_and_keeps_no_thread() {
+    let (server, enters, call) = server_in_use(200);
+    let server = server.spawn();
+    let client = call();
+    enters.recv().unwrap();
+    let mut shutdown = pin!(server.shutdown_async());
+    let mut cx = Context::from_waker(Waker::noop());
+    // It does not block: the handler takes longer than this poll.
+    assert!(shutdown.as_mut().poll(&mut cx).is_pending());
+    rpc_core::block_on(shutdown).unwrap();
+    assert_eq!(client.join().unwrap(), 200);
+}
+
+#[test]
+fn a_server_whose_future_is_dropped_stops() {
+    let (server, _enters, _) = server_in_use(0);
+    let address = server.local_addr();
+    let mut serving = Box::pin(server.serve());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(serving.as_mut().poll(&mut cx).is_pending());
+    drop(serving);
+    TcpListener::bind(address).expect("the port is free again");
+}
+
+/// Returns a function that completes the future.
+fn signal() -> (impl FnOnce() + Send, impl Future<Output = ()>) {
+    let shared = Arc::new((AtomicBool::new(false), Mutex::new(None::<Waker>)));
+    let signalled = Arc::clone(&shared);
+    let signal = move || {
+        shared.0.store(true, Ordering::SeqCst);
+        if let Some(waker) = shared.1.lock().unwrap().take() {
+            waker.wake();
+        }
+    };
+    let future = std::future::poll_fn(move |cx| {
+        *signalled.1.lock().unwrap() = Some(cx.waker().clone());
+        match signalled.0.load(Ordering::SeqCst) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    });
+    (signal, future)
 }
 
 /// A server is shut down and restarted at the same address repeatedly, while two threads call it

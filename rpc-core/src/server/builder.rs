@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::shutdown::Shutdown;
 use crate::deadline::DeadlinePolicy;
 use crate::limits::{Intents, Keepalive, Waiting};
 use crate::service::dispatch::Service;
@@ -18,6 +19,7 @@ pub struct ServerBuilder<F> {
     pub(super) max_connections: Option<usize>,
     pub(super) pollers: usize,
     pub(super) cores: Option<Vec<usize>>,
+    pub(super) shutdown: Shutdown,
 }
 
 impl<F: Fabric> ServerBuilder<F> {
@@ -128,6 +130,13 @@ impl<F: Fabric> ServerBuilder<F> {
     #[must_use]
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
         self.intents.keepalive = Some(keepalive);
+        self
+    }
+
+    /// Sets the time limits of the server's shutdown, however it is stopped: see [`Shutdown`].
+    #[must_use]
+    pub fn shutdown(mut self, shutdown: Shutdown) -> Self {
+        self.shutdown = shutdown;
         self
     }
 

@@ -6,6 +6,7 @@
 
 pub(crate) mod admission;
 mod builder;
+mod ended;
 pub(crate) mod shutdown;
 mod start;
 mod thread;
@@ -13,9 +14,12 @@ mod threads;
 mod watchdog;
 
 use std::fmt;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 pub use self::builder::ServerBuilder;
 pub use self::shutdown::Shutdown;
@@ -110,6 +114,7 @@ impl Server {
             max_connections: None,
             pollers: 1,
             cores: None,
+            shutdown: Shutdown::default(),
         }
     }
 
@@ -145,6 +150,42 @@ impl Server {
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn run(self) -> Result<(), ServerError> {
         self.spawn().running.threads.join()
+    }
+
+    /// Serves until the process ends, or until the future is dropped, which stops the server like
+    /// dropping a [`ServerHandle`]. Nothing is served before the future is polled.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
+    pub async fn serve(self) -> Result<(), ServerError> {
+        self.serve_with_shutdown(pending::<()>()).await
+    }
+
+    /// Serves until `signal` completes, then shuts down, within the time limits of
+    /// [`ServerBuilder::shutdown`]. Completes when the server has stopped. Its pollers run on threads
+    /// of their own, so any executor may poll the future.
+    ///
+    /// Dropping the future stops the server like dropping a [`ServerHandle`]. Nothing is served
+    /// before the future is polled.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
+    pub async fn serve_with_shutdown(self, signal: impl Future) -> Result<(), ServerError> {
+        let handle = self.spawn();
+        let ended = Arc::clone(&handle.running.threads.ended);
+        let mut signal = pin!(signal);
+        poll_fn(|cx| {
+            // A poller that ends by itself has panicked.
+            let any_ended = ended.poll_any(cx).is_ready();
+            match any_ended || signal.as_mut().poll(cx).is_ready() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        handle.shutdown_async().await
     }
 
     /// Serves on its own threads.
@@ -190,14 +231,29 @@ impl ServerHandle {
         &self.running.limits
     }
 
-    /// Shuts down like [`shutdown_within`](Self::shutdown_within), with the default times of
-    /// [`Shutdown`]. Dropping the handle does the same.
+    /// Shuts down like [`shutdown_within`](Self::shutdown_within), within the time limits of
+    /// [`ServerBuilder::shutdown`]. Dropping the handle does the same.
     ///
     /// # Errors
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
-    pub fn shutdown(self) -> Result<(), ServerError> {
-        self.shutdown_within(Shutdown::default())
+    pub fn shutdown(mut self) -> Result<(), ServerError> {
+        self.running.stop();
+        self.running.threads.join()
+    }
+
+    /// Shuts down like [`shutdown`](Self::shutdown), without blocking the calling thread. The
+    /// shutdown begins when the future is first polled. If the future is dropped before it completes,
+    /// the drop blocks until the server has stopped.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
+    pub async fn shutdown_async(mut self) -> Result<(), ServerError> {
+        self.running.stop();
+        let ended = Arc::clone(&self.running.threads.ended);
+        poll_fn(|cx| ended.poll_all(cx)).await;
+        self.running.threads.join()
     }
 
     /// Shuts the server down and blocks until it has stopped. From now on the server accepts no

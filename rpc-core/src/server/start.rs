@@ -45,7 +45,7 @@ impl<F: Fabric> ServerBuilder<F> {
     /// Starts the pollers' threads and waits until each has opened its transport.
     #[allow(clippy::type_complexity)]
     fn start_pollers(&self) -> Result<(PollerThreads, Vec<Opened<F::Port>>), ServerError> {
-        let mut threads = PollerThreads::new(self.pollers);
+        let mut threads = PollerThreads::new(self.pollers, self.shutdown);
         let cores = self.cores_of_pollers();
         let (ready, reports) = bounded(self.pollers);
         for index in 0..self.pollers {

@@ -120,14 +120,23 @@ impl Drop for StopAllOnPanic {
 }
 
 /// The signal for the pollers to stop.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StopSignal {
     is_set: AtomicBool,
-    /// The time limits of the shutdown. Set before `is_set`.
+    /// The time limits of the shutdown, if they differ from the server's setting. Set before `is_set`.
     pub(super) shutdown: OnceLock<Shutdown>,
+    setting: Shutdown,
 }
 
 impl StopSignal {
+    pub(super) fn new(setting: Shutdown) -> Self {
+        Self {
+            is_set: AtomicBool::new(false),
+            shutdown: OnceLock::new(),
+            setting,
+        }
+    }
+
     pub(super) fn set(&self) {
         self.is_set.store(true, Ordering::Release);
     }
@@ -137,7 +146,7 @@ impl StopSignal {
     }
 
     fn shutdown(&self) -> Shutdown {
-        self.shutdown.get().copied().unwrap_or_default()
+        self.shutdown.get().copied().unwrap_or(self.setting)
     }
 }
 

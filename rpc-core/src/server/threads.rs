@@ -7,6 +7,8 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::ServerError;
+use super::ended::Ended;
+use super::shutdown::Shutdown;
 use super::thread::{Opened, PollerSetup, StopSignal};
 use crate::transport::Fabric;
 
@@ -17,17 +19,19 @@ pub(super) struct PollerThreads {
     start: Option<Sender<()>>,
     started: Receiver<()>,
     pub(super) stop_signal: Arc<StopSignal>,
+    pub(super) ended: Arc<Ended>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl PollerThreads {
-    /// Creates the owner of up to `pollers` threads.
-    pub(super) fn new(pollers: usize) -> Self {
+    /// Creates the owner of up to `pollers` threads. `shutdown` has the time limits of their end.
+    pub(super) fn new(pollers: usize, shutdown: Shutdown) -> Self {
         let (start, started) = bounded(pollers);
         Self {
             start: Some(start),
             started,
-            stop_signal: Arc::default(),
+            stop_signal: Arc::new(StopSignal::new(shutdown)),
+            ended: Arc::default(),
             threads: Vec::new(),
         }
     }
@@ -40,7 +44,13 @@ impl PollerThreads {
     /// Spawns the thread of the next poller. It opens its transport and waits to be started.
     pub(super) fn spawn<F: Fabric>(&mut self, setup: PollerSetup<F>) -> io::Result<()> {
         let name = format!("verbline-poller-{}", self.threads.len());
-        let thread = thread::Builder::new().name(name).spawn(|| setup.run())?;
+        let running = Ended::one_more(&self.ended);
+        let run = || {
+            // Dropped last, however the poller ends.
+            let _running = running;
+            setup.run();
+        };
+        let thread = thread::Builder::new().name(name).spawn(run)?;
         self.threads.push(thread);
         Ok(())
     }
