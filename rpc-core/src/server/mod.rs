@@ -10,6 +10,7 @@ mod ended;
 pub(crate) mod shutdown;
 mod start;
 mod thread;
+mod thread_time;
 mod threads;
 mod watchdog;
 

@@ -75,27 +75,28 @@ impl<F: Fabric> ServerBuilder<F> {
         threads: PollerThreads,
         pollers: Vec<Opened<F::Port>>,
     ) -> Result<Server, ServerError> {
-        let running_handlers = pollers
-            .iter()
-            .map(|poller| Arc::clone(&poller.running_handler));
         let counters = pollers.iter().map(|poller| Arc::clone(&poller.counters));
+        let counters = counters.collect();
         let wakeups = pollers.iter().map(|poller| Arc::clone(&poller.wakeup));
+        let wakeups = wakeups.collect();
         // All pollers have the same sizes and methods, and there is at least one: see
         // `ServerBuilder::pollers`.
         let (limits, methods) = (pollers[0].limits.clone(), pollers[0].methods.clone());
 
-        let watchdog = Watchdog::start(running_handlers.collect(), &methods)?;
+        let (ports, watched) = pollers
+            .into_iter()
+            .map(|poller| (poller.port, poller.watched))
+            .unzip();
+        let watchdog = Watchdog::start(watched, &methods)?;
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
         let stats_reader = StatsReader::for_server(
-            counters.collect(),
+            counters,
             ServerCounters {
                 refused: Arc::clone(&admission.refused),
                 blocked: watchdog.counters(),
             },
         );
-        let wakeups = wakeups.collect();
-        let ports = pollers.into_iter().map(|poller| poller.port).collect();
         let listener = self.fabric.listen(address, ports, Arc::new(admission))?;
         Ok(Server {
             running: Running {

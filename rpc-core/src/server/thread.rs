@@ -10,10 +10,11 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::ServerError;
 use super::shutdown::{Shutdown, ShuttingDown};
+use super::thread_time::ThreadTime;
+use super::watchdog::WatchedThread;
 use crate::clock::Clock;
 use crate::deadline::DeadlinePolicy;
 use crate::driver::Driver;
-use crate::driver::running_handler::RunningHandler;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::method::MethodSpec;
@@ -43,7 +44,7 @@ pub(super) struct Opened<P> {
     pub(super) port: P,
     pub(super) limits: Limits,
     pub(super) wakeup: Arc<Wakeup>,
-    pub(super) running_handler: Arc<RunningHandler>,
+    pub(super) watched: WatchedThread,
     pub(super) counters: Arc<PollerCounters>,
     pub(super) methods: Vec<(u16, &'static MethodSpec)>,
 }
@@ -87,16 +88,17 @@ impl<F: Fabric> PollerSetup<F> {
         methods.set_deadline_policy(self.deadlines);
         let numbered = methods.numbered().collect();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
-        let (wakeup, running_handler) = (
-            Arc::clone(&driver.wakeup),
-            Arc::clone(&driver.running_handler),
-        );
+        let wakeup = Arc::clone(&driver.wakeup);
+        let watched = WatchedThread {
+            running_handler: Arc::clone(&driver.running_handler),
+            time: ThreadTime::of_this_thread(),
+        };
         let counters = Arc::clone(&driver.counters);
         Ok((
             driver,
             Opened {
                 wakeup,
-                running_handler,
+                watched,
                 counters,
                 index: self.index,
                 port,

@@ -4,16 +4,18 @@
 //! makes progress meanwhile. Through its [`RunningHandler`], a poller shows which handler it is
 //! polling: it stores the number and the method of each poll before and after the poll, which costs
 //! a few instructions, none of them locked. One thread per server checks it about fifty times a
-//! second. A poll that is still running after 40 ms is counted for its method; the first one of
-//! each method is logged as a warning.
+//! second. A poll that has used its thread for 40 ms is counted for its method; the first one of
+//! each method is logged as a warning. Time in which other threads had the processor does not count,
+//! so a loaded machine makes no handler look slow ([`ThreadTime`]).
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::thread_time::{Sample, ThreadTime};
 use crate::driver::running_handler::RunningHandler;
 use crate::method::MethodSpec;
 use crate::stats::{BlockedCounters, BlockedMethods};
@@ -22,44 +24,61 @@ use crate::stats::{BlockedCounters, BlockedMethods};
 /// core, short enough to detect noticeable delays.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A poll counts as blocking if it is still running this long (two ticks) after the first check
+/// A poll counts as blocking if it has used its thread this long (two ticks) since the first check
 /// that found it.
 const TOO_LONG: Duration = Duration::from_millis(40);
+
+/// A poller to watch.
+#[derive(Debug)]
+pub(super) struct WatchedThread {
+    pub(super) running_handler: Arc<RunningHandler>,
+    pub(super) time: ThreadTime,
+}
 
 /// The watchdog's view of one poller.
 #[derive(Debug)]
 struct WatchedPoller {
-    running_handler: Arc<RunningHandler>,
-    /// The value of the latest check, and the time of the first check that found it.
+    thread: WatchedThread,
+    /// The value of the latest check.
     latest: u64,
-    since: Instant,
+    /// The time of the latest check that found it running, and how long it has used the thread.
+    sample: Option<Sample>,
+    in_use: Duration,
     is_reported: bool,
 }
 
 impl WatchedPoller {
-    fn new(running_handler: Arc<RunningHandler>, now: Instant) -> Self {
+    fn new(thread: WatchedThread) -> Self {
         Self {
-            running_handler,
+            thread,
             latest: 0,
-            since: now,
+            sample: None,
+            in_use: Duration::ZERO,
             is_reported: false,
         }
     }
 
     /// If the current poll has lasted too long, returns its method and its minimum duration, once
     /// per poll.
-    fn check(&mut self, now: Instant) -> Option<(u16, Duration)> {
-        let found = self.running_handler.0.load(Ordering::Relaxed);
+    fn check(&mut self, sample: impl FnOnce(&ThreadTime) -> Sample) -> Option<(u16, Duration)> {
+        let found = self.thread.running_handler.0.load(Ordering::Relaxed);
         if found != self.latest {
-            (self.latest, self.since, self.is_reported) = (found, now, false);
+            (self.latest, self.sample, self.is_reported) = (found, None, false);
+            self.in_use = Duration::ZERO;
         }
-        let lasts = now.duration_since(self.since);
-        if found & RunningHandler::RUNNING == 0 || self.is_reported || lasts < TOO_LONG {
+        if found & RunningHandler::RUNNING == 0 || self.is_reported {
+            return None;
+        }
+        let sample = sample(&self.thread.time);
+        if let Some(earlier) = self.sample.replace(sample) {
+            self.in_use += sample.in_use_since(&earlier);
+        }
+        if self.in_use < TOO_LONG {
             return None;
         }
         self.is_reported = true;
         // The low bits are the method's number.
-        Some((found as u16, lasts))
+        Some((found as u16, self.in_use))
     }
 }
 
@@ -70,9 +89,9 @@ struct WatchdogState {
 }
 
 impl WatchdogState {
-    fn check(&mut self, now: Instant) {
+    fn check(&mut self, sample: impl Fn(&ThreadTime) -> Sample) {
         for poller in &mut self.pollers {
-            let Some((method, lasts)) = poller.check(now) else {
+            let Some((method, lasts)) = poller.check(&sample) else {
                 continue;
             };
             let Some((path, count)) = self.counters.0.get(usize::from(method)) else {
@@ -82,8 +101,8 @@ impl WatchdogState {
                 tracing::warn!(
                     method = path,
                     "a handler has blocked its poller's thread for more than {} ms; all other calls of that \
-                     poller are waiting. Serve it with `on_executor`, or move long work to another \
-                     thread. (Logged once per method; later occurrences are only counted)",
+                     poller are waiting. Serve it with an executor, or move long work to another thread. \
+                     (Logged once per method; later occurrences are only counted)",
                     lasts.as_millis()
                 );
             }
@@ -101,7 +120,7 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Starts to watch pollers that serve `methods`, in the order of their numbers.
     pub(crate) fn start(
-        pollers: Vec<Arc<RunningHandler>>,
+        pollers: Vec<WatchedThread>,
         methods: &[(u16, &'static MethodSpec)],
     ) -> io::Result<Self> {
         let counters = methods
@@ -111,10 +130,7 @@ impl Watchdog {
         let counters = Arc::new(BlockedCounters(counters));
         let stop = Arc::new(AtomicBool::new(false));
         let mut state = WatchdogState {
-            pollers: pollers
-                .into_iter()
-                .map(|running_handler| WatchedPoller::new(running_handler, Instant::now()))
-                .collect(),
+            pollers: pollers.into_iter().map(WatchedPoller::new).collect(),
             counters: Arc::clone(&counters),
         };
         let should_stop = Arc::clone(&stop);
@@ -123,7 +139,7 @@ impl Watchdog {
             .spawn(move || {
                 while !should_stop.load(Ordering::Relaxed) {
                     thread::park_timeout(TICK);
-                    state.check(Instant::now());
+                    state.check(ThreadTime::sample);
                 }
             })?;
         Ok(Self {
@@ -165,40 +181,76 @@ impl fmt::Debug for Watchdog {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use super::super::thread_time::Times;
     use super::*;
     use crate::stats::BlockedMethod;
 
-    fn ticks(start: Instant, count: u32) -> impl Iterator<Item = Instant> {
-        (0..count).map(move |n| start + TICK * n)
+    fn watched(running_handler: &Arc<RunningHandler>) -> WatchedPoller {
+        WatchedPoller::new(WatchedThread {
+            running_handler: Arc::clone(running_handler),
+            time: ThreadTime::of_this_thread(),
+        })
+    }
+
+    /// Samples of a thread about which the system says nothing, at each tick.
+    fn ticks(start: Instant, count: u32) -> impl Iterator<Item = Sample> {
+        (0..count).map(move |n| Sample {
+            now: start + TICK * n,
+            times: None,
+        })
     }
 
     #[test]
     fn a_poll_is_noticed_once_when_it_lasts_for_two_ticks() {
         let start = Instant::now();
         let running_handler = Arc::new(RunningHandler::default());
-        let mut watched = WatchedPoller::new(Arc::clone(&running_handler), start);
+        let mut watched = watched(&running_handler);
         let mark = running_handler.enter(7);
-        let found: Vec<_> = ticks(start, 6).map(|now| watched.check(now)).collect();
+        let found: Vec<_> = ticks(start, 6).map(|now| watched.check(|_| now)).collect();
         let noticed = |method| Some((method, TICK * 2));
         assert_eq!(found, [None, None, noticed(7), None, None, None]);
         running_handler.leave(mark);
         let mark = running_handler.enter(0);
         let later = start + TICK * 6;
-        let found: Vec<_> = ticks(later, 4).map(|now| watched.check(now)).collect();
+        let found: Vec<_> = ticks(later, 4).map(|now| watched.check(|_| now)).collect();
         assert_eq!(found, [None, None, noticed(0), None]);
         running_handler.leave(mark);
-        assert_eq!(watched.check(later + TICK * 4), None);
+        assert!(ticks(later + TICK * 4, 1).all(|now| watched.check(|_| now).is_none()));
+    }
+
+    #[test]
+    fn a_poll_that_waits_for_the_processor_is_not_a_long_one() {
+        let start = Instant::now();
+        let running_handler = Arc::new(RunningHandler::default());
+        let mut watched = watched(&running_handler);
+        let _mark = running_handler.enter(7);
+        // A tenth of a processor: 40 ms of it take 20 ticks.
+        let samples = ticks(start, 22).zip(0..).map(|(sample, n)| Sample {
+            times: Some(Times {
+                ran: TICK / 10 * n,
+                was_ready: TICK * 9 / 10 * n,
+                is_running: true,
+            }),
+            ..sample
+        });
+        let found: Vec<_> = samples
+            .map(|sample| watched.check(|_| sample).is_some())
+            .collect();
+        let first = found.iter().position(|&is_noticed| is_noticed);
+        assert_eq!(first, Some(20));
     }
 
     #[test]
     fn many_short_polls_of_one_method_are_not_a_long_one() {
         let start = Instant::now();
         let running_handler = Arc::new(RunningHandler::default());
-        let mut watched = WatchedPoller::new(Arc::clone(&running_handler), start);
+        let mut watched = watched(&running_handler);
         for now in ticks(start, 100) {
             let mark = running_handler.enter(u16::MAX);
-            assert_eq!(watched.check(now), None);
-            assert_eq!(watched.check(now + TICK / 2), None);
+            assert_eq!(watched.check(|_| now), None);
+            assert_eq!(watched.check(|_| now), None);
             running_handler.leave(mark);
         }
     }
@@ -207,11 +259,11 @@ mod tests {
     fn an_idle_poller_is_not_noticed_however_long_it_is_idle() {
         let start = Instant::now();
         let running_handler = Arc::new(RunningHandler::default());
-        let mut watched = WatchedPoller::new(Arc::clone(&running_handler), start);
-        assert!(ticks(start, 10).all(|now| watched.check(now).is_none()));
+        let mut watched = watched(&running_handler);
+        assert!(ticks(start, 10).all(|now| watched.check(|_| now).is_none()));
         let mark = running_handler.enter(3);
         running_handler.leave(mark);
-        assert!(ticks(start, 10).all(|now| watched.check(now).is_none()));
+        assert!(ticks(start, 10).all(|now| watched.check(|_| now).is_none()));
     }
 
     #[test]
@@ -222,15 +274,12 @@ mod tests {
         ));
         let pollers = [(); 2].map(|()| Arc::new(RunningHandler::default()));
         let mut state = WatchdogState {
-            pollers: pollers
-                .iter()
-                .map(|running_handler| WatchedPoller::new(Arc::clone(running_handler), start))
-                .collect(),
+            pollers: pollers.iter().map(watched).collect(),
             counters: Arc::clone(&counters),
         };
         for begin in [start, start + TICK * 5] {
             let mark = pollers.each_ref().map(|poller| poller.enter(1));
-            ticks(begin, 5).for_each(|now| state.check(now));
+            ticks(begin, 5).for_each(|now| state.check(|_| now));
             for (poller, mark) in pollers.iter().zip(mark) {
                 poller.leave(mark);
             }
