@@ -1,10 +1,12 @@
 //! [`Intents`]: the workload that a poller is sized for. [`Limits`]: the resulting sizes.
 
+mod amount;
 mod keepalive;
 mod length;
 
 use std::fmt;
 
+pub(crate) use amount::{Bytes, Count};
 pub use keepalive::Keepalive;
 pub use length::LengthLimit;
 pub(crate) use length::{Direction, MessageLimit};
@@ -251,28 +253,30 @@ impl Limits {
 
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |len: usize| Bytes(len as u64);
         writeln!(
             f,
-            "device {}, each poller: messages up to {} bytes, {} connections, {} calls in flight and {} streams on each",
+            "device {}, each poller: messages up to {} received and {} sent, {}, {} in flight and {} on each",
             self.device,
-            self.max_message_len,
-            self.max_connections,
-            self.max_in_flight,
-            self.max_streams
+            bytes(self.max_message_len),
+            bytes(self.max_send_message_len),
+            Count(self.max_connections, "connection"),
+            Count(self.max_in_flight, "call"),
+            Count(self.max_streams, "stream")
         )?;
         if !self.address.is_empty() {
             writeln!(f, "  address    {}", self.address)?;
         }
         writeln!(
             f,
-            "  slots      {:>6} = {} receives posted + {} in reserve + {} held + {} for sending, of {} bytes each: {} KiB registered",
+            "  slots      {:>6} = {} receives posted + {} in reserve + {} held + {} for sending, of {} bytes each: {} registered",
             self.slots(),
             self.receives_posted,
             self.receives_reserved,
             self.receives_held,
             self.send_slots,
             self.slot_len,
-            self.registered_len() / 1024
+            bytes(self.registered_len())
         )?;
         write!(
             f,
@@ -284,13 +288,13 @@ impl fmt::Display for Limits {
         )?;
         write!(
             f,
-            "\n  long       messages that do not fit a slot: {}; pieces of {} KiB, {} READs at a time on a connection, {} MiB of memory for the process, {} MiB of it for those that arrive, and {} MiB for a connection",
+            "\n  long       messages that do not fit a slot: {}; pieces of {}, {} at a time on a connection, {} of memory for the process, {} of it for those that arrive, and {} for a connection",
             self.long_messages,
-            self.piece_len / 1024,
-            self.read_depth,
-            self.message_memory >> 20,
-            self.receive_memory() >> 20,
-            self.connection_memory >> 20
+            bytes(self.piece_len),
+            Count(self.read_depth.into(), "READ"),
+            Bytes(self.message_memory),
+            Bytes(self.receive_memory()),
+            Bytes(self.connection_memory)
         )?;
         if let Some(keepalive) = &self.keepalive {
             write!(f, "\n  keepalive  {keepalive}")?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::VersionRange;
+use crate::limits::Bytes;
 
 /// The reason that a connection ended.
 #[derive(Clone, Debug)]
@@ -191,9 +192,9 @@ pub enum FabricError {
     #[error(
         "a poller needs {} of memory for its slots{}, and {} are left of {bound}: lower `connections` or \
          `max_in_flight`, set `max_memory`, use fewer pollers, or provide more memory",
-        Amount(*needed),
+        Bytes(*needed),
         Besides(*claimed),
-        Amount(*available)
+        Bytes(*available)
     )]
     Memory {
         /// Bytes that the poller would register.
@@ -207,27 +208,13 @@ pub enum FabricError {
     },
 }
 
-/// Prints bytes in the unit that fits.
-struct Amount(u64);
-
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MIB: f64 = (1 << 20) as f64;
-        let mib = self.0 as f64 / MIB;
-        match mib {
-            0.0..1024.0 => write!(f, "{mib:.1} MiB"),
-            _ => write!(f, "{:.1} GiB", mib / 1024.0),
-        }
-    }
-}
-
 struct Besides(u64);
 
 impl fmt::Display for Besides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            bytes => write!(f, " (and others of this process {})", Amount(bytes)),
+            bytes => write!(f, " (and others of this process {})", Bytes(bytes)),
         }
     }
 }
