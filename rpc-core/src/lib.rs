@@ -142,7 +142,7 @@ pub mod transport;
 #[doc(inline)]
 pub use call_error::{CallError, Cause, Execution};
 #[doc(inline)]
-pub use client::{Caller, LocalChannel};
+pub use client::{Caller, LocalChannel, SendCaller};
 #[doc(inline)]
 pub use codec::{
     Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, LengthChanged, MessageBuf,

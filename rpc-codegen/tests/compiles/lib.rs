@@ -86,7 +86,7 @@ pub fn every_handler_is_send<G: Greeter>(greeter: &G) -> impl Future + Send + '_
 pub struct Nowhere;
 
 impl Caller for Nowhere {
-    async fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req, Res>(
+    async fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         _: &'static MethodSpec,
         _: Request<Req>,
@@ -104,14 +104,15 @@ impl Caller for Nowhere {
         _: S,
     ) -> Result<Response<Res>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         std::future::pending().await
     }
 
-    async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req, Res>(
+    async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         _: &'static MethodSpec,
         _: Request<Req>,
@@ -129,9 +130,10 @@ impl Caller for Nowhere {
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         std::future::pending().await
     }
