@@ -16,6 +16,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use public::clashes::{TraitClient, T};
 use public::greeter::greeter_server::LocalGreeter;
@@ -63,12 +64,14 @@ impl LocalGreeter for Counting {
     }
 }
 
-/// Both can be served, and the first one on an executor as well.
-pub fn servers() -> [Box<dyn Service>; 3] {
+/// Both can be served, and the first one on an executor as well, with an instance per poller too.
+pub fn servers() -> [Box<dyn Service>; 5] {
     [
         Box::new(GreeterServer::new(Polite)),
         Box::new(GreeterServer::per_poller(Counting::default)),
-        Box::new(GreeterServer::on_executor(Polite, drop::<Spawned>)),
+        Box::new(GreeterServer::new(Polite).executor(drop::<Spawned>)),
+        Box::new(GreeterServer::from_arc(Arc::new(Polite)).on_poller()),
+        Box::new(GreeterServer::per_poller(|| Polite).executor(drop::<Spawned>)),
     ]
 }
 
@@ -395,11 +398,11 @@ pub mod streams {
         [
             Box::new(ThermometerServer::new(mercury())),
             Box::new(ThermometerServer::per_poller(mercury)),
-            Box::new(ThermometerServer::on_executor(mercury(), drop::<Spawned>)),
+            Box::new(ThermometerServer::new(mercury()).executor(drop::<Spawned>)),
             Box::new(SinkServer::per_poller(Bucket::default)),
             Box::new(SourceServer::per_poller(Bucket::default)),
             Box::new(SinkServer::new(Mock)),
-            Box::new(SourceServer::on_executor(Mock, drop::<Spawned>)),
+            Box::new(SourceServer::new(Mock).executor(drop::<Spawned>)),
         ]
     }
 
@@ -510,7 +513,7 @@ pub mod names {
             Box::new(RequestServer::new(Named)),
             Box::new(TServer::new(Named)),
             Box::new(OnExecutorServer::new(Named)),
-            Box::new(OnExecutorServer::on_executor(Named, drop::<rpc_core::Spawned>)),
+            Box::new(OnExecutorServer::new(Named).executor(drop::<rpc_core::Spawned>)),
         ]
     }
 }
