@@ -17,7 +17,7 @@ fn client(service: &Service) -> String {
         &service.docs,
         &format!("Client for the service `{full_name}`."),
         &[
-            "Calls go through `C`: a `Channel`, or any other `Caller`.",
+            "Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.",
             "To mock the server in a test, implement the service and serve it in process.",
         ],
     );

@@ -53,7 +53,7 @@
 //! | --- | --- |
 //! | `GreeterClient` | Calls the service: an `async fn` per method, which takes a message, a stream of messages, or a `Request` of either. |
 //! | `Greeter` | The trait to implement for a server, with an `async fn` per method. The futures are `Send`. |
-//! | `GreeterServer` | Wraps an implementation for a `Server`. `GreeterServer::on_executor` runs the handlers on a runtime such as tokio's. |
+//! | `GreeterServer` | Wraps an implementation for a `Server`. Its `executor` runs the handlers on a runtime such as tokio's, and `on_poller` keeps them on the pollers. |
 //! | `greeter_server::LocalGreeter` | `Greeter` without `Send`, for a service that stays on one poller. |
 //! | `greeter_methods` | A constant per method that describes it. |
 //!

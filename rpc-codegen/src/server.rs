@@ -5,9 +5,9 @@
 //! therefore not among the package's [re-exports](crate::generate): a glob import of the package
 //! brings in `Greeter` alone, and a service that isn't `Send` names `greeter_server::LocalGreeter`.
 //!
-//! The server has one implementation of `Service` for services on pollers and one for services on
-//! an executor. They do not overlap: `OnExecutor` implements neither trait, and the orphan rule
-//! forbids other crates to implement them for it.
+//! Two functions register the methods of a service: one for handlers on the poller, for any
+//! `LocalGreeter`, and one for handlers on an executor, for a `Greeter`. The constructors that know
+//! `T: Greeter` give the second to the runtime's `Registration`, which chooses between the two.
 //!
 //! A stream of responses may borrow the service. The future of a call owns the service, creates the
 //! stream and sends it (`send_all`), so the stream does not outlive the service. On an executor, all
@@ -27,7 +27,8 @@ pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
         server(service),
         constructors(service),
         derivable(service),
-        on_pollers(service),
+        implementation(service),
+        on_poller(service),
         on_executor(service),
     ]
     .concat();
@@ -108,7 +109,7 @@ fn server(service: &Service) -> String {
     format!(
         r#"/// Serves an implementation of [`{server_trait}`] or of [`{local_trait}`].
 {deprecated}pub struct {name}<T> {{
-    instances: $Instances<T>,
+    registration: $Registration<T>,
 }}
 "#
     )
@@ -125,24 +126,25 @@ fn constructors(service: &Service) -> String {
     }}
     /// Serves a service to which the caller keeps a reference.
     pub fn from_arc(service: $Arc<T>) -> Self {{
-        Self {{ instances: $Instances::shared(service) }}
+        Self {{ registration: $Registration::shared(service, on_executor) }}
     }}
-}}
-impl<T: {server_trait}> {name}<$OnExecutor<T>> {{
-    /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+    /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
     ///
     /// For handlers that wait for sockets or that compute for long.
-    pub fn on_executor(service: T, executor: impl $Executor) -> Self {{
-        let service = $OnExecutor::new($Arc::new(service), executor);
-        Self {{ instances: $Instances::shared($Arc::new(service)) }}
+    pub fn executor(self, executor: impl $Executor) -> Self {{
+        Self {{ registration: self.registration.executor(executor, on_executor) }}
     }}
 }}
 impl<T: {local_trait}> {name}<T> {{
     /// Serves one instance per poller. Each poller calls `make` on its own thread.
     ///
-    /// The instances share nothing and need not be `Send`.
+    /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
     pub fn per_poller(make: impl $Fn() -> T + $Send + $Sync + 'static) -> Self {{
-        Self {{ instances: $Instances::per_poller(make) }}
+        Self {{ registration: $Registration::per_poller(make) }}
+    }}
+    /// Runs the handlers on the pollers, even if the server has an executor.
+    pub fn on_poller(self) -> Self {{
+        Self {{ registration: self.registration.on_poller() }}
     }}
 }}
 "#
@@ -155,7 +157,7 @@ fn derivable(service: &Service) -> String {
     format!(
         r#"impl<T> $Clone for {name}<T> {{
     fn clone(&self) -> Self {{
-        Self {{ instances: self.instances.clone() }}
+        Self {{ registration: self.registration.clone() }}
     }}
 }}
 impl<T> $fmt::Debug for {name}<T> {{
@@ -167,20 +169,37 @@ impl<T> $fmt::Debug for {name}<T> {{
     )
 }
 
-/// Emits the registration of a service whose handlers run on the pollers.
-fn on_pollers(service: &Service) -> String {
+/// Emits the implementation of `Service`.
+fn implementation(service: &Service) -> String {
     let (name, local_trait) = (&service.names.server, &service.names.local_trait);
-    let target = format!("impl<T: {local_trait}> $Service for {name}<T>");
-    registration(service, &target, |method| {
+    let full_name = &service.full_name;
+    format!(
+        r#"impl<T: {local_trait}> $Service for {name}<T> {{
+    fn name(&self) -> &'static str {{
+        "{full_name}"
+    }}
+    fn register(&self, methods: &mut $Methods) {{
+        self.registration.register(methods, on_poller);
+    }}
+}}
+"#
+    )
+}
+
+/// Emits the registration of handlers that run on the poller.
+fn on_poller(service: &Service) -> String {
+    let local_trait = &service.names.local_trait;
+    let head = format!("fn on_poller<T: {local_trait}>(instance: $Instance<T>");
+    registration(service, &head, |method| {
         format!("{}.await", outcome(local_trait, method, "instance"))
     })
 }
 
-/// Emits the registration of a service whose handlers run on an executor.
+/// Emits the registration of handlers that run on an executor.
 fn on_executor(service: &Service) -> String {
-    let (name, server_trait) = (&service.names.server, bound(service));
-    let target = format!("impl<T: {server_trait}> $Service for {name}<$OnExecutor<T>>");
-    registration(service, &target, |method| {
+    let server_trait = bound(service);
+    let head = format!("fn on_executor<T: {server_trait}>(instance: $Instance<$OnExecutor<T>>");
+    registration(service, &head, |method| {
         let outcome = outcome(server_trait, method, "service");
         format!(
             "let service = instance.service();\ninstance.run(async move {{ {outcome}.await }}).await"
@@ -198,30 +217,19 @@ fn outcome(service_trait: &str, method: &Method, service: &str) -> String {
     }
 }
 
-/// Emits the implementation of `Service` that begins with `target`. `handler` emits the body of a
-/// call's future, in which `instance` is the poller's instance of the service.
-fn registration(service: &Service, target: &str, handler: impl Fn(&Method) -> String) -> String {
-    let full_name = &service.full_name;
+/// Emits the function that begins with `head` and registers all methods. `handler` emits the body of
+/// a call's future, in which `instance` is the poller's instance of the service.
+fn registration(service: &Service, head: &str, handler: impl Fn(&Method) -> String) -> String {
     let methods: String = service
         .methods
         .iter()
         .map(|method| register(service, method, &handler(method)))
         .collect();
-    let (parameter, instance) = match service.methods.as_slice() {
-        [] => ("_", ""),
-        _ => ("methods", "let instance = self.instances.instance();\n"),
+    let (head, parameter) = match service.methods.as_slice() {
+        [] => (head.replace("(instance", "(_"), "_"),
+        _ => (head.to_owned(), "methods"),
     };
-    format!(
-        r#"{target} {{
-    fn name(&self) -> &'static str {{
-        "{full_name}"
-    }}
-    fn register(&self, {parameter}: &mut $Methods) {{
-        {instance}{methods}
-    }}
-}}
-"#
-    )
+    format!("{head}, {parameter}: &mut $Methods) {{\n{methods}}}\n")
 }
 
 fn register(service: &Service, method: &Method, handler: &str) -> String {

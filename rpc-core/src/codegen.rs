@@ -30,8 +30,9 @@ pub mod v1 {
     };
     pub use crate::message::{IntoRequest, Request, Response};
     pub use crate::method::{Idempotency, MethodKind, MethodSpec};
-    pub use crate::service::dispatch::{Instances, Methods, Service};
+    pub use crate::service::dispatch::{Methods, Service};
     pub use crate::service::executor::{Executor, OnExecutor};
+    pub use crate::service::registration::{Instance, Instances, Registration};
     pub use crate::shared::Channel;
     pub use crate::status::Status;
     pub use crate::stream::request::IntoStreamingRequest;

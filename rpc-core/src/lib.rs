@@ -59,8 +59,9 @@
 //! - A [`Server`] runs as many pollers as [`ServerBuilder::pollers`] says, and distributes
 //!   connections over them. Handlers run on the poller's thread and may await anything. A handler
 //!   that keeps the thread without awaiting delays every other call of its poller; the server
-//!   detects it, counts it and logs its name ([`BlockedMethods`]). Run a service that needs an
-//!   async runtime's sockets and timers, or that computes for long, on an [`Executor`].
+//!   detects it, counts it and logs its name ([`BlockedMethods`]). Run services that need an
+//!   async runtime's sockets and timers, or that compute for long, on an [`Executor`]
+//!   ([`ServerBuilder::executor`]).
 //! - A [`Channel`] is a client for any thread and any executor. Its pollers run on threads of their
 //!   own, and it reconnects when its connection ends.
 //! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves
@@ -142,7 +143,7 @@ pub mod transport;
 #[doc(inline)]
 pub use call_error::{CallError, Cause, Execution};
 #[doc(inline)]
-pub use client::{Caller, LocalChannel};
+pub use client::{Caller, LocalChannel, SendCaller};
 #[doc(inline)]
 pub use codec::{
     Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, LengthChanged, MessageBuf,

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,11 +11,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use proto::greeter::greeter_server::LocalGreeter;
+use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::codegen::v1::OnExecutor;
 use rpc_core::testing::Pair;
 use rpc_core::{
-    Code, Execution, Executor, LocalPoller, Methods, Request, Response, Spawned, Status,
+    Code, Execution, Executor, LocalPoller, Methods, Request, Response, Server, Service, Spawned,
+    Status, block_on,
 };
+use rpc_transport_verbs::Device;
 use support::{ECHO, HELD, PANIC, call, method, send};
 
 const DROP: rpc_core::MethodSpec = method("test.Test/PanicWhenDropped");
@@ -307,4 +312,85 @@ fn on_an_executors_thread_there_is_no_poller() {
         run(&pair, &executor, call(&channel, &ECHO, "")).unwrap(),
         [0]
     );
+}
+
+/// Answers with the place where its handler runs.
+struct Where;
+
+fn place() -> Result<Response<HelloReply>, Status> {
+    let thread = thread::current();
+    let message = match LocalPoller::current() {
+        Some(_) => "poller",
+        None => thread.name().unwrap_or_default(),
+    };
+    Ok(Response::new(HelloReply {
+        message: message.to_owned(),
+    }))
+}
+
+impl Greeter for Where {
+    async fn say_hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        place()
+    }
+}
+
+/// The same for a service that is not `Send`.
+#[derive(Default)]
+struct LocalWhere(Cell<u32>);
+
+impl LocalGreeter for LocalWhere {
+    async fn say_hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        self.0.set(self.0.get() + 1);
+        place()
+    }
+}
+
+/// An executor that runs each handler on a thread of this name.
+fn threads(name: &'static str) -> impl Executor {
+    move |future: Spawned| {
+        let thread = thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || block_on(future)).unwrap();
+    }
+}
+
+/// Returns the place where the service's handlers run, on a server with an executor or without.
+fn place_of(service: impl Service, server_has_executor: bool) -> String {
+    let device = Device::open("soft").unwrap();
+    let builder = Server::builder(&device).add_service(service);
+    let builder = match server_has_executor {
+        true => builder.executor(threads("server's")),
+        false => builder,
+    };
+    let server = builder.bind("127.0.0.1:0").unwrap().spawn();
+    let poller = LocalPoller::new(&device).unwrap();
+    let channel = poller.connect(&server.local_addr().to_string()).unwrap();
+    let greeter = GreeterClient::new(channel);
+    let reply = poller.block_on(greeter.say_hello(HelloRequest::default()));
+    drop(greeter);
+    server.shutdown().unwrap();
+    reply.unwrap().into_inner().message
+}
+
+#[test]
+fn handlers_run_on_the_servers_executor_unless_their_service_chooses_another_place() {
+    let shared = || GreeterServer::from_arc(Arc::new(Where));
+    assert_eq!(place_of(shared(), false), "poller");
+    assert_eq!(place_of(shared(), true), "server's");
+    assert_eq!(place_of(shared().on_poller(), true), "poller");
+    let own = || threads("its own");
+    assert_eq!(place_of(shared().executor(own()), false), "its own");
+    assert_eq!(place_of(shared().executor(own()), true), "its own");
+    // The last choice counts, and a clone keeps it.
+    let back = shared().executor(own()).on_poller().clone();
+    assert_eq!(place_of(back, true), "poller");
+}
+
+#[test]
+fn a_service_per_poller_stays_there_unless_it_has_its_own_executor() {
+    let local = GreeterServer::per_poller(LocalWhere::default);
+    assert_eq!(place_of(local, true), "poller");
+    let sendable = || GreeterServer::per_poller(|| Where);
+    assert_eq!(place_of(sendable(), true), "poller");
+    let own = sendable().executor(threads("its own"));
+    assert_eq!(place_of(own, true), "its own");
 }

@@ -287,9 +287,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     // so that the pollers serve other calls meanwhile.
     let runtime = Runtime::new()?;
     let handle = runtime.handle().clone();
-    let service = BlobsServer::on_executor(store, move |handler| drop(handle.spawn(handler)));
     let server = Server::builder(&Device::best()?)
-        .add_service(service)
+        .executor(move |handler| drop(handle.spawn(handler)))
+        .add_service(BlobsServer::new(store))
         .bind(&address)?;
     println!("listening at {}", server.local_addr());
     Ok(server.run()?)

@@ -193,9 +193,9 @@ mod tests {
             let builder = Server::builder(&device);
             let builder = match on_executor {
                 false => builder.add_service(RouteGuideServer::new(BrokenGuide)),
-                true => {
-                    builder.add_service(RouteGuideServer::on_executor(BrokenGuide, on_a_thread))
-                }
+                true => builder
+                    .executor(on_a_thread)
+                    .add_service(RouteGuideServer::new(BrokenGuide)),
             };
             let server = builder.bind("127.0.0.1:0").expect("a port is free").spawn();
             let poller = LocalPoller::new(&device).expect("a poller opens");

@@ -83,10 +83,8 @@ fn service(runtime: &Runtime) -> io::Result<impl Service> {
     let titles = listener.local_addr()?;
     runtime.spawn(serve_titles(listener));
     let handle = runtime.handle().clone();
-    Ok(GreeterServer::on_executor(
-        TitledGreeter { titles },
-        move |handler| drop(handle.spawn(handler)),
-    ))
+    Ok(GreeterServer::new(TitledGreeter { titles })
+        .executor(move |handler| drop(handle.spawn(handler))))
 }
 
 fn run() -> Result<(), Box<dyn Error>> {

@@ -16,6 +16,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use public::clashes::{TraitClient, T};
 use public::greeter::greeter_server::LocalGreeter;
@@ -63,12 +64,14 @@ impl LocalGreeter for Counting {
     }
 }
 
-/// Both can be served, and the first one on an executor as well.
-pub fn servers() -> [Box<dyn Service>; 3] {
+/// Both can be served, and the first one on an executor as well, with an instance per poller too.
+pub fn servers() -> [Box<dyn Service>; 5] {
     [
         Box::new(GreeterServer::new(Polite)),
         Box::new(GreeterServer::per_poller(Counting::default)),
-        Box::new(GreeterServer::on_executor(Polite, drop::<Spawned>)),
+        Box::new(GreeterServer::new(Polite).executor(drop::<Spawned>)),
+        Box::new(GreeterServer::from_arc(Arc::new(Polite)).on_poller()),
+        Box::new(GreeterServer::per_poller(|| Polite).executor(drop::<Spawned>)),
     ]
 }
 
@@ -86,7 +89,7 @@ pub fn every_handler_is_send<G: Greeter>(greeter: &G) -> impl Future + Send + '_
 pub struct Nowhere;
 
 impl Caller for Nowhere {
-    async fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req, Res>(
+    async fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         _: &'static MethodSpec,
         _: Request<Req>,
@@ -104,14 +107,15 @@ impl Caller for Nowhere {
         _: S,
     ) -> Result<Response<Res>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         std::future::pending().await
     }
 
-    async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req, Res>(
+    async fn server_streaming_with<Q: Codec<Req>, S: Codec<Res>, Req: Send, Res: Send>(
         &self,
         _: &'static MethodSpec,
         _: Request<Req>,
@@ -129,9 +133,10 @@ impl Caller for Nowhere {
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         std::future::pending().await
     }
@@ -393,11 +398,11 @@ pub mod streams {
         [
             Box::new(ThermometerServer::new(mercury())),
             Box::new(ThermometerServer::per_poller(mercury)),
-            Box::new(ThermometerServer::on_executor(mercury(), drop::<Spawned>)),
+            Box::new(ThermometerServer::new(mercury()).executor(drop::<Spawned>)),
             Box::new(SinkServer::per_poller(Bucket::default)),
             Box::new(SourceServer::per_poller(Bucket::default)),
             Box::new(SinkServer::new(Mock)),
-            Box::new(SourceServer::on_executor(Mock, drop::<Spawned>)),
+            Box::new(SourceServer::new(Mock).executor(drop::<Spawned>)),
         ]
     }
 
@@ -508,7 +513,7 @@ pub mod names {
             Box::new(RequestServer::new(Named)),
             Box::new(TServer::new(Named)),
             Box::new(OnExecutorServer::new(Named)),
-            Box::new(OnExecutorServer::on_executor(Named, drop::<rpc_core::Spawned>)),
+            Box::new(OnExecutorServer::new(Named).executor(drop::<rpc_core::Spawned>)),
         ]
     }
 }

@@ -217,7 +217,7 @@ pub mod client_client {
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -510,8 +510,8 @@ pub mod client_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod client_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, Stream, Streaming, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
@@ -824,7 +824,7 @@ pub mod client_server {
 
     /// Serves an implementation of [`Client`] or of [`LocalClient`].
     pub struct ClientServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Client> ClientServer<T> {
@@ -836,19 +836,16 @@ pub mod client_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Client> ClientServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -856,10 +853,17 @@ pub mod client_server {
     impl<T: LocalClient> ClientServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -867,7 +871,7 @@ pub mod client_server {
     impl<T> Clone for ClientServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -884,462 +888,454 @@ pub mod client_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::CALL,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::call(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::STATUS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::status(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::OPTION,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::option(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::NONE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::none(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::SEND,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::send(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::FUTURE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::future(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::METHODS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalClient::methods(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::GENERIC,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalClient::generic(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::NESTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::nested(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::client_methods::STREAM,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalClient::stream(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::client_methods::STREAMING,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalClient::streaming(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::client_methods::SENDER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalClient::sender(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::client_methods::RESPONSES,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalClient::responses(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Client> Service for ClientServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "clashes.Client"
+    fn on_poller<T: LocalClient>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::CALL,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::call(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::STATUS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::status(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::OPTION,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::option(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::NONE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::none(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::SEND,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::send(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::FUTURE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::future(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::METHODS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::methods(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::GENERIC,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::generic(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::NESTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::nested(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::client_methods::STREAM,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalClient::stream(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::client_methods::STREAMING,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalClient::streaming(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::client_methods::SENDER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalClient::sender(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::client_methods::RESPONSES,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalClient::responses(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::CALL,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Client::call(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::STATUS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Client::status(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::OPTION,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Client::option(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::NONE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Client::none(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::SEND,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Client::send(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::FUTURE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Client::future(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::METHODS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Client::methods(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::GENERIC,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Client::generic(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::client_methods::NESTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Client::nested(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::client_methods::STREAM,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Client::stream(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::client_methods::STREAMING,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Client::streaming(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::client_methods::SENDER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Client::sender(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::client_methods::RESPONSES,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Client::responses(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Client>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::CALL,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Client::call(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::STATUS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Client::status(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::OPTION,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Client::option(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::NONE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Client::none(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::SEND,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Client::send(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::FUTURE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Client::future(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::METHODS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Client::methods(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::GENERIC,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Client::generic(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::client_methods::NESTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Client::nested(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::client_methods::STREAM,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Client::stream(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::client_methods::STREAMING,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Client::streaming(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::client_methods::SENDER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Client::sender(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::client_methods::RESPONSES,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Client::responses(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1481,7 +1477,7 @@ pub mod trait_client {
 
     /// Its methods have the names of items of traits, and of items that stubs have already.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -2026,8 +2022,8 @@ pub mod trait_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod trait_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, Stream, Streaming, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// Its methods have the names of items of traits, and of items that stubs have already.
@@ -2613,7 +2609,7 @@ pub mod trait_server {
 
     /// Serves an implementation of [`Trait`] or of [`LocalTrait`].
     pub struct TraitServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Trait> TraitServer<T> {
@@ -2625,19 +2621,16 @@ pub mod trait_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Trait> TraitServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -2645,10 +2638,17 @@ pub mod trait_server {
     impl<T: LocalTrait> TraitServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -2656,7 +2656,7 @@ pub mod trait_server {
     impl<T> Clone for TraitServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -2673,885 +2673,867 @@ pub mod trait_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::NEW_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::new_(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::CLONE_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::clone_(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::NAME,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::name(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::REGISTER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::register(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::UNARY,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::unary(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::INTO_REQUEST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::into_request(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::DEREF,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::deref(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::FMT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::fmt(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::DEFAULT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::default(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::DROP,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::drop(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::INTO_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::into_(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::TRY_INTO_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::try_into_(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::REQUEST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::request(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::INSTANCE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::instance(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::PER_POLLER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::per_poller(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::FROM_ARC,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::from_arc(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::IS_EMPTY,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::is_empty(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::TO_STRING,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTrait::to_string(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::trait_methods::SEND_ALL,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalTrait::send_all(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::trait_methods::POLL_NEXT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalTrait::poll_next(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::trait_methods::MESSAGE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTrait::message(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::trait_methods::INTO_STREAMING_REQUEST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(
-                                        LocalTrait::into_streaming_request(&*instance, request)
-                                            .await,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::trait_methods::STREAMING_WITH,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(
-                                        LocalTrait::streaming_with(&*instance, request).await,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::trait_methods::RUN,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalTrait::run(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::trait_methods::METHODS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalTrait::methods(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Trait> Service for TraitServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "clashes.Trait"
+    fn on_poller<T: LocalTrait>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::NEW_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::new_(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::CLONE_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::clone_(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::NAME,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::name(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::REGISTER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::register(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::UNARY,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::unary(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::INTO_REQUEST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            LocalTrait::into_request(&*instance, request).await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::DEREF,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::deref(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::FMT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::fmt(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::DEFAULT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::default(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::DROP,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::drop(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::INTO_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::into_(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::TRY_INTO_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::try_into_(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::REQUEST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::request(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::INSTANCE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::instance(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::PER_POLLER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::per_poller(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::FROM_ARC,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::from_arc(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::IS_EMPTY,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::is_empty(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::TO_STRING,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::to_string(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::trait_methods::SEND_ALL,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalTrait::send_all(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::trait_methods::POLL_NEXT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalTrait::poll_next(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::trait_methods::MESSAGE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTrait::message(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::trait_methods::INTO_STREAMING_REQUEST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(
+                                    LocalTrait::into_streaming_request(&*instance, request)
+                                        .await,
+                                )
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::trait_methods::STREAMING_WITH,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(
+                                    LocalTrait::streaming_with(&*instance, request).await,
+                                )
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::trait_methods::RUN,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalTrait::run(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::trait_methods::METHODS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalTrait::methods(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::NEW_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::new_(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::CLONE_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::clone_(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::NAME,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::name(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::REGISTER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::register(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::UNARY,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::unary(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::INTO_REQUEST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::into_request(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::DEREF,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::deref(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::FMT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::fmt(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::DEFAULT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::default(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::DROP,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::drop(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::INTO_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Trait::into_(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::TRY_INTO_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::try_into_(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::REQUEST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::request(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::INSTANCE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::instance(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::PER_POLLER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::per_poller(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::FROM_ARC,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::from_arc(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::IS_EMPTY,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::is_empty(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::trait_methods::TO_STRING,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::to_string(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::trait_methods::SEND_ALL,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Trait::send_all(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::trait_methods::POLL_NEXT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Trait::poll_next(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::trait_methods::MESSAGE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Trait::message(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::trait_methods::INTO_STREAMING_REQUEST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(
-                                                Trait::into_streaming_request(&*service, request).await,
-                                            )
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::trait_methods::STREAMING_WITH,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Trait::streaming_with(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::trait_methods::RUN,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Trait::run(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::trait_methods::METHODS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Trait::methods(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Trait>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::NEW_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::new_(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::CLONE_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::clone_(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::NAME,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::name(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::REGISTER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::register(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::UNARY,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::unary(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::INTO_REQUEST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::into_request(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::DEREF,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::deref(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::FMT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::fmt(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::DEFAULT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::default(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::DROP,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::drop(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::INTO_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Trait::into_(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::TRY_INTO_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::try_into_(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::REQUEST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::request(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::INSTANCE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::instance(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::PER_POLLER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::per_poller(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::FROM_ARC,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::from_arc(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::IS_EMPTY,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::is_empty(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::trait_methods::TO_STRING,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::to_string(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::trait_methods::SEND_ALL,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Trait::send_all(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::trait_methods::POLL_NEXT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Trait::poll_next(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::trait_methods::MESSAGE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Trait::message(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::trait_methods::INTO_STREAMING_REQUEST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(
+                                            Trait::into_streaming_request(&*service, request).await,
+                                        )
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::trait_methods::STREAMING_WITH,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Trait::streaming_with(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::trait_methods::RUN,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Trait::run(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::trait_methods::METHODS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Trait::methods(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -3800,7 +3782,7 @@ pub mod server_client {
 
     /// The traits of these services have the names of other traits.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -3841,8 +3823,8 @@ pub mod server_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod server_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The traits of these services have the names of other traits.
@@ -3880,7 +3862,7 @@ pub mod server_server {
 
     /// Serves an implementation of [`Server`] or of [`LocalServer`].
     pub struct ServerServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Server> ServerServer<T> {
@@ -3892,19 +3874,16 @@ pub mod server_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Server> ServerServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -3912,10 +3891,17 @@ pub mod server_server {
     impl<T: LocalServer> ServerServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -3923,7 +3909,7 @@ pub mod server_server {
     impl<T> Clone for ServerServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -3940,50 +3926,46 @@ pub mod server_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::server_methods::CALLER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalServer::caller(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Server> Service for ServerServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "clashes.Server"
+    fn on_poller<T: LocalServer>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::server_methods::CALLER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalServer::caller(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::server_methods::CALLER,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Server::caller(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Server>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::server_methods::CALLER,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Server::caller(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -4016,7 +3998,7 @@ pub mod sized_client {
 
     /// Client for the service `clashes.Sized`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -4057,8 +4039,8 @@ pub mod sized_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod sized_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The service `clashes.Sized`.
@@ -4096,7 +4078,7 @@ pub mod sized_server {
 
     /// Serves an implementation of [`Sized`] or of [`LocalSized`].
     pub struct SizedServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Sized> SizedServer<T> {
@@ -4108,19 +4090,16 @@ pub mod sized_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Sized> SizedServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -4128,10 +4107,17 @@ pub mod sized_server {
     impl<T: LocalSized> SizedServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -4139,7 +4125,7 @@ pub mod sized_server {
     impl<T> Clone for SizedServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -4156,48 +4142,44 @@ pub mod sized_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::sized_methods::GO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalSized::go(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Sized> Service for SizedServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "clashes.Sized"
+    fn on_poller<T: LocalSized>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::sized_methods::GO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalSized::go(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::sized_methods::GO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Sized::go(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Sized>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::sized_methods::GO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Sized::go(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }

@@ -131,7 +131,7 @@ pub mod comments_client {
     /// * starred
     ///     * deeper
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -266,8 +266,8 @@ pub mod comments_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod comments_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// Comments that rustdoc would reject or run:
@@ -441,7 +441,7 @@ pub mod comments_server {
 
     /// Serves an implementation of [`Comments`] or of [`LocalComments`].
     pub struct CommentsServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Comments> CommentsServer<T> {
@@ -453,19 +453,16 @@ pub mod comments_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Comments> CommentsServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -473,10 +470,17 @@ pub mod comments_server {
     impl<T: LocalComments> CommentsServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -484,7 +488,7 @@ pub mod comments_server {
     impl<T> Clone for CommentsServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -501,180 +505,177 @@ pub mod comments_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::ONE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalComments::one(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::TWO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalComments::two(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::THREE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalComments::three(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::FOUR,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalComments::four(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::FIVE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalComments::five(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Comments> Service for CommentsServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "comments.Comments"
+    fn on_poller<T: LocalComments>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::ONE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalComments::one(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::TWO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalComments::two(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::THREE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalComments::three(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::FOUR,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalComments::four(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::FIVE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalComments::five(&*instance, request).await }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::ONE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Comments::one(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::TWO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Comments::two(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::THREE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Comments::three(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::FOUR,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Comments::four(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::comments_methods::FIVE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Comments::five(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Comments>(
+        instance: Instance<OnExecutor<T>>,
+        methods: &mut Methods,
+    ) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::ONE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Comments::one(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::TWO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Comments::two(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::THREE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Comments::three(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::FOUR,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Comments::four(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::comments_methods::FIVE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Comments::five(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }

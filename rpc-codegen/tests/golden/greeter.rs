@@ -29,7 +29,7 @@ pub mod greeter_client {
 
     /// Greets.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -70,8 +70,8 @@ pub mod greeter_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod greeter_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// Greets.
@@ -109,7 +109,7 @@ pub mod greeter_server {
 
     /// Serves an implementation of [`Greeter`] or of [`LocalGreeter`].
     pub struct GreeterServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Greeter> GreeterServer<T> {
@@ -121,19 +121,16 @@ pub mod greeter_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Greeter> GreeterServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -141,10 +138,17 @@ pub mod greeter_server {
     impl<T: LocalGreeter> GreeterServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -152,7 +156,7 @@ pub mod greeter_server {
     impl<T> Clone for GreeterServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -169,52 +173,49 @@ pub mod greeter_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::greeter_methods::SAY_HELLO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalGreeter::say_hello(&*instance, request).await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Greeter> Service for GreeterServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "greeter.Greeter"
+    fn on_poller<T: LocalGreeter>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::greeter_methods::SAY_HELLO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalGreeter::say_hello(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::greeter_methods::SAY_HELLO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Greeter::say_hello(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Greeter>(
+        instance: Instance<OnExecutor<T>>,
+        methods: &mut Methods,
+    ) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::greeter_methods::SAY_HELLO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Greeter::say_hello(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }

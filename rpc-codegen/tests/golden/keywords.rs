@@ -48,7 +48,7 @@ pub mod type_client {
 
     /// Client for the service `keywords.Type`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -341,8 +341,8 @@ pub mod type_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod type_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, Stream, Streaming, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// The service `keywords.Type`.
@@ -625,7 +625,7 @@ pub mod type_server {
 
     /// Serves an implementation of [`Type`] or of [`LocalType`].
     pub struct TypeServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Type> TypeServer<T> {
@@ -637,19 +637,16 @@ pub mod type_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Type> TypeServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -657,10 +654,17 @@ pub mod type_server {
     impl<T: LocalType> TypeServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -668,7 +672,7 @@ pub mod type_server {
     impl<T> Clone for TypeServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -685,430 +689,426 @@ pub mod type_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::TYPE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::r#type(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::MOVE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::r#move(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::ASYNC,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::r#async(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::AWAIT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::r#await(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::GEN,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::r#gen(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::DYN,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::r#dyn(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::TRY,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::r#try(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::SELF_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::self_(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::SUPER_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::super_(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::CRATE_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::crate_(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::_1ST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::_1st(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::HTTP_GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalType::http_get(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::type_methods::YIELD,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalType::r#yield(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Type> Service for TypeServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "keywords.Type"
+    fn on_poller<T: LocalType>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::TYPE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::r#type(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::MOVE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::r#move(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::ASYNC,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::r#async(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::AWAIT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::r#await(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::GEN,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::r#gen(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::DYN,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::r#dyn(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::TRY,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::r#try(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::SELF_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::self_(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::SUPER_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::super_(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::CRATE_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::crate_(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::_1ST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::_1st(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::HTTP_GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalType::http_get(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::type_methods::YIELD,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalType::r#yield(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::TYPE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::r#type(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::MOVE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::r#move(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::ASYNC,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::r#async(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::AWAIT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::r#await(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::GEN,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::r#gen(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::DYN,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::r#dyn(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::TRY,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::r#try(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::SELF_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::self_(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::SUPER_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::super_(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::CRATE_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::crate_(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::_1ST,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Type::_1st(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::type_methods::HTTP_GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Type::http_get(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::type_methods::YIELD,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Type::r#yield(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Type>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::TYPE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::r#type(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::MOVE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::r#move(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::ASYNC,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::r#async(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::AWAIT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::r#await(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::GEN,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::r#gen(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::DYN,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::r#dyn(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::TRY,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::r#try(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::SELF_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::self_(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::SUPER_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::super_(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::CRATE_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::crate_(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::_1ST,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Type::_1st(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::type_methods::HTTP_GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Type::http_get(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::type_methods::YIELD,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Type::r#yield(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1249,7 +1249,7 @@ pub mod self_client {
 
     /// Client for the service `keywords.Self`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -1290,8 +1290,8 @@ pub mod self_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod self_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The service `keywords.Self`.
@@ -1329,7 +1329,7 @@ pub mod self_server {
 
     /// Serves an implementation of [`Self_`] or of [`LocalSelf`].
     pub struct SelfServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Self_> SelfServer<T> {
@@ -1341,19 +1341,16 @@ pub mod self_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Self_> SelfServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -1361,10 +1358,17 @@ pub mod self_server {
     impl<T: LocalSelf> SelfServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -1372,7 +1376,7 @@ pub mod self_server {
     impl<T> Clone for SelfServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -1389,48 +1393,44 @@ pub mod self_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::self_methods::SELF_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalSelf::self_(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Self_> Service for SelfServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "keywords.Self"
+    fn on_poller<T: LocalSelf>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::self_methods::SELF_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalSelf::self_(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::self_methods::SELF_,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Self_::self_(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Self_>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::self_methods::SELF_,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Self_::self_(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1466,7 +1466,7 @@ pub mod snake_case_service_client {
 
     /// Client for the service `keywords.snake_case_service`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -1507,8 +1507,8 @@ pub mod snake_case_service_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod snake_case_service_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The service `keywords.snake_case_service`.
@@ -1546,7 +1546,7 @@ pub mod snake_case_service_server {
 
     /// Serves an implementation of [`SnakeCaseService`] or of [`LocalSnakeCaseService`].
     pub struct SnakeCaseServiceServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: SnakeCaseService> SnakeCaseServiceServer<T> {
@@ -1558,19 +1558,16 @@ pub mod snake_case_service_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: SnakeCaseService> SnakeCaseServiceServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -1578,10 +1575,17 @@ pub mod snake_case_service_server {
     impl<T: LocalSnakeCaseService> SnakeCaseServiceServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -1589,7 +1593,7 @@ pub mod snake_case_service_server {
     impl<T> Clone for SnakeCaseServiceServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -1606,57 +1610,56 @@ pub mod snake_case_service_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::snake_case_service_methods::SNAKE_CASE_METHOD,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalSnakeCaseService::snake_case_method(
-                                        &*instance,
-                                        request,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: SnakeCaseService> Service for SnakeCaseServiceServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "keywords.snake_case_service"
+    fn on_poller<T: LocalSnakeCaseService>(
+        instance: Instance<T>,
+        methods: &mut Methods,
+    ) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::snake_case_service_methods::SNAKE_CASE_METHOD,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            LocalSnakeCaseService::snake_case_method(&*instance, request)
+                                .await
+                        }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::snake_case_service_methods::SNAKE_CASE_METHOD,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        SnakeCaseService::snake_case_method(&*service, request)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: SnakeCaseService>(
+        instance: Instance<OnExecutor<T>>,
+        methods: &mut Methods,
+    ) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::snake_case_service_methods::SNAKE_CASE_METHOD,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    SnakeCaseService::snake_case_method(&*service, request)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1689,7 +1692,7 @@ pub mod _2nd_client {
 
     /// Client for the service `keywords._2nd`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -1730,8 +1733,8 @@ pub mod _2nd_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod _2nd_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The service `keywords._2nd`.
@@ -1769,7 +1772,7 @@ pub mod _2nd_server {
 
     /// Serves an implementation of [`_2nd`] or of [`Local2nd`].
     pub struct _2ndServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: _2nd> _2ndServer<T> {
@@ -1781,19 +1784,16 @@ pub mod _2nd_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: _2nd> _2ndServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -1801,10 +1801,17 @@ pub mod _2nd_server {
     impl<T: Local2nd> _2ndServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -1812,7 +1819,7 @@ pub mod _2nd_server {
     impl<T> Clone for _2ndServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -1829,48 +1836,44 @@ pub mod _2nd_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::_2nd_methods::GO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { Local2nd::go(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: _2nd> Service for _2ndServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "keywords._2nd"
+    fn on_poller<T: Local2nd>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::_2nd_methods::GO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { Local2nd::go(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::_2nd_methods::GO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { _2nd::go(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: _2nd>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::_2nd_methods::GO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { _2nd::go(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }

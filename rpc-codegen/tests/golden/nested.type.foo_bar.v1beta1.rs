@@ -25,7 +25,7 @@ pub mod deep_client {
 
     /// Client for the service `nested.type.fooBar.v1beta1.Deep`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -66,8 +66,8 @@ pub mod deep_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod deep_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The service `nested.type.fooBar.v1beta1.Deep`.
@@ -105,7 +105,7 @@ pub mod deep_server {
 
     /// Serves an implementation of [`Deep`] or of [`LocalDeep`].
     pub struct DeepServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Deep> DeepServer<T> {
@@ -117,19 +117,16 @@ pub mod deep_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Deep> DeepServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -137,10 +134,17 @@ pub mod deep_server {
     impl<T: LocalDeep> DeepServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -148,7 +152,7 @@ pub mod deep_server {
     impl<T> Clone for DeepServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -165,48 +169,44 @@ pub mod deep_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::deep_methods::GO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalDeep::go(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Deep> Service for DeepServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "nested.type.fooBar.v1beta1.Deep"
+    fn on_poller<T: LocalDeep>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::deep_methods::GO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalDeep::go(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::deep_methods::GO,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Deep::go(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Deep>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::deep_methods::GO,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Deep::go(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }

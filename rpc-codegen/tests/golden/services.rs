@@ -29,7 +29,7 @@ pub mod reader_client {
 
     /// Reads.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -91,8 +91,8 @@ pub mod reader_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod reader_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// Reads.
@@ -149,7 +149,7 @@ pub mod reader_server {
 
     /// Serves an implementation of [`Reader`] or of [`LocalReader`].
     pub struct ReaderServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Reader> ReaderServer<T> {
@@ -161,19 +161,16 @@ pub mod reader_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Reader> ReaderServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -181,10 +178,17 @@ pub mod reader_server {
     impl<T: LocalReader> ReaderServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -192,7 +196,7 @@ pub mod reader_server {
     impl<T> Clone for ReaderServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -209,79 +213,75 @@ pub mod reader_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::reader_methods::GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalReader::get(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::reader_methods::HAS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalReader::has(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Reader> Service for ReaderServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "services.Reader"
+    fn on_poller<T: LocalReader>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::reader_methods::GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalReader::get(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::reader_methods::HAS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalReader::has(&*instance, request).await }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::reader_methods::GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Reader::get(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::reader_methods::HAS,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Reader::has(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Reader>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::reader_methods::GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Reader::get(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::reader_methods::HAS,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Reader::has(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -323,7 +323,7 @@ pub mod writer_client {
 
     /// Writes.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -407,8 +407,8 @@ pub mod writer_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod writer_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// Writes.
@@ -486,7 +486,7 @@ pub mod writer_server {
 
     /// Serves an implementation of [`Writer`] or of [`LocalWriter`].
     pub struct WriterServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Writer> WriterServer<T> {
@@ -498,19 +498,16 @@ pub mod writer_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Writer> WriterServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -518,10 +515,17 @@ pub mod writer_server {
     impl<T: LocalWriter> WriterServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -529,7 +533,7 @@ pub mod writer_server {
     impl<T> Clone for WriterServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -546,114 +550,108 @@ pub mod writer_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::writer_methods::GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalWriter::get(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::writer_methods::PUT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalWriter::put(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::writer_methods::OLD_PUT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalWriter::old_put(&*instance, request).await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Writer> Service for WriterServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "services.Writer"
+    fn on_poller<T: LocalWriter>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::writer_methods::GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalWriter::get(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::writer_methods::PUT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalWriter::put(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::writer_methods::OLD_PUT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalWriter::old_put(&*instance, request).await }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::writer_methods::GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Writer::get(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::writer_methods::PUT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Writer::put(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::writer_methods::OLD_PUT,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Writer::old_put(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Writer>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::writer_methods::GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Writer::get(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::writer_methods::PUT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Writer::put(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::writer_methods::OLD_PUT,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Writer::old_put(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -704,7 +702,7 @@ pub mod old_client {
 
     /// Use `Reader` instead.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -746,8 +744,8 @@ pub mod old_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod old_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// Use `Reader` instead.
@@ -787,7 +785,7 @@ pub mod old_server {
     /// Serves an implementation of [`Old`] or of [`LocalOld`].
     #[deprecated]
     pub struct OldServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Old> OldServer<T> {
@@ -799,19 +797,16 @@ pub mod old_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Old> OldServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -819,10 +814,17 @@ pub mod old_server {
     impl<T: LocalOld> OldServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -830,7 +832,7 @@ pub mod old_server {
     impl<T> Clone for OldServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -847,48 +849,44 @@ pub mod old_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::old_methods::GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalOld::get(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Old> Service for OldServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "services.Old"
+    fn on_poller<T: LocalOld>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::old_methods::GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalOld::get(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::old_methods::GET,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Old::get(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Old>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::old_methods::GET,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Old::get(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -919,7 +917,7 @@ pub mod nothing_client {
 
     /// Client for the service `services.Nothing`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -939,7 +937,7 @@ pub mod nothing_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod nothing_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Instances, Methods, OnExecutor, Service, fmt,
+        Arc, Executor, Instance, Methods, OnExecutor, Registration, Service, fmt,
     };
 
     /// The service `services.Nothing`.
@@ -958,7 +956,7 @@ pub mod nothing_server {
 
     /// Serves an implementation of [`Nothing`] or of [`LocalNothing`].
     pub struct NothingServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Nothing> NothingServer<T> {
@@ -970,19 +968,16 @@ pub mod nothing_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Nothing> NothingServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -990,10 +985,17 @@ pub mod nothing_server {
     impl<T: LocalNothing> NothingServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -1001,7 +1003,7 @@ pub mod nothing_server {
     impl<T> Clone for NothingServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -1017,16 +1019,14 @@ pub mod nothing_server {
             "services.Nothing"
         }
 
-        fn register(&self, _: &mut Methods) {}
-    }
-
-    impl<T: Nothing> Service for NothingServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "services.Nothing"
+        fn register(&self, methods: &mut Methods) {
+            self.registration.register(methods, on_poller);
         }
-
-        fn register(&self, _: &mut Methods) {}
     }
+
+    fn on_poller<T: LocalNothing>(_: Instance<T>, _: &mut Methods) {}
+
+    fn on_executor<T: Nothing>(_: Instance<OnExecutor<T>>, _: &mut Methods) {}
 }
 
 /// Descriptions of the methods of `services.Nothing`.

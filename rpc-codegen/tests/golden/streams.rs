@@ -40,7 +40,7 @@ pub mod thermometer_client {
 
     /// Measures temperatures.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -236,8 +236,8 @@ pub mod thermometer_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod thermometer_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor,
-        ProstCodec, Request, Response, Service, Status, Stream, Streaming, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor, ProstCodec,
+        Registration, Request, Response, Service, Status, Stream, Streaming, fmt,
     };
 
     /// Measures temperatures.
@@ -512,7 +512,7 @@ pub mod thermometer_server {
 
     /// Serves an implementation of [`Thermometer`] or of [`LocalThermometer`].
     pub struct ThermometerServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Thermometer> ThermometerServer<T> {
@@ -524,19 +524,16 @@ pub mod thermometer_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Thermometer> ThermometerServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -544,10 +541,17 @@ pub mod thermometer_server {
     impl<T: LocalThermometer> ThermometerServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -555,7 +559,7 @@ pub mod thermometer_server {
     impl<T> Clone for ThermometerServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -572,329 +576,326 @@ pub mod thermometer_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::thermometer_methods::READ,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalThermometer::read(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::thermometer_methods::RECORD,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalThermometer::record(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::thermometer_methods::WATCH,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(
-                                        LocalThermometer::watch(&*instance, request).await,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::thermometer_methods::CONVERSE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(
-                                        LocalThermometer::converse(&*instance, request).await,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::thermometer_methods::UNDOCUMENTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(
-                                        LocalThermometer::undocumented(&*instance, request).await,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::thermometer_methods::OLD_WATCH,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(
-                                        LocalThermometer::old_watch(&*instance, request).await,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::thermometer_methods::TICKS,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(
-                                        LocalThermometer::ticks(&*instance, request).await,
-                                    )
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::thermometer_methods::TICKED,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalThermometer::ticked(&*instance, request).await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Thermometer> Service for ThermometerServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "streams.Thermometer"
+    fn on_poller<T: LocalThermometer>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::thermometer_methods::READ,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalThermometer::read(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::thermometer_methods::RECORD,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            LocalThermometer::record(&*instance, request).await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::thermometer_methods::WATCH,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(
+                                    LocalThermometer::watch(&*instance, request).await,
+                                )
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::thermometer_methods::CONVERSE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(
+                                    LocalThermometer::converse(&*instance, request).await,
+                                )
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::thermometer_methods::UNDOCUMENTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(
+                                    LocalThermometer::undocumented(&*instance, request).await,
+                                )
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::thermometer_methods::OLD_WATCH,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(
+                                    LocalThermometer::old_watch(&*instance, request).await,
+                                )
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::thermometer_methods::TICKS,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(
+                                    LocalThermometer::ticks(&*instance, request).await,
+                                )
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::thermometer_methods::TICKED,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            LocalThermometer::ticked(&*instance, request).await
+                        }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::thermometer_methods::READ,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Thermometer::read(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::thermometer_methods::RECORD,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Thermometer::record(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::thermometer_methods::WATCH,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Thermometer::watch(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::thermometer_methods::CONVERSE,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Thermometer::converse(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .streaming_with(
-                        &super::thermometer_methods::UNDOCUMENTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(
-                                                Thermometer::undocumented(&*service, request).await,
-                                            )
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::thermometer_methods::OLD_WATCH,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Thermometer::old_watch(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::thermometer_methods::TICKS,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Thermometer::ticks(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::thermometer_methods::TICKED,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Thermometer::ticked(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Thermometer>(
+        instance: Instance<OnExecutor<T>>,
+        methods: &mut Methods,
+    ) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::thermometer_methods::READ,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Thermometer::read(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::thermometer_methods::RECORD,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Thermometer::record(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::thermometer_methods::WATCH,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Thermometer::watch(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::thermometer_methods::CONVERSE,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Thermometer::converse(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .streaming_with(
+                    &super::thermometer_methods::UNDOCUMENTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(
+                                            Thermometer::undocumented(&*service, request).await,
+                                        )
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::thermometer_methods::OLD_WATCH,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Thermometer::old_watch(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::thermometer_methods::TICKS,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Thermometer::ticks(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::thermometer_methods::TICKED,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Thermometer::ticked(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -990,7 +991,7 @@ pub mod sink_client {
 
     /// Has only streams of requests.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -1031,8 +1032,8 @@ pub mod sink_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod sink_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, Streaming, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, Streaming, fmt,
     };
 
     /// Has only streams of requests.
@@ -1070,7 +1071,7 @@ pub mod sink_server {
 
     /// Serves an implementation of [`Sink`] or of [`LocalSink`].
     pub struct SinkServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Sink> SinkServer<T> {
@@ -1082,19 +1083,16 @@ pub mod sink_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Sink> SinkServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -1102,10 +1100,17 @@ pub mod sink_server {
     impl<T: LocalSink> SinkServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -1113,7 +1118,7 @@ pub mod sink_server {
     impl<T> Clone for SinkServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -1130,48 +1135,44 @@ pub mod sink_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::sink_methods::POUR,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalSink::pour(&*instance, request).await }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Sink> Service for SinkServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "streams.Sink"
+    fn on_poller<T: LocalSink>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::sink_methods::POUR,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalSink::pour(&*instance, request).await }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .client_streaming_with(
-                        &super::sink_methods::POUR,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Sink::pour(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Sink>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .client_streaming_with(
+                    &super::sink_methods::POUR,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Sink::pour(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1204,7 +1205,7 @@ pub mod source_client {
 
     /// Has only streams of responses.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -1245,8 +1246,8 @@ pub mod source_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod source_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
-        Response, Service, Status, Stream, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor,
+        Registration, Request, Response, Service, Status, Stream, fmt,
     };
 
     /// Has only streams of responses.
@@ -1301,7 +1302,7 @@ pub mod source_server {
 
     /// Serves an implementation of [`Source`] or of [`LocalSource`].
     pub struct SourceServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Source> SourceServer<T> {
@@ -1313,19 +1314,16 @@ pub mod source_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Source> SourceServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -1333,10 +1331,17 @@ pub mod source_server {
     impl<T: LocalSource> SourceServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -1344,7 +1349,7 @@ pub mod source_server {
     impl<T> Clone for SourceServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -1361,56 +1366,52 @@ pub mod source_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::source_methods::DRAW,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                responses
-                                    .send_all(LocalSource::draw(&*instance, request).await)
-                                    .await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Source> Service for SourceServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "streams.Source"
+    fn on_poller<T: LocalSource>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::source_methods::DRAW,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            responses
+                                .send_all(LocalSource::draw(&*instance, request).await)
+                                .await
+                        }
+                    },
+                );
         }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .server_streaming_with(
-                        &super::source_methods::DRAW,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request, responses| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        responses
-                                            .send_all(Source::draw(&*service, request).await)
-                                            .await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Source>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .server_streaming_with(
+                    &super::source_methods::DRAW,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request, responses| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    responses
+                                        .send_all(Source::draw(&*service, request).await)
+                                        .await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }

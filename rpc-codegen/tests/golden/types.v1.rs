@@ -122,7 +122,7 @@ pub mod types_client {
 
     /// Client for the service `types.v1.Types`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -273,8 +273,8 @@ pub mod types_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod types_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor,
-        ProstCodec, Request, Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instance, Methods, OnExecutor, ProstCodec,
+        Registration, Request, Response, Service, Status, fmt,
     };
 
     /// The service `types.v1.Types`.
@@ -440,7 +440,7 @@ pub mod types_server {
 
     /// Serves an implementation of [`Types`] or of [`LocalTypes`].
     pub struct TypesServer<T> {
-        instances: Instances<T>,
+        registration: Registration<T>,
     }
 
     impl<T: Types> TypesServer<T> {
@@ -452,19 +452,16 @@ pub mod types_server {
         /// Serves a service to which the caller keeps a reference.
         pub fn from_arc(service: Arc<T>) -> Self {
             Self {
-                instances: Instances::shared(service),
+                registration: Registration::shared(service, on_executor),
             }
         }
-    }
 
-    impl<T: Types> TypesServer<OnExecutor<T>> {
-        /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+        /// Runs the handlers on `executor`, for example tokio's, instead of on the pollers or the server's executor.
         ///
         /// For handlers that wait for sockets or that compute for long.
-        pub fn on_executor(service: T, executor: impl Executor) -> Self {
-            let service = OnExecutor::new(Arc::new(service), executor);
+        pub fn executor(self, executor: impl Executor) -> Self {
             Self {
-                instances: Instances::shared(Arc::new(service)),
+                registration: self.registration.executor(executor, on_executor),
             }
         }
     }
@@ -472,10 +469,17 @@ pub mod types_server {
     impl<T: LocalTypes> TypesServer<T> {
         /// Serves one instance per poller. Each poller calls `make` on its own thread.
         ///
-        /// The instances share nothing and need not be `Send`.
+        /// The instances share nothing and need not be `Send`. Their handlers run on the pollers, even if the server has an executor.
         pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
             Self {
-                instances: Instances::per_poller(make),
+                registration: Registration::per_poller(make),
+            }
+        }
+
+        /// Runs the handlers on the pollers, even if the server has an executor.
+        pub fn on_poller(self) -> Self {
+            Self {
+                registration: self.registration.on_poller(),
             }
         }
     }
@@ -483,7 +487,7 @@ pub mod types_server {
     impl<T> Clone for TypesServer<T> {
         fn clone(&self) -> Self {
             Self {
-                instances: self.instances.clone(),
+                registration: self.registration.clone(),
             }
         }
     }
@@ -500,215 +504,207 @@ pub mod types_server {
         }
 
         fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::NESTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTypes::nested(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::IMPORTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTypes::imported(&*instance, request).await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::TIME,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTypes::time(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::NOTHING,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTypes::nothing(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::WRAPPED,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move { LocalTypes::wrapped(&*instance, request).await }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::STRUCT,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                LocalTypes::r#struct(&*instance, request).await
-                            }
-                        },
-                    );
-            }
+            self.registration.register(methods, on_poller);
         }
     }
 
-    impl<T: Types> Service for TypesServer<OnExecutor<T>> {
-        fn name(&self) -> &'static str {
-            "types.v1.Types"
+    fn on_poller<T: LocalTypes>(instance: Instance<T>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::NESTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTypes::nested(&*instance, request).await }
+                    },
+                );
         }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::IMPORTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTypes::imported(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::TIME,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTypes::time(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::NOTHING,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTypes::nothing(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::WRAPPED,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTypes::wrapped(&*instance, request).await }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::STRUCT,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move { LocalTypes::r#struct(&*instance, request).await }
+                    },
+                );
+        }
+    }
 
-        fn register(&self, methods: &mut Methods) {
-            let instance = self.instances.instance();
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::NESTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Types::nested(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::IMPORTED,
-                        GeneratedCodec,
-                        GeneratedCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Types::imported(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::TIME,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move { Types::time(&*service, request).await })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::NOTHING,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Types::nothing(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::WRAPPED,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Types::wrapped(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
-            {
-                let instance = instance.clone();
-                methods
-                    .unary_with(
-                        &super::types_methods::STRUCT,
-                        ProstCodec,
-                        ProstCodec,
-                        move |request| {
-                            let instance = instance.clone();
-                            async move {
-                                let service = instance.service();
-                                instance
-                                    .run(async move {
-                                        Types::r#struct(&*service, request).await
-                                    })
-                                    .await
-                            }
-                        },
-                    );
-            }
+    fn on_executor<T: Types>(instance: Instance<OnExecutor<T>>, methods: &mut Methods) {
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::NESTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Types::nested(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::IMPORTED,
+                    GeneratedCodec,
+                    GeneratedCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Types::imported(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::TIME,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move { Types::time(&*service, request).await })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::NOTHING,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Types::nothing(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::WRAPPED,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Types::wrapped(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
+        }
+        {
+            let instance = instance.clone();
+            methods
+                .unary_with(
+                    &super::types_methods::STRUCT,
+                    ProstCodec,
+                    ProstCodec,
+                    move |request| {
+                        let instance = instance.clone();
+                        async move {
+                            let service = instance.service();
+                            instance
+                                .run(async move {
+                                    Types::r#struct(&*service, request).await
+                                })
+                                .await
+                        }
+                    },
+                );
         }
     }
 }

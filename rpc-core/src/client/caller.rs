@@ -1,4 +1,10 @@
-//! [`Caller`]: the interface of channels for generated clients.
+//! [`Caller`]: the interface of channels for generated clients; and [`SendCaller`], whose calls may
+//! be spawned.
+//!
+//! A generated client takes any [`Caller`]. Generic code that moves a call to another thread takes a
+//! [`SendCaller`] instead, because nothing says that the futures of a `Caller` are `Send`. A
+//! [`Channel`](crate::Channel) is both, and a [`LocalChannel`](crate::LocalChannel) is a `Caller`
+//! only.
 
 use futures_core::Stream;
 use prost::Message;
@@ -11,6 +17,12 @@ use crate::stream::streaming::Streaming;
 
 /// The interface through which a generated client makes calls. Channels implement it. To mock a
 /// client, implement its service trait and serve it in process.
+///
+/// Every [`SendCaller`] is a `Caller`. In generic code, bound the type by `SendCaller` if a call is
+/// to be spawned.
+///
+/// A wrapper `Auth<C>` that implements `Caller` for `C: Caller` serves channels of both kinds. Its
+/// calls can be spawned if those of `C` can.
 pub trait Caller {
     /// Makes one call of a unary method, with a codec for the request and one for the response.
     ///
@@ -26,7 +38,9 @@ pub trait Caller {
     ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
         Q: Codec<Req>,
-        S: Codec<Res>;
+        S: Codec<Res>,
+        Req: Send,
+        Res: Send;
 
     /// Makes one call of a unary method, whose messages prost encodes and decodes.
     ///
@@ -59,9 +73,10 @@ pub trait Caller {
         response_codec: S,
     ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
-        Req: Send + 'static;
+        Req: Send + 'static,
+        Res: Send;
 
     /// Makes one call of a method with one request and a stream of responses. The future completes
     /// when the server has begun to respond; dropping it before cancels the call.
@@ -78,7 +93,9 @@ pub trait Caller {
     ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
     where
         Q: Codec<Req>,
-        S: Codec<Res>;
+        S: Codec<Res>,
+        Req: Send,
+        Res: Send;
 
     /// Makes one call of a method with a stream of requests and a stream of responses. The future
     /// completes when the server has begun to respond; dropping it before cancels the call. The
@@ -95,9 +112,10 @@ pub trait Caller {
         response_codec: S,
     ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
-        Req: Send + 'static;
+        Req: Send + 'static,
+        Res: Send;
 
     /// Like [`client_streaming_with`](Self::client_streaming_with), with messages that prost encodes
     /// and decodes.
@@ -150,5 +168,170 @@ pub trait Caller {
         Res: Message + Default,
     {
         self.streaming_with(method, request, ProstCodec, ProstCodec)
+    }
+}
+
+/// A [`Caller`] whose calls may be spawned: their futures are `Send`. [`Channel`](crate::Channel) is
+/// one.
+///
+/// Generated clients take it as they take any `Caller`. This function spawns a call through any
+/// channel for several threads:
+///
+/// ```
+/// use proto::greeter::{GreeterClient, HelloRequest};
+/// use rpc_core::{Executor, SendCaller};
+///
+/// fn greet<C: SendCaller + 'static>(greeter: GreeterClient<C>, executor: &impl Executor) {
+///     executor.spawn(Box::pin(async move {
+///         let request = HelloRequest { name: "Ada".to_owned() };
+///         match greeter.say_hello(request).await {
+///             Ok(reply) => println!("{}", reply.into_inner().message),
+///             Err(error) => eprintln!("{error}"),
+///         }
+///     }));
+/// }
+/// ```
+///
+/// Implement `Caller` rather than this trait for a wrapper, unless such functions are to take the
+/// wrapper itself. Its methods have the names of `Caller`'s: import only one of the two traits where
+/// you call them.
+pub trait SendCaller: Send + Sync {
+    /// Makes the call of [`Caller::unary_with`].
+    ///
+    /// # Errors
+    ///
+    /// The future returns the errors of [`Caller::unary_with`].
+    fn unary_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> + Send
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send,
+        Res: Send;
+
+    /// Makes the call of [`Caller::client_streaming_with`].
+    ///
+    /// # Errors
+    ///
+    /// The future returns the errors of [`Caller::client_streaming_with`].
+    fn client_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>> + Send
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: Send;
+
+    /// Makes the call of [`Caller::server_streaming_with`].
+    ///
+    /// # Errors
+    ///
+    /// The future returns the errors of [`Caller::server_streaming_with`].
+    fn server_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> + Send
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send,
+        Res: Send;
+
+    /// Makes the call of [`Caller::streaming_with`].
+    ///
+    /// # Errors
+    ///
+    /// The future returns the errors of [`Caller::streaming_with`].
+    fn streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>> + Send
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: Send;
+}
+
+impl<C: SendCaller> Caller for C {
+    #[inline]
+    fn unary_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send,
+        Res: Send,
+    {
+        SendCaller::unary_with(self, method, request, request_codec, response_codec)
+    }
+
+    fn client_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: Send,
+    {
+        SendCaller::client_streaming_with(self, method, request, request_codec, response_codec)
+    }
+
+    fn server_streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send,
+        Res: Send,
+    {
+        SendCaller::server_streaming_with(self, method, request, request_codec, response_codec)
+    }
+
+    fn streaming_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<impl Stream<Item = Req> + Send + 'static>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Streaming<Res>>, CallError>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>,
+        Req: Send + 'static,
+        Res: Send,
+    {
+        SendCaller::streaming_with(self, method, request, request_codec, response_codec)
     }
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use futures_core::Stream;
 
-pub use self::caller::Caller;
+pub use self::caller::{Caller, SendCaller};
 use self::channel::{CalledMethod, ChannelCore};
 use self::encode::{EncodedRequest, RequestLengths, decode, decode_long, write_request};
 use self::streaming::OpenCall;
@@ -56,6 +56,8 @@ impl Caller for LocalChannel {
     where
         Q: Codec<Req>,
         S: Codec<Res>,
+        Req: Send,
+        Res: Send,
     {
         LocalCall::<Q, S, Req, Res> {
             channel: &self.0,
@@ -77,9 +79,10 @@ impl Caller for LocalChannel {
         _: S,
     ) -> Result<Response<Res>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         let channel = &*self.0;
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
@@ -96,6 +99,8 @@ impl Caller for LocalChannel {
     where
         Q: Codec<Req>,
         S: Codec<Res>,
+        Req: Send,
+        Res: Send,
     {
         let channel = &*self.0;
         let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
@@ -110,9 +115,10 @@ impl Caller for LocalChannel {
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         let channel = &*self.0;
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);

@@ -211,7 +211,7 @@ impl<'a, C: OpenStream, Res> OpenCall<'a, C, Res> {
         request: Request<St>,
     ) -> Self
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
         St: Stream<Item = Req> + Send + 'static,

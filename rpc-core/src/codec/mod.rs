@@ -42,7 +42,7 @@ use self::writer::{BufWriter, SliceWriter};
 /// Encodes and decodes messages of type `M`.
 ///
 /// A codec has no state. Stubs pass one by value only to name its type.
-pub trait Codec<M> {
+pub trait Codec<M>: Send + 'static {
     /// Returns the length of the encoded message in bytes.
     fn encoded_len(message: &M) -> usize;
 

@@ -7,12 +7,14 @@ use super::shutdown::Shutdown;
 use crate::deadline::DeadlinePolicy;
 use crate::limits::{Intents, Keepalive, Waiting};
 use crate::service::dispatch::Service;
+use crate::service::executor::Executor;
 use crate::transport::Fabric;
 
 /// The configuration of a server.
 pub struct ServerBuilder<F> {
     pub(super) fabric: F,
     pub(super) services: Vec<Arc<dyn Service>>,
+    pub(super) executor: Option<Arc<dyn Executor>>,
     pub(super) intents: Intents,
     pub(super) max_concurrent_calls: Option<u32>,
     pub(super) deadlines: DeadlinePolicy,
@@ -27,6 +29,18 @@ impl<F: Fabric> ServerBuilder<F> {
     #[must_use]
     pub fn add_service(mut self, service: impl Service) -> Self {
         self.services.push(Arc::new(service));
+        self
+    }
+
+    /// Runs the handlers of all services on `executor`, for example tokio's, instead of on the pollers:
+    /// see [`Executor`]. Default: none.
+    ///
+    /// A service may choose another place, with `.executor(…)` or `.on_poller()` of its generated
+    /// `…Server`. A service with an instance per poller (`per_poller`) stays on the pollers, because
+    /// its handlers need not be `Send`.
+    #[must_use]
+    pub fn executor(mut self, executor: impl Executor) -> Self {
+        self.executor = Some(Arc::new(executor));
         self
     }
 

@@ -109,6 +109,7 @@ impl Server {
         ServerBuilder {
             fabric: fabric.clone(),
             services: Vec::new(),
+            executor: None,
             intents: Intents::default(),
             max_concurrent_calls: None,
             deadlines: DeadlinePolicy::default(),

@@ -54,6 +54,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 core: (!cores.is_empty()).then(|| cores[index % cores.len()]),
                 fabric: self.fabric.clone(),
                 services: self.services.clone(),
+                executor: self.executor.clone(),
                 intents: self.intents.clone(),
                 max_concurrent_calls: self.max_concurrent_calls,
                 deadlines: self.deadlines,

@@ -21,6 +21,7 @@ use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::poller::idle::Idle;
 use crate::service::dispatch::{Methods, Service};
+use crate::service::executor::Executor;
 use crate::stats::PollerCounters;
 use crate::transport::{Fabric, Transport};
 
@@ -30,6 +31,7 @@ pub(super) struct PollerSetup<F: Fabric> {
     pub(super) core: Option<usize>,
     pub(super) fabric: F,
     pub(super) services: Vec<Arc<dyn Service>>,
+    pub(super) executor: Option<Arc<dyn Executor>>,
     pub(super) intents: Intents,
     pub(super) max_concurrent_calls: Option<u32>,
     pub(super) deadlines: DeadlinePolicy,
@@ -79,6 +81,9 @@ impl<F: Fabric> PollerSetup<F> {
         let port = self.fabric.port(&transport);
         let limits = transport.limits().clone();
         let mut methods = Methods::new();
+        if let Some(executor) = &self.executor {
+            methods.set_executor(Arc::clone(executor));
+        }
         for service in &self.services {
             service.register(&mut methods);
         }

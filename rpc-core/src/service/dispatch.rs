@@ -4,10 +4,10 @@
 //! its number.
 
 use std::fmt;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::executor::Executor;
 use super::handler::Handler;
 use super::handler_cells::HandlerCells;
 use super::input::{Input, Message, Messages, WithResponses};
@@ -35,6 +35,7 @@ pub struct Methods {
     entries: Vec<(&'static MethodSpec, Rc<dyn Handler>)>,
     max_concurrent_calls: Option<u32>,
     deadline_policy: DeadlinePolicy,
+    executor: Option<Arc<dyn Executor>>,
 }
 
 impl Methods {
@@ -67,8 +68,8 @@ impl Methods {
         _response_codec: S,
         handler: impl Fn(Request<Req>) -> F + 'static,
     ) where
-        Q: Codec<Req> + 'static,
-        S: Codec<Res> + 'static,
+        Q: Codec<Req>,
+        S: Codec<Res>,
         Req: 'static,
         Res: 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
@@ -99,8 +100,8 @@ impl Methods {
         _response_codec: S,
         handler: impl Fn(Request<Streaming<Req>>) -> F + 'static,
     ) where
-        Q: Codec<Req> + 'static,
-        S: Codec<Res> + 'static,
+        Q: Codec<Req>,
+        S: Codec<Res>,
         Req: 'static,
         Res: 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
@@ -132,8 +133,8 @@ impl Methods {
         _response_codec: S,
         handler: impl Fn(Request<Req>, Responses<S, Res>) -> F + 'static,
     ) where
-        Q: Codec<Req> + 'static,
-        S: Codec<Res> + 'static,
+        Q: Codec<Req>,
+        S: Codec<Res>,
         Req: 'static,
         Res: 'static,
         F: Future<Output = Result<Response<()>, Status>> + 'static,
@@ -169,8 +170,8 @@ impl Methods {
         _response_codec: S,
         handler: impl Fn(Request<Streaming<Req>>, Responses<S, Res>) -> F + 'static,
     ) where
-        Q: Codec<Req> + 'static,
-        S: Codec<Res> + 'static,
+        Q: Codec<Req>,
+        S: Codec<Res>,
         Req: 'static,
         Res: 'static,
         F: Future<Output = Result<Response<()>, Status>> + 'static,
@@ -186,7 +187,7 @@ impl Methods {
         H: Fn(I::Argument) -> F + 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
         I: Input + 'static,
-        S: Codec<Res> + 'static,
+        S: Codec<Res>,
         Res: 'static,
     {
         let cells = HandlerCells::<H, F, I, S, Res>::new(spec.path, handler);
@@ -195,6 +196,16 @@ impl Methods {
             Err(cells) => Rc::new(cells),
         };
         self.entries.push((spec, handler));
+    }
+
+    /// Sets the executor for the services that are registered from now on, unless they choose
+    /// another place: see [`ServerBuilder::executor`](crate::server::ServerBuilder::executor).
+    pub fn set_executor(&mut self, executor: Arc<dyn Executor>) {
+        self.executor = Some(executor);
+    }
+
+    pub(super) fn executor(&self) -> Option<&Arc<dyn Executor>> {
+        self.executor.as_ref()
     }
 
     /// Sets the policy for the deadlines of all calls: see
@@ -260,75 +271,5 @@ impl fmt::Debug for Methods {
         f.debug_list()
             .entries(self.entries.iter().map(|(spec, _)| spec.path))
             .finish()
-    }
-}
-
-/// The source of a generated server's service instances: one instance for all pollers, or one per
-/// poller.
-pub struct Instances<T>(Arc<dyn Fn() -> InstanceKind<T> + Send + Sync>);
-
-impl<T: Send + Sync + 'static> Instances<T> {
-    /// Shares one instance between all pollers.
-    #[must_use]
-    pub fn shared(instance: Arc<T>) -> Self {
-        Self(Arc::new(move || {
-            InstanceKind::Shared(Arc::clone(&instance))
-        }))
-    }
-}
-
-impl<T: 'static> Instances<T> {
-    /// Creates one instance per poller, on the poller's thread. The instance need not be `Send`.
-    pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
-        Self(Arc::new(move || InstanceKind::PerPoller(make())))
-    }
-
-    /// Returns the instance for the poller that runs on the calling thread.
-    #[must_use]
-    pub fn instance(&self) -> Instance<T> {
-        Instance(Rc::new((self.0)()))
-    }
-}
-
-impl<T> Clone for Instances<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> fmt::Debug for Instances<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Instances")
-    }
-}
-
-/// One poller's instance of a service. It is cloned for each call, so the count is not atomic.
-pub struct Instance<T>(Rc<InstanceKind<T>>);
-
-enum InstanceKind<T> {
-    Shared(Arc<T>),
-    PerPoller(T),
-}
-
-impl<T> Clone for Instance<T> {
-    fn clone(&self) -> Self {
-        Self(Rc::clone(&self.0))
-    }
-}
-
-impl<T> Deref for Instance<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        match &*self.0 {
-            InstanceKind::Shared(instance) => instance,
-            InstanceKind::PerPoller(instance) => instance,
-        }
-    }
-}
-
-impl<T> fmt::Debug for Instance<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Instance")
     }
 }

@@ -37,8 +37,11 @@ pub type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// ```ignore
 /// let handle = tokio::runtime::Handle::current();
-/// GreeterServer::on_executor(MyGreeter, move |future| drop(handle.spawn(future)))
+/// Server::builder(&device).executor(move |future| drop(handle.spawn(future)))
 /// ```
+///
+/// [`ServerBuilder::executor`](crate::ServerBuilder::executor) sets it for all services of a server,
+/// and `.executor(…)` of a generated `…Server` for one.
 ///
 /// `spawn` is called on the poller's thread, once per call, and must not block. An executor may
 /// drop a future at any time: the response to its call is then `UNAVAILABLE`.
@@ -53,7 +56,7 @@ impl<F: Fn(Spawned) + Send + Sync + 'static> Executor for F {
     }
 }
 
-/// A service whose handlers run on an executor. A generated `…Server::on_executor` registers it.
+/// A service whose handlers run on an executor.
 pub struct OnExecutor<T> {
     service: Arc<T>,
     executor: Arc<dyn Executor>,
@@ -62,10 +65,11 @@ pub struct OnExecutor<T> {
 impl<T> OnExecutor<T> {
     /// Combines a service with the executor that runs its handlers.
     pub fn new(service: Arc<T>, executor: impl Executor) -> Self {
-        Self {
-            service,
-            executor: Arc::new(executor),
-        }
+        Self::shared(service, Arc::new(executor))
+    }
+
+    pub(super) fn shared(service: Arc<T>, executor: Arc<dyn Executor>) -> Self {
+        Self { service, executor }
     }
 
     /// Returns the service, to be owned by a handler's future.

@@ -7,4 +7,5 @@ pub(crate) mod handler;
 mod handler_cells;
 mod input;
 mod limited;
+pub(crate) mod registration;
 mod response_lengths;

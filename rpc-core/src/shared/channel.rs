@@ -12,7 +12,7 @@ use super::connectivity::{ConnectivityState, Watch};
 use super::stream_call::PollerStreams;
 use super::submissions::Shared;
 use crate::call_error::CallError;
-use crate::client::Caller;
+use crate::client::SendCaller;
 use crate::client::streaming::OpenCall;
 use crate::codec::{Codec, MessageBuf};
 use crate::limits::Limits;
@@ -107,7 +107,7 @@ impl Channel {
     }
 }
 
-impl Caller for Channel {
+impl SendCaller for Channel {
     async fn unary_with<Q, S, Req, Res>(
         &self,
         method: &'static MethodSpec,
@@ -118,6 +118,8 @@ impl Caller for Channel {
     where
         Q: Codec<Req>,
         S: Codec<Res>,
+        Req: Send,
+        Res: Send,
     {
         SharedCall::<Q, S, Req, Res>::new(&self.0, method, request).await
     }
@@ -130,9 +132,10 @@ impl Caller for Channel {
         _: S,
     ) -> Result<Response<Res>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         let channel = &PollerStreams::choose(&self.0);
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);
@@ -149,6 +152,8 @@ impl Caller for Channel {
     where
         Q: Codec<Req>,
         S: Codec<Res>,
+        Req: Send,
+        Res: Send,
     {
         let channel = &PollerStreams::choose(&self.0);
         let call = OpenCall::open::<Q, S, Req>(channel, method, &request);
@@ -163,9 +168,10 @@ impl Caller for Channel {
         _: S,
     ) -> Result<Response<Streaming<Res>>, CallError>
     where
-        Q: Codec<Req> + 'static,
+        Q: Codec<Req>,
         S: Codec<Res>,
         Req: Send + 'static,
+        Res: Send,
     {
         let channel = &PollerStreams::choose(&self.0);
         let call = OpenCall::open_sending::<Q, S, Req, _>(channel, method, request);

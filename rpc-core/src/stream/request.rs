@@ -60,7 +60,7 @@ impl<S: Stream + Send + 'static> IntoStreamingRequest for Request<S> {
 /// sent, the future fails the call.
 pub(crate) fn request_pump<Q, Req, St>(core: Arc<StreamCore>, stream: St) -> PumpFuture
 where
-    Q: Codec<Req> + 'static,
+    Q: Codec<Req>,
     Req: Send + 'static,
     St: Stream<Item = Req> + Send + 'static,
 {

@@ -225,7 +225,7 @@ pub mod test_service_client {
 
     /// Has methods of all four kinds.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -506,7 +506,7 @@ pub mod unimplemented_service_client {
 
     /// No server has this service: a client sees how a call of it ends.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]

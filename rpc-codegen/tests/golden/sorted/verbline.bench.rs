@@ -121,7 +121,7 @@ pub mod bench_client {
 
     /// Answers as fast as possible, and reports the server's counters.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
@@ -248,7 +248,7 @@ pub mod bench_streams_client {
 
     /// Streams of the same two messages.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]

@@ -72,7 +72,7 @@ pub mod bulk_client {
 
     /// Takes and gives bytes, and reads every cache line of what it takes.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]

@@ -34,7 +34,7 @@ pub mod greeter_client {
     ///
     /// A server implements the trait `Greeter`; a client calls the methods of `GreeterClient`.
     ///
-    /// Calls go through `C`: a `Channel`, or any other `Caller`.
+    /// Calls go through `C`: a `Channel`, or any other `Caller`. Generic code that spawns calls needs a `SendCaller`.
     ///
     /// To mock the server in a test, implement the service and serve it in process.
     #[derive(Clone, Debug)]
