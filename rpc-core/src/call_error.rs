@@ -54,7 +54,11 @@ pub enum Cause {
     /// The server responded with this status.
     Remote(Status),
     /// The deadline passed on this side's clock.
-    DeadlineExceeded,
+    DeadlineExceeded {
+        /// The error of the latest attempt to connect, if a shared channel was not connected and the
+        /// call waited for it.
+        latest: Option<Arc<ConnectError>>,
+    },
     /// This side has given the call up: its future, or the stream of its responses, was dropped.
     Cancelled,
     /// The connection closed.
@@ -152,7 +156,7 @@ impl CallError {
     pub fn code(&self) -> Code {
         match &self.0.cause {
             Cause::Remote(status) | Cause::NotReceived(status) => status.code(),
-            Cause::DeadlineExceeded => Code::DeadlineExceeded,
+            Cause::DeadlineExceeded { .. } => Code::DeadlineExceeded,
             Cause::Cancelled => Code::Cancelled,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
@@ -197,12 +201,12 @@ impl fmt::Display for CallError {
                     None => Ok(()),
                 }
             }
-            Cause::DeadlineExceeded => {
-                write!(
-                    f,
-                    "{}: the call's deadline passed; the call {verb}",
-                    self.code()
-                )
+            Cause::DeadlineExceeded { latest } => {
+                write!(f, "{}: the call's deadline passed", self.code())?;
+                if let Some(error) = latest {
+                    write!(f, " before the channel was connected: {error}")?;
+                }
+                write!(f, "; the call {verb}")
             }
             Cause::Cancelled => {
                 write!(
@@ -276,6 +280,9 @@ impl Error for CallError {
             Cause::NotConnected {
                 latest: Some(error),
                 ..
+            }
+            | Cause::DeadlineExceeded {
+                latest: Some(error),
             } => Some(&**error),
             _ => None,
         }
