@@ -57,7 +57,11 @@ pub enum Cause {
     /// The server responded with this status.
     Remote(Status),
     /// The deadline passed on this side's clock.
-    DeadlineExceeded,
+    DeadlineExceeded {
+        /// The error of the latest attempt to connect, if a shared channel was not connected and the
+        /// call waited for it.
+        latest: Option<Arc<ConnectError>>,
+    },
     /// This side has given the call up: its future, or the stream of its responses, was dropped.
     Cancelled,
     /// The connection closed.
@@ -199,7 +203,7 @@ impl CallError {
     pub fn code(&self) -> Code {
         match &self.0.cause {
             Cause::Remote(status) | Cause::NotReceived(status) => status.code(),
-            Cause::DeadlineExceeded => Code::DeadlineExceeded,
+            Cause::DeadlineExceeded { .. } => Code::DeadlineExceeded,
             Cause::Cancelled => Code::Cancelled,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
@@ -257,7 +261,13 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Remote(status) | Self::NotReceived(status) => f.write_str(status.message()),
-            Self::DeadlineExceeded => f.write_str("the call's deadline passed"),
+            Self::DeadlineExceeded { latest: None } => f.write_str("the call's deadline passed"),
+            Self::DeadlineExceeded {
+                latest: Some(error),
+            } => write!(
+                f,
+                "the call's deadline passed before the channel was connected: {error}"
+            ),
             Self::Cancelled => f.write_str("this side gave the call up"),
             Self::Disconnected(reason) => write!(f, "{reason}"),
             Self::PushedBack { wait } => write!(
@@ -306,6 +316,9 @@ impl Error for CallError {
             Cause::NotConnected {
                 latest: Some(error),
                 ..
+            }
+            | Cause::DeadlineExceeded {
+                latest: Some(error),
             } => error.source(),
             _ => None,
         }
@@ -419,7 +432,8 @@ mod tests {
             Cause::Unimplemented { path },
             Execution::NeverSent
         ));
-        assert!(!is_retryable(Cause::DeadlineExceeded, Execution::NeverSent));
+        let too_late = Cause::DeadlineExceeded { latest: None };
+        assert!(!is_retryable(too_late, Execution::NeverSent));
         let too_long = Cause::request_too_long(9, MessageLimit::new(8, LengthLimit::Sender));
         assert!(!is_retryable(too_long, Execution::NeverSent));
         let overloaded = || Status::resource_exhausted("too many calls");
@@ -436,7 +450,10 @@ mod tests {
         assert_eq!(error.message(), "no user 7");
         assert_eq!(error.details(), [1]);
         assert_eq!(error.metadata().get("a"), Some("1"));
-        let error = CallError::new(Cause::DeadlineExceeded, Execution::NeverSent);
+        let error = CallError::new(
+            Cause::DeadlineExceeded { latest: None },
+            Execution::NeverSent,
+        );
         assert_eq!(error.message(), "the call's deadline passed");
         assert_eq!(
             error.to_string(),

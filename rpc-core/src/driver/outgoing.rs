@@ -194,7 +194,10 @@ impl<T: Transport> Driver<T> {
     ) -> PollOutcome {
         if deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
             self.abandon_call(link, call);
-            let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
+            let error = CallError::new(
+                Cause::DeadlineExceeded { latest: None },
+                Execution::MayHaveRun,
+            );
             return PollOutcome::Failed(error);
         }
         let target = origin.wake_target(&self.block_on_waker);

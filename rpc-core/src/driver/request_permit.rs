@@ -336,7 +336,7 @@ fn never_sent_cause<B>(link: &Link<B>, request: &RequestHead, has_expired: bool)
     } else if link.going_away {
         Cause::Disconnected(CloseReason::GoingAway)
     } else if has_expired {
-        Cause::DeadlineExceeded
+        Cause::DeadlineExceeded { latest: None }
     } else {
         Cause::metadata_too_long(request.metadata_len, usize::from(u16::MAX))
     }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::status::Status;
 
@@ -32,6 +32,11 @@ impl Panic {
         panic
     }
 
+    /// Continues the panic on another thread, without another report by the panic hook.
+    pub(super) fn resume(self) -> ! {
+        resume_unwind(Box::new(self))
+    }
+
     /// Logs the panic of the handler of the method `path`, and returns the status of its call. The
     /// message stays in the log: it may name what the client should not know.
     #[cold]
@@ -49,8 +54,7 @@ impl Panic {
     fn advice(&self) -> &'static str {
         let needs_runtime = ["there is no reactor running", "no current reactor"];
         if needs_runtime.iter().any(|text| self.0.contains(text)) {
-            ". A poller has no reactor: serve it with an executor (`ServerBuilder::executor`, or the \
-             service's own `executor`)"
+            ". A poller has no reactor: serve it with an executor (`ServerBuilder::executor`)"
         } else {
             ""
         }
@@ -68,6 +72,12 @@ fn message_of(payload: &(dyn Any + Send)) -> &str {
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        // It was caught before.
+        .or_else(|| {
+            payload
+                .downcast_ref()
+                .map(|Panic(message)| message.as_str())
+        })
         .unwrap_or("(no message)")
 }
 
@@ -81,6 +91,8 @@ mod tests {
         assert_eq!(panic.to_string(), "the password is 42");
         assert!(!panic.report("a.B/C").to_string().contains("42"));
         assert_eq!(panic.advice(), "");
+        let again = catch_panic(|| panic.resume()).unwrap_err();
+        assert_eq!(again.to_string(), "the password is 42");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::catch_panic::catch_panic;
+use super::catch_panic::{Panic, catch_panic};
 use crate::deadline;
 use crate::message::Response;
 use crate::status::Status;
@@ -107,7 +107,6 @@ fn run_handler<Res: Send + 'static>(
     shared: Arc<Shared<Res>>,
     handler: impl Future<Output = Result<Response<Res>, Status>> + Send + 'static,
 ) -> impl Future<Output = ()> + Send {
-    let path = "on an executor";
     // Created before the first poll, because an executor may drop the future without polling it.
     let outcome = Outcome(shared);
     let deadline = deadline::current();
@@ -125,15 +124,14 @@ fn run_handler<Res: Send + 'static>(
             });
             match polled {
                 Ok(Poll::Pending) => Poll::Pending,
-                Ok(Poll::Ready(finished)) => Poll::Ready(Some(finished)),
-                Err(panicked) => Poll::Ready(Some(Err(panicked.report(path)))),
+                Ok(Poll::Ready(finished)) => Poll::Ready(Some(Ok(finished))),
+                Err(panicked) => Poll::Ready(Some(Err(panicked))),
             }
         })
         .await;
         // Dropped before the response is sent, so that the handler's resources are free when its
         // client continues.
         let dropped = catch_panic(|| handler.set(None));
-        let dropped = dropped.map_err(|panicked| panicked.report(path));
         if let Some(finished) = finished {
             outcome.0.finish(dropped.and(finished));
         }
@@ -152,7 +150,12 @@ impl<Res> Future for Offloaded<Res> {
         let waker = cx.waker().clone();
         let mut state = self.shared.lock();
         if let Some(outcome) = state.outcome.take() {
-            return Poll::Ready(outcome);
+            drop(state);
+            return match outcome {
+                Ok(outcome) => Poll::Ready(outcome),
+                // The poller reports it, like a panic of any handler.
+                Err(panicked) => panicked.resume(),
+            };
         }
         let before = state.poller.replace(waker);
         drop(state);
@@ -186,9 +189,9 @@ struct Outcome<Res>(Arc<Shared<Res>>);
 impl<Res> Drop for Outcome<Res> {
     fn drop(&mut self) {
         if !self.0.lock().is_finished {
-            self.0.finish(Err(Status::unavailable(
+            self.0.finish(Ok(Err(Status::unavailable(
                 "the executor dropped the handler before it completed; the call may have run. Check whether the executor is shutting down",
-            )));
+            ))));
         }
     }
 }
@@ -198,7 +201,7 @@ impl<Res> Drop for Outcome<Res> {
 struct Shared<Res>(Mutex<State<Res>>);
 
 struct State<Res> {
-    outcome: Option<Result<Response<Res>, Status>>,
+    outcome: Option<Result<Result<Response<Res>, Status>, Panic>>,
     /// There is an outcome, or it has been taken.
     is_finished: bool,
     /// The poller's side has been dropped.
@@ -238,7 +241,7 @@ impl<Res> Shared<Res> {
         true
     }
 
-    fn finish(&self, outcome: Result<Response<Res>, Status>) {
+    fn finish(&self, outcome: Result<Result<Response<Res>, Status>, Panic>) {
         let mut state = self.lock();
         state.is_finished = true;
         let (poller, executor) = (state.poller.take(), state.executor.take());

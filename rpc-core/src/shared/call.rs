@@ -130,7 +130,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
     fn cause_to_fail(&self, handle: &PollerHandle, lengths: RequestLengths) -> Option<Cause> {
         let has_passed = |deadline| deadline <= self.shared.clock.now();
         if self.deadline.is_some_and(has_passed) {
-            return Some(Cause::DeadlineExceeded);
+            return Some(Cause::DeadlineExceeded { latest: None });
         }
         if lengths.metadata > usize::from(u16::MAX) {
             let limit = usize::from(u16::MAX);

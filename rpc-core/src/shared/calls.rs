@@ -345,7 +345,10 @@ impl<T: Transport> Calls<T> {
                         .position(|submission| submission.permit.number == number);
                     if let Some(submission) = index.and_then(|index| self.backlog.remove(index)) {
                         // The timer has fired.
-                        self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                        self.fail_unsent(
+                            submission.permit,
+                            Cause::DeadlineExceeded { latest: None },
+                        );
                     }
                 }
                 Record::InFlight {

@@ -208,7 +208,7 @@ impl<T: Transport> Streams<T> {
         let now = self.driver.clock.now();
         while let Some(number) = self.deadlines.pop_expired(now) {
             if let Some(stream) = self.waiting.remove(&number) {
-                self.fail(stream.submission, Cause::DeadlineExceeded);
+                self.fail(stream.submission, Cause::DeadlineExceeded { latest: None });
             }
         }
     }

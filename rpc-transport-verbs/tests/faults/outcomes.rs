@@ -93,7 +93,7 @@ impl Campaign {
             self.not_begun.push(NotBegun { id, hops });
         }
         match error.cause() {
-            Cause::DeadlineExceeded => {
+            Cause::DeadlineExceeded { .. } => {
                 assert!(is_late, "call {id} has time left: {error}");
                 if never_sent { 4 } else { 5 }
             }

@@ -104,7 +104,10 @@ fn when_the_connection_ends_every_call_does() {
     table.complete(answered, HEAD, frame(1));
     table.abandon(abandoned);
     let mut woken = 0;
-    let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
+    let error = CallError::new(
+        Cause::DeadlineExceeded { latest: None },
+        Execution::MayHaveRun,
+    );
     assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
     assert_eq!(woken, 1);
     assert!(matches!(

@@ -33,7 +33,7 @@ impl<T: Transport> Driver<T> {
                 return self.end_handler(key, status, Started::Maybe);
             }
         };
-        let error = CallError::new(Cause::DeadlineExceeded, execution);
+        let error = CallError::new(Cause::DeadlineExceeded { latest: None }, execution);
         state.abandon_stream(key, Some(error));
     }
 

@@ -91,7 +91,10 @@ fn a_status_ends_a_stream_once() {
 fn a_failure_of_this_side_ends_a_stream_with_its_execution() {
     let wire = attached();
     let mut messages = Streaming::of_server(Arc::clone(&wire.ends[0]), DECODE);
-    let error = CallError::new(Cause::DeadlineExceeded, Execution::NeverSent);
+    let error = CallError::new(
+        Cause::DeadlineExceeded { latest: None },
+        Execution::NeverSent,
+    );
     wire.ends[0].end(StreamEnd::Failed(error));
     assert!(
         matches!(read(&mut messages), Poll::Ready(Err(error)) if error.execution() == Execution::NeverSent)

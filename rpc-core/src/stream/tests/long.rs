@@ -103,7 +103,10 @@ fn an_error_of_this_side_does_not_wait_for_a_long_message() {
     wire.complete(0);
     // It has crossed the deadline.
     wire.respond(0, 0, false, &[]);
-    let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
+    let error = CallError::new(
+        Cause::DeadlineExceeded { latest: None },
+        Execution::MayHaveRun,
+    );
     wire.ends[0].end(StreamEnd::Failed(error));
     assert_eq!(read(&mut messages), Poll::Ready(Some(message(1, 90))));
     let mut cx = Context::from_waker(Waker::noop());
