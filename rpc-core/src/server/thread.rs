@@ -92,11 +92,13 @@ impl<F: Fabric> PollerSetup<F> {
         }
         methods.set_deadline_policy(self.deadlines);
         let numbered = methods.numbered().collect();
+        let on_executor = methods.on_executor().to_vec();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
         let wakeup = Arc::clone(&driver.wakeup);
         let watched = WatchedThread {
             running_handler: Arc::clone(&driver.running_handler),
             time: ThreadTime::of_this_thread(),
+            on_executor,
         };
         let counters = Arc::clone(&driver.counters);
         Ok((

@@ -33,6 +33,8 @@ const TOO_LONG: Duration = Duration::from_millis(40);
 pub(super) struct WatchedThread {
     pub(super) running_handler: Arc<RunningHandler>,
     pub(super) time: ThreadTime,
+    /// The numbers of the methods whose handlers run on an executor.
+    pub(super) on_executor: Vec<u16>,
 }
 
 /// The watchdog's view of one poller.
@@ -80,6 +82,24 @@ impl WatchedPoller {
         // The low bits are the method's number.
         Some((found as u16, self.in_use))
     }
+
+    fn is_on_executor(&self, method: u16) -> bool {
+        self.thread.on_executor.contains(&method)
+    }
+
+    fn culprit(&self, method: u16) -> &'static str {
+        match self.is_on_executor(method) {
+            true => "a method whose handlers run on an executor",
+            false => "a handler",
+        }
+    }
+
+    fn advice(&self, method: u16) -> &'static str {
+        match self.is_on_executor(method) {
+            true => "Check that `Executor::spawn` does not block, and how long its requests are",
+            false => "Serve it with an executor, or move long work to another thread",
+        }
+    }
 }
 
 /// The state of the watchdog's thread, which checks all pollers at each tick.
@@ -100,10 +120,12 @@ impl WatchdogState {
             if count.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!(
                     method = path,
-                    "a handler has blocked its poller's thread for more than {} ms; all other calls of that \
-                     poller are waiting. Serve it with an executor, or move long work to another thread. \
-                     (Logged once per method; later occurrences are only counted)",
-                    lasts.as_millis()
+                    "{} has used its poller's thread for more than {} ms without a break; all other calls \
+                     of that poller are waiting. {}. (Logged once per method; later occurrences are only \
+                     counted)",
+                    poller.culprit(method),
+                    lasts.as_millis(),
+                    poller.advice(method)
                 );
             }
         }
@@ -191,6 +213,7 @@ mod tests {
         WatchedPoller::new(WatchedThread {
             running_handler: Arc::clone(running_handler),
             time: ThreadTime::of_this_thread(),
+            on_executor: vec![9],
         })
     }
 
@@ -218,6 +241,13 @@ mod tests {
         assert_eq!(found, [None, None, noticed(0), None]);
         running_handler.leave(mark);
         assert!(ticks(later + TICK * 4, 1).all(|now| watched.check(|_| now).is_none()));
+    }
+
+    #[test]
+    fn a_method_on_an_executor_is_not_told_to_use_one() {
+        let watched = watched(&Arc::default());
+        assert!(watched.advice(7).starts_with("Serve it with an executor"));
+        assert!(!watched.advice(9).contains("Serve it"));
     }
 
     #[test]

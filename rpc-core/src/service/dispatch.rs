@@ -36,6 +36,8 @@ pub struct Methods {
     max_concurrent_calls: Option<u32>,
     deadline_policy: DeadlinePolicy,
     executor: Option<Arc<dyn Executor>>,
+    /// The numbers of the methods whose handlers run on an executor.
+    on_executor: Vec<u16>,
 }
 
 impl Methods {
@@ -206,6 +208,20 @@ impl Methods {
 
     pub(super) fn executor(&self) -> Option<&Arc<dyn Executor>> {
         self.executor.as_ref()
+    }
+
+    /// Notes that the handlers of the methods that `register` adds run on an executor.
+    pub(super) fn register_on_executor(&mut self, register: impl FnOnce(&mut Self)) {
+        let first = self.entries.len();
+        register(self);
+        // More methods than there are numbers are never called.
+        let numbers = (first..self.entries.len()).filter_map(|number| u16::try_from(number).ok());
+        self.on_executor.extend(numbers);
+    }
+
+    /// Returns the numbers of the methods whose handlers run on an executor.
+    pub(crate) fn on_executor(&self) -> &[u16] {
+        &self.on_executor
     }
 
     /// Sets the policy for the deadlines of all calls: see

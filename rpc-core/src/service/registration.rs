@@ -73,15 +73,16 @@ impl<T: 'static> Registration<T> {
     /// Registers the service on one poller. `on_poller` registers handlers that run there.
     pub fn register(&self, methods: &mut Methods, on_poller: fn(Instance<T>, &mut Methods)) {
         let executor = match &self.place {
-            Place::Server => methods.executor(),
+            Place::Server => methods.executor().cloned(),
             Place::Poller => None,
-            Place::Executor(executor) => Some(executor),
+            Place::Executor(executor) => Some(Arc::clone(executor)),
         };
         let instance = self.instances.instance();
         match executor.zip(self.offload) {
             Some((executor, offload)) => {
-                let service = OnExecutor::shared(instance.arc(), Arc::clone(executor));
-                offload(Instance::new(Arc::new(service)), methods);
+                let service = OnExecutor::shared(instance.arc(), executor);
+                let instance = Instance::new(Arc::new(service));
+                methods.register_on_executor(|methods| offload(instance, methods));
             }
             None => on_poller(instance, methods),
         }

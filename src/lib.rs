@@ -1,0 +1,168 @@
+//! Verbline is an RPC framework for Rust: services are defined in `.proto` files, and calls travel
+//! as messages over RDMA, or over shared memory on a host without it.
+//!
+//! This package is the one that programs depend on. It consists of names from the packages that do
+//! the work: `rpc-core` (calls, servers, channels) and `rpc-transport-verbs` (devices, and a safe
+//! layer over RDMA verbs for programs without calls).
+//!
+//! # A program
+//!
+//! A program needs two packages in its `Cargo.toml`: `verbline`, and `rpc-codegen` for its build
+//! script, which generates `Greeter`, `GreeterServer` and `GreeterClient` from `greeter.proto`.
+//!
+//! ```
+//! use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
+//! use verbline::{Channel, Device, Request, Response, Server, Status, block_on};
+//!
+//! struct MyGreeter;
+//!
+//! impl Greeter for MyGreeter {
+//!     async fn say_hello(
+//!         &self,
+//!         request: Request<HelloRequest>,
+//!     ) -> Result<Response<HelloReply>, Status> {
+//!         let HelloRequest { name } = request.into_inner();
+//!         if name.is_empty() {
+//!             return Err(Status::invalid_argument("a greeting needs a name"));
+//!         }
+//!         let message = format!("Hello, {name}!");
+//!         Ok(Response::new(HelloReply { message }))
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // The software device. `Device::best()` prefers an RDMA device if there is one.
+//!     let device = Device::open("soft")?;
+//!
+//!     let server = Server::builder(&device)
+//!         .add_service(GreeterServer::new(MyGreeter))
+//!         .bind("127.0.0.1:0")?
+//!         .spawn();
+//!     let address = server.local_addr().to_string();
+//!
+//!     let reply = block_on(async {
+//!         let channel = Channel::connect(&device, &address).await?;
+//!         let greeter = GreeterClient::new(channel);
+//!         let request = HelloRequest { name: "Ada".to_owned() };
+//!         Ok::<_, Box<dyn std::error::Error>>(greeter.say_hello(request).await?)
+//!     })?;
+//!     assert_eq!(reply.into_inner().message, "Hello, Ada!");
+//!
+//!     server.shutdown()?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Threads
+//!
+//! A *poller* is a thread that polls a device. It owns its connections and their calls, so nothing
+//! on the data path is locked or shared.
+//!
+//! - A [`Server`] runs as many pollers as [`ServerBuilder::pollers`] says. Handlers run on the
+//!   poller's thread, or on an [`Executor`] that [`ServerBuilder::executor`] names, such as tokio.
+//! - A [`Channel`] is a client for any thread and any executor. It reconnects when its connection
+//!   ends.
+//! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves
+//!   the handover between threads: the lowest latency. Its [`LocalChannel`]s stay on that thread.
+//!
+//! [`Waiting`] trades an idle poller's processor time for latency.
+//!
+//! # The life of a call
+//!
+//! A call is a future.
+//!
+//! - Dropping the future cancels the call. The request is not sent if it still waited. Otherwise the
+//!   server is told, and drops the handler at its next await. The calls that the handler has made
+//!   are cancelled in turn.
+//! - [`Request::with_timeout`] sets a deadline. It travels with the request: the server drops the
+//!   handler when it passes. The calls that the handler makes inherit it.
+//! - A call fails with a [`CallError`]. [`CallError::execution`] tells whether the handler may have
+//!   run, and [`CallError::is_retryable`] whether the call may be made again.
+//! - [`ServerHandle::shutdown`] and [`Server::serve_with_shutdown`] let calls in flight finish.
+//!
+//! Streams work in both directions: [`Streaming`] receives, and any [`Stream`] or a [`sender`]
+//! sends.
+//!
+//! # Features
+//!
+//! All are off by default.
+//!
+//! - `rdma`: RDMA devices. The build needs the headers of libibverbs and librdmacm.
+//! - `tokio`: `TokioExecutor`, which runs handlers on tokio.
+//! - `metrics`: the module `metrics`, which exports [`stats`] through the crate `metrics`.
+//!
+//! # Where to look next
+//!
+//! - [`ServerBuilder`], [`ChannelBuilder`] and [`Intents`] have the settings; [`Limits`] prints the
+//!   sizes that follow from them.
+//! - The guides in the folder `docs` of the repository: from tonic, errors and retries, shutdown,
+//!   testing, sizing, streams, memory, threads, RDMA.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "tokio")]
+mod tokio_executor;
+
+#[doc(inline)]
+pub use rpc_core::{
+    CallError, Channel, ChannelBuilder, Code, DeadlinePolicy, Execution, Executor, Intents,
+    Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataKey, Request, Response, Sender,
+    Server, ServerBuilder, ServerHandle, Shutdown, Status, Streaming, Waiting, block_on,
+    include_proto, sender, stats, stream,
+};
+
+#[doc(no_inline)]
+pub use rpc_core::Stream;
+
+#[doc(inline)]
+pub use rpc_transport_verbs::Device;
+
+#[cfg(feature = "tokio")]
+pub use self::tokio_executor::TokioExecutor;
+
+#[cfg(feature = "metrics")]
+#[doc(inline)]
+pub use rpc_core::metrics;
+
+/// What generated code names.
+#[doc(hidden)]
+pub use rpc_core::codegen;
+
+/// Clients: the state and the errors of channels, and what a type implements to make calls.
+pub mod client {
+    #[doc(inline)]
+    pub use rpc_core::transport::{CloseReason, ConnectError};
+    #[doc(inline)]
+    pub use rpc_core::{
+        BlockOnInTurn, Caller, Cause, ChannelError, ConnectivityState, CurrentDeadline,
+        Idempotency, LengthLimit, MethodKind, MethodSpec, SendCaller, Watch,
+    };
+}
+
+/// Servers: their errors, the handles of their statistics, and the types of their streams.
+pub mod server {
+    #[doc(inline)]
+    pub use rpc_core::transport::FabricError;
+    #[doc(inline)]
+    pub use rpc_core::{ResponseSender, Responses, ServerError, Service, Spawned, StatsReader};
+}
+
+/// Messages and metadata: how they are encoded, and the memory that they use.
+pub mod message {
+    #[doc(inline)]
+    pub use rpc_core::{
+        Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
+        IntoMetadataKey, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE, LengthChanged,
+        MessageBuf, Messages, MetadataError, MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, SendError,
+        allocate,
+    };
+}
+
+/// Devices: what this machine has, and why a device cannot be opened.
+pub mod device {
+    #[doc(inline)]
+    pub use rpc_core::OtherDevice;
+    #[doc(inline)]
+    pub use rpc_transport_verbs::{
+        DEVICE_VARIABLE, DeviceError, Sizing, Survey, SurveyedDevice, SurveyedPort,
+    };
+}
