@@ -211,10 +211,20 @@ pub use protocol::{
 
 /// Includes the code that `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
 ///
-/// The code is expected where a build script puts it, in `OUT_DIR`, under the package's name.
+/// The code is expected where a build script puts it, in `OUT_DIR`, under the package's name as in the
+/// `.proto`.
 #[macro_export]
 macro_rules! include_proto {
     ($package:literal) => {
         include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
+    };
+}
+
+/// Includes the file of all packages that `rpc-codegen` wrote (`Builder::include_file`), in modules
+/// nested like them: `include_protos!("shop.rs")`. Packages that use one another's messages need it.
+#[macro_export]
+macro_rules! include_protos {
+    ($file:literal) => {
+        include!(concat!(env!("OUT_DIR"), "/", $file));
     };
 }
