@@ -109,6 +109,7 @@
 //! - [`Server`] and [`ServerBuilder`]; [`Channel`] and [`ChannelBuilder`]; [`LocalPoller`]
 //! - [`Request`], [`Response`], [`Metadata`], [`Status`], [`CallError`]: what a call carries and
 //!   returns
+//! - [`error_details`]: typed details of a [`Status`], as in gRPC's rich error model
 //! - [`Intents`]: the workload, from which every size is derived; [`Limits`]: the sizes
 //! - [`stats`]: what is counted
 //! - [`transport`]: the interface to implement for another kind of network
@@ -133,6 +134,7 @@ mod shared;
 mod status;
 mod stream;
 
+pub mod error_details;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod stats;
