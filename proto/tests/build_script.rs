@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn cargo_watches_the_proto_files_and_nothing_else() {
+fn cargo_watches_the_proto_files_and_the_manifest_and_nothing_else() {
     let output = Path::new(env!("OUT_DIR")).with_file_name("output");
     let output = fs::read_to_string(output).unwrap();
     let watched: BTreeSet<&str> = output
@@ -15,6 +15,7 @@ fn cargo_watches_the_proto_files_and_nothing_else() {
     assert_eq!(
         watched,
         BTreeSet::from([
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
             "./bench.proto",
             "./blobs.proto",
             "./bulk.proto",

@@ -1,9 +1,13 @@
 //! The settings, under the names that tonic uses.
 
+mod settings;
+
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use prost::Message;
+use prost_build::Config;
 use prost_types::FileDescriptorSet;
 
 use crate::by_reference;
@@ -15,6 +19,8 @@ use crate::generate::{self, Stubs};
 use crate::methods::MethodLimits;
 use crate::model::ExternPaths;
 use crate::output::{self, Output};
+use crate::runtime_path;
+use crate::services::ServiceSettings;
 
 /// Compiles one `.proto` file into `OUT_DIR` with the default settings.
 ///
@@ -43,11 +49,12 @@ pub fn configure() -> Builder {
         build_codec: true,
         emit_rerun_if_changed: true,
         compile_well_known_types: false,
-        crate_path: "::rpc_core".to_owned(),
+        crate_path: None,
         out_dir: None,
         include_file: None,
         file_descriptor_set_path: None,
         protoc: None,
+        protoc_args: Vec::new(),
         extern_paths: Vec::new(),
         type_attributes: Vec::new(),
         message_attributes: Vec::new(),
@@ -58,6 +65,12 @@ pub fn configure() -> Builder {
         decode_budgets: Vec::new(),
         btree_map: Vec::new(),
         boxed: Vec::new(),
+        type_names: false,
+        type_name_domains: Vec::new(),
+        disable_comments: Vec::new(),
+        skip_debug: Vec::new(),
+        retain_enum_prefix: false,
+        services: ServiceSettings::default(),
     }
 }
 
@@ -76,11 +89,12 @@ pub struct Builder {
     build_codec: bool,
     emit_rerun_if_changed: bool,
     compile_well_known_types: bool,
-    crate_path: String,
+    crate_path: Option<String>,
     out_dir: Option<PathBuf>,
     include_file: Option<PathBuf>,
     file_descriptor_set_path: Option<PathBuf>,
     protoc: Option<PathBuf>,
+    protoc_args: Vec<OsString>,
     extern_paths: Vec<(String, String)>,
     type_attributes: Vec<(String, String)>,
     message_attributes: Vec<(String, String)>,
@@ -91,6 +105,12 @@ pub struct Builder {
     decode_budgets: Vec<(String, usize)>,
     btree_map: Vec<String>,
     boxed: Vec<String>,
+    type_names: bool,
+    type_name_domains: Vec<(String, String)>,
+    disable_comments: Vec<String>,
+    skip_debug: Vec<String>,
+    retain_enum_prefix: bool,
+    services: ServiceSettings,
 }
 
 impl Builder {
@@ -111,16 +131,41 @@ impl Builder {
         protos: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
     ) -> Result<(), Error> {
+        self.compile_protos_with_config(Config::new(), protos, includes)
+    }
+
+    /// Like [`compile_protos`](Self::compile_protos), with settings of prost for which there is no
+    /// method here. The settings here are added to `config`, except that paths of `bytes`,
+    /// `btree_map`, `disable_comments` and `skip_debug` replace those of `config`.
+    ///
+    /// Set extern paths here rather than in `config`, which the generated codec does not know. The
+    /// service generator, the output files and the `protoc` of `config` are not used.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`compile_protos`](Self::compile_protos).
+    pub fn compile_protos_with_config(
+        self,
+        config: Config,
+        protos: &[impl AsRef<Path>],
+        includes: &[impl AsRef<Path>],
+    ) -> Result<(), Error> {
         let owned = |path: &Path| path.to_owned();
         let sources = Sources {
             protos: protos.iter().map(|path| owned(path.as_ref())).collect(),
             includes: includes.iter().map(|path| owned(path.as_ref())).collect(),
         };
         let compiled = match &self.protoc {
-            Some(protoc) => sources.compile_with_protoc(protoc)?,
-            None => sources.compile()?,
+            Some(protoc) => sources.compile_with_protoc(protoc, &self.protoc_args)?,
+            None if self.protoc_args.is_empty() => sources.compile()?,
+            None => {
+                return Err(Error::Setting {
+                    message: "protoc_arg: set `.protoc(…)` as well; without it, no protoc runs"
+                        .to_owned(),
+                });
+            }
         };
-        self.generate(compiled)
+        self.generate(compiled, config)
     }
 
     /// Generates code from a descriptor set, with clients and servers for all of its files.
@@ -134,15 +179,16 @@ impl Builder {
     /// `.proto` files, and [`Error::IncompleteDescriptorSet`] if an import is missing.
     pub fn compile_fds(self, set: FileDescriptorSet) -> Result<(), Error> {
         let roots = set.file.iter().map(|file| file.name().to_owned()).collect();
-        self.generate(Compiled {
+        let compiled = Compiled {
             bytes: set.encode_to_vec(),
             set,
             roots,
             read: BTreeMap::new(),
-        })
+        };
+        self.generate(compiled, Config::new())
     }
 
-    fn generate(self, compiled: Compiled) -> Result<(), Error> {
+    fn generate(self, compiled: Compiled, config: Config) -> Result<(), Error> {
         let Compiled {
             set,
             bytes,
@@ -150,11 +196,12 @@ impl Builder {
             read,
         } = compiled;
         let output = Output::new(self.out_dir.clone())?;
-        let stubs = self.stubs();
+        let (runtime, manifest) = self.runtime();
+        let stubs = self.stubs(runtime.clone());
         let wanted = if stubs.any() { roots } else { Vec::new() };
-        check::check(&set, &wanted, &read)?;
+        check::check(&set, &wanted, &read, !self.retain_enum_prefix)?;
         self.check_bytes(&set)?;
-        let config = self.prost_config(&set);
+        let config = self.prost_config(config, &set, &runtime);
         let packages = generate::generate(set, &wanted, config, stubs)?;
         output.write_packages(&packages)?;
         if let Some(path) = &self.include_file {
@@ -164,47 +211,86 @@ impl Builder {
             output::write_if_changed(path, &bytes)?;
         }
         if self.emit_rerun_if_changed {
-            output::rerun_if_changed(read.values())?;
+            output::rerun_if_changed(read.values().chain(&manifest))?;
         }
         Ok(())
     }
 
-    /// Rejects a path of [`bytes`](Self::bytes) that no field has: it is misspelled.
-    fn check_bytes(&self, set: &FileDescriptorSet) -> Result<(), Error> {
-        match by_reference::unmatched(set, &self.bytes) {
-            None => Ok(()),
-            Some(path) => Err(Error::Setting {
-                message: format!(
-                    "bytes: no field has the path `{path}`, for example `.package.Message.field`, and none \
-                     is below it"
-                ),
-            }),
+    /// Returns the runtime's path, and the manifest from which it was read.
+    fn runtime(&self) -> (Runtime, Option<PathBuf>) {
+        match &self.crate_path {
+            Some(path) => (Runtime::in_crate(path), None),
+            None => {
+                let found = runtime_path::find();
+                (Runtime::in_crate(&found.path), found.manifest)
+            }
         }
     }
 
-    fn stubs(&self) -> Stubs {
+    /// Rejects paths of [`bytes`](Self::bytes) that no field has: they are misspelled.
+    fn check_bytes(&self, set: &FileDescriptorSet) -> Result<(), Error> {
+        let unmatched = by_reference::unmatched(set, &self.bytes);
+        Error::any_of(unmatched.map(|path| Error::Setting {
+            message: format!(
+                "bytes: no field has the path `{path}`, for example `.package.Message.field`, and none \
+                 is below it"
+            ),
+        }))
+    }
+
+    fn stubs(&self, runtime: Runtime) -> Stubs {
         let paths = self.extern_paths.iter().map(|(proto, _)| proto.clone());
         Stubs {
             client: self.build_client,
             server: self.build_server,
             codec: self.build_codec,
-            runtime: Runtime::in_crate(&self.crate_path),
+            runtime,
             externs: ExternPaths {
                 paths: paths.collect(),
                 well_known_types: !self.compile_well_known_types,
             },
             limits: self.limits.clone(),
             decode_budgets: self.decode_budgets.clone(),
+            services: ServiceSettings {
+                disable_comments: self.disable_comments.clone(),
+                ..self.services.clone()
+            },
         }
     }
 
-    fn prost_config(&self, set: &FileDescriptorSet) -> prost_build::Config {
-        let mut config = prost_build::Config::new();
-        let runtime = Runtime::in_crate(&self.crate_path).path;
+    /// Returns `config` with these settings.
+    fn prost_config(
+        &self,
+        mut config: Config,
+        set: &FileDescriptorSet,
+        runtime: &Runtime,
+    ) -> Config {
+        let runtime = &runtime.path;
         config
             .prost_path(format!("{runtime}::prost"))
             .prost_types_path(format!("{runtime}::prost_types"));
-        config.bytes(&self.bytes).btree_map(&self.btree_map);
+        // These methods replace the paths that `config` has.
+        if !self.bytes.is_empty() {
+            config.bytes(&self.bytes);
+        }
+        if !self.btree_map.is_empty() {
+            config.btree_map(&self.btree_map);
+        }
+        if !self.disable_comments.is_empty() {
+            config.disable_comments(&self.disable_comments);
+        }
+        if !self.skip_debug.is_empty() {
+            config.skip_debug(&self.skip_debug);
+        }
+        if self.type_names {
+            config.enable_type_names();
+        }
+        for (path, domain) in &self.type_name_domains {
+            config.type_name_domain([path], domain);
+        }
+        if self.retain_enum_prefix {
+            config.retain_enum_prefix();
+        }
         if self.compile_well_known_types {
             config.compile_well_known_types();
         }
@@ -236,175 +322,4 @@ impl Builder {
         }
         config
     }
-}
-
-/// Settings for what is generated.
-impl Builder {
-    /// Sets whether to generate clients. The default is true.
-    pub fn build_client(mut self, enable: bool) -> Self {
-        self.build_client = enable;
-        self
-    }
-
-    /// Sets whether to generate the service traits and their servers. The default is true.
-    pub fn build_server(mut self, enable: bool) -> Self {
-        self.build_server = enable;
-        self
-    }
-
-    /// Sets whether to generate a codec: straight-line code that encodes and decodes the messages
-    /// faster than prost, to the same bytes and values. The default is true.
-    ///
-    /// It relies on the fields that prost gives to a message. Turn it off if an
-    /// [attribute](Self::field_attribute) changes how prost encodes a field, or removes one.
-    pub fn build_codec(mut self, enable: bool) -> Self {
-        self.build_codec = enable;
-        self
-    }
-
-    /// Sets whether to generate the messages of `google.protobuf` instead of using `prost-types`.
-    /// The default is false.
-    pub fn compile_well_known_types(mut self, enable: bool) -> Self {
-        self.compile_well_known_types = enable;
-        self
-    }
-
-    /// Sets the longest request that the methods below `path` take, in bytes. A method whose
-    /// requests are streamed takes messages up to this length. The default is the connection's
-    /// limit, which no method exceeds.
-    ///
-    /// `.demo.Blobs.Put` is a method, and `.demo.Blobs` all methods of a service. The last setting
-    /// that matches a method counts.
-    pub fn max_request_len(mut self, path: impl AsRef<str>, len: u32) -> Self {
-        self.limits.requests.push((path.as_ref().to_owned(), len));
-        self
-    }
-
-    /// Sets the longest response of the methods below `path`, in bytes, like
-    /// [`max_request_len`](Self::max_request_len).
-    pub fn max_response_len(mut self, path: impl AsRef<str>, len: u32) -> Self {
-        self.limits.responses.push((path.as_ref().to_owned(), len));
-        self
-    }
-
-    /// Sets how many bytes of memory each byte of the messages below `path` may take when a message
-    /// is decoded, besides 64 KiB for the whole message. The default is 8. It applies to requests
-    /// and responses, with everything nested in them.
-    ///
-    /// A message that would take more is refused with `RESOURCE_EXHAUSTED`: two bytes can be an
-    /// element of a repeated field, so short messages could otherwise use up the memory. Set a higher
-    /// limit for messages that consist of many small messages.
-    pub fn decode_budget(mut self, path: impl AsRef<str>, bytes_per_byte: usize) -> Self {
-        self.decode_budgets
-            .push((path.as_ref().to_owned(), bytes_per_byte));
-        self
-    }
-
-    /// Uses existing Rust types for the messages below a Protobuf path instead of generating them.
-    ///
-    /// The Rust path must be absolute: `(".demo.common", "crate::common")` or `(".b",
-    /// "::other::b")`.
-    pub fn extern_path(mut self, proto_path: impl AsRef<str>, rust_path: impl AsRef<str>) -> Self {
-        self.extern_paths.push(pair(proto_path, rust_path));
-        self
-    }
-
-    /// Sets the path of the crate `rpc-core` in generated code: an absolute path, or one from
-    /// `crate`. The default is `::rpc_core`.
-    pub fn crate_path(mut self, path: impl AsRef<str>) -> Self {
-        self.crate_path = path.as_ref().to_owned();
-        self
-    }
-}
-
-/// Settings for messages.
-impl Builder {
-    /// Adds an attribute to the messages, enums and oneofs below `path`.
-    pub fn type_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
-        self.type_attributes.push(pair(path, attribute));
-        self
-    }
-
-    /// Adds an attribute to the messages below `path`.
-    pub fn message_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
-        self.message_attributes.push(pair(path, attribute));
-        self
-    }
-
-    /// Adds an attribute to the enums and oneofs below `path`.
-    pub fn enum_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
-        self.enum_attributes.push(pair(path, attribute));
-        self
-    }
-
-    /// Adds an attribute to the fields below `path`.
-    pub fn field_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
-        self.field_attributes.push(pair(path, attribute));
-        self
-    }
-
-    /// Uses `bytes::Bytes` instead of `Vec<u8>` for the `bytes` fields below `path`.
-    ///
-    /// Such a field goes by reference. A long value is sent without a copy, and a received one is a
-    /// slice of the memory that the message arrived in. Short values are copied.
-    ///
-    /// A path that matches no field is an error of the build, unless it is `.`.
-    pub fn bytes(mut self, path: impl AsRef<str>) -> Self {
-        self.bytes.push(path.as_ref().to_owned());
-        self
-    }
-
-    /// Uses `BTreeMap` instead of `HashMap` for the `map` fields below `path`.
-    pub fn btree_map(mut self, path: impl AsRef<str>) -> Self {
-        self.btree_map.push(path.as_ref().to_owned());
-        self
-    }
-
-    /// Boxes the message fields below `path`.
-    pub fn boxed(mut self, path: impl AsRef<str>) -> Self {
-        self.boxed.push(path.as_ref().to_owned());
-        self
-    }
-}
-
-/// Settings for input and output.
-impl Builder {
-    /// Sets the directory to write to, which is created if it does not exist. The default is
-    /// cargo's `OUT_DIR`.
-    pub fn out_dir(mut self, dir: impl AsRef<Path>) -> Self {
-        self.out_dir = Some(dir.as_ref().to_owned());
-        self
-    }
-
-    /// Also writes a file of this name in the output directory, which includes all packages in
-    /// modules named and nested like them. Packages that use one another's messages need it.
-    pub fn include_file(mut self, path: impl AsRef<Path>) -> Self {
-        self.include_file = Some(path.as_ref().to_owned());
-        self
-    }
-
-    /// Also writes the descriptors of all files to `path`, like `protoc -o`.
-    pub fn file_descriptor_set_path(mut self, path: impl AsRef<Path>) -> Self {
-        self.file_descriptor_set_path = Some(path.as_ref().to_owned());
-        self
-    }
-
-    /// Compiles the `.proto` files with the `protoc` at this path, or of this name, instead of
-    /// protox.
-    pub fn protoc(mut self, protoc: impl AsRef<Path>) -> Self {
-        self.protoc = Some(protoc.as_ref().to_owned());
-        self
-    }
-
-    /// Sets whether a build script prints `cargo:rerun-if-changed` for the files that were read.
-    /// The default is true. Without it, cargo runs the script again if any file of its package has
-    /// changed.
-    pub fn emit_rerun_if_changed(mut self, enable: bool) -> Self {
-        self.emit_rerun_if_changed = enable;
-        self
-    }
-}
-
-fn pair(first: impl AsRef<str>, second: impl AsRef<str>) -> (String, String) {
-    (first.as_ref().to_owned(), second.as_ref().to_owned())
 }

@@ -25,10 +25,12 @@ pub(crate) fn fields(set: &FileDescriptorSet, bytes: &[String]) -> Vec<String> {
     found
 }
 
-/// Returns the first of the paths in `bytes` that matches no field, whatever the field's type. `.` may
-/// match nothing.
-pub(crate) fn unmatched<'a>(set: &FileDescriptorSet, bytes: &'a [String]) -> Option<&'a str> {
-    let matches_any = |path: &str| {
+/// Returns the paths in `bytes` that match no field, whatever the field's type. `.` may match nothing.
+pub(crate) fn unmatched<'a>(
+    set: &FileDescriptorSet,
+    bytes: &'a [String],
+) -> impl Iterator<Item = &'a str> {
+    let matches_any = move |path: &str| {
         let mut files = set.file.iter();
         path == "."
             || files.any(|file| {
@@ -37,8 +39,8 @@ pub(crate) fn unmatched<'a>(set: &FileDescriptorSet, bytes: &'a [String]) -> Opt
                 messages.any(|message| has_field(message, &package, path))
             })
     };
-    let mut paths = bytes.iter().map(String::as_str);
-    paths.find(|path| !matches_any(path))
+    let paths = bytes.iter().map(String::as_str);
+    paths.filter(move |path| !matches_any(path))
 }
 
 fn has_field(message: &DescriptorProto, parent: &str, path: &str) -> bool {

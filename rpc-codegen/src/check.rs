@@ -9,10 +9,12 @@ use prost_types::{
 };
 
 use crate::error::Error;
+use crate::messages;
 use crate::model::qualified;
 use crate::names::{self, ServiceNames};
 
 /// Field numbers of `descriptor.proto`. Paths to source locations consist of them.
+const FILE_PACKAGE: i32 = 2;
 const FILE_MESSAGE: i32 = 4;
 const FILE_ENUM: i32 = 5;
 const FILE_SERVICE: i32 = 6;
@@ -21,15 +23,17 @@ const MESSAGE_ENUM: i32 = 4;
 const SERVICE_METHOD: i32 = 2;
 
 /// Checks that code can be generated for `set`, with stubs for the files named in `wanted`. `read`
-/// maps the names of files to their paths on disk.
+/// maps the names of files to their paths on disk. `strips_prefix` tells whether the name of an enum
+/// is removed from its values' names.
 ///
 /// # Errors
 ///
-/// Returns an error for the first file, service or item that is not supported.
+/// Returns an error for each file, service or item that is not supported.
 pub(crate) fn check(
     set: &FileDescriptorSet,
     wanted: &[String],
     read: &BTreeMap<String, PathBuf>,
+    strips_prefix: bool,
 ) -> Result<(), Error> {
     let places = || {
         set.file.iter().map(|file| Place {
@@ -40,197 +44,222 @@ pub(crate) fn check(
             path: Vec::new(),
         })
     };
+    let mut check = Check {
+        errors: places().flat_map(|place| unreadable(&place, set)).collect(),
+        strips_prefix,
+    };
     let mut packages: HashMap<&str, Scope> = HashMap::new();
     for place in places() {
-        readable(&place, set)?;
-        distinct_messages(&place, packages.entry(place.file.package()).or_default())?;
+        check.package(&place);
+        check.messages(&place, packages.entry(place.file.package()).or_default());
     }
     for place in places().filter(|place| wanted.iter().any(|name| name == place.file.name())) {
         let package = packages.entry(place.file.package()).or_default();
         for (index, service) in place.file.service.iter().enumerate() {
             let place = place.below(FILE_SERVICE, index);
-            distinct_methods(&place, service)?;
-            distinct_items(&place, service, package)?;
+            check.methods(&place, service);
+            check.items(&place, service, package);
         }
     }
-    Ok(())
+    Error::any_of(check.errors)
 }
 
-/// Checks that the syntax of the file is supported and that `set` contains its imports.
-fn readable(place: &Place<'_>, set: &FileDescriptorSet) -> Result<(), Error> {
+/// Returns the errors of a file whose syntax is not supported, or whose imports are not in `set`.
+fn unreadable(place: &Place<'_>, set: &FileDescriptorSet) -> Vec<Error> {
     if place.file.syntax() == "editions" {
-        let file = place.on_disk.to_owned();
-        return Err(Error::Edition {
-            file,
+        return vec![Error::Edition {
+            file: place.on_disk.to_owned(),
             line: None,
             edition: None,
-        });
+        }];
     }
     let missing = |import: &&String| !set.file.iter().any(|file| file.name() == *import);
-    match place.file.dependency.iter().find(missing) {
-        Some(import) => Err(Error::IncompleteDescriptorSet {
-            file: place.file.name().to_owned(),
-            import: import.clone(),
-        }),
-        None => Ok(()),
-    }
+    let missing = place.file.dependency.iter().filter(missing);
+    let error = |import: &String| Error::IncompleteDescriptorSet {
+        file: place.file.name().to_owned(),
+        import: import.clone(),
+    };
+    missing.map(error).collect()
 }
 
-/// Checks that no two methods share a Rust name, as `SayHello` and `say_hello` do.
-fn distinct_methods(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(), Error> {
-    let mut scope = Scope::default();
-    for (index, method) in service.method.iter().enumerate() {
-        let what = format!("method `{}` of service `{}`", method.name(), service.name());
-        let place = place.below(SERVICE_METHOD, index);
-        scope.take(names::method_from_proto(method.name()), &what, &place)?;
-    }
-    Ok(())
+/// The errors that were found.
+struct Check {
+    errors: Vec<Error>,
+    strips_prefix: bool,
 }
 
-/// Checks that the items of a service share no name with the messages of its package or with the
-/// items of other services.
-fn distinct_items(
-    place: &Place<'_>,
-    service: &ServiceDescriptorProto,
-    package: &mut Scope,
-) -> Result<(), Error> {
-    let what = format!(
-        "service `{}`",
-        qualified(place.file.package(), service.name())
-    );
-    let names = ServiceNames::new(service.name());
-    names
-        .in_package()
-        .into_iter()
-        .try_for_each(|name| package.take(name.to_owned(), &what, place))
-}
-
-/// Checks that messages and enums get different names from prost, which assumes so.
-fn distinct_messages(place: &Place<'_>, package: &mut Scope) -> Result<(), Error> {
-    let full_name = |name: &str| qualified(place.file.package(), name);
-    for (index, message) in place.file.message_type.iter().enumerate() {
-        let place = place.below(FILE_MESSAGE, index);
-        distinct_message(&place, message, &full_name(message.name()), package)?;
-    }
-    for (index, r#enum) in place.file.enum_type.iter().enumerate() {
-        let place = place.below(FILE_ENUM, index);
-        distinct_enum(&place, r#enum, &full_name(r#enum.name()), package)?;
-    }
-    Ok(())
-}
-
-fn distinct_message(
-    place: &Place<'_>,
-    message: &DescriptorProto,
-    full_name: &str,
-    scope: &mut Scope,
-) -> Result<(), Error> {
-    let what = format!("message `{full_name}`");
-    scope.take(names::message_from_proto(message.name()), &what, place)?;
-    // Protobuf describes the entries of a map as a message; prost generates no type for it.
-    let is_type =
-        |nested: &&DescriptorProto| !nested.options.as_ref().is_some_and(|it| it.map_entry());
-    named_members(place, message, &what)?;
-    let mut inside = Scope::default();
-    for (index, nested) in message
-        .nested_type
-        .iter()
-        .enumerate()
-        .filter(|(_, it)| is_type(it))
-    {
-        let full_name = qualified(full_name, nested.name());
-        distinct_message(
-            &place.below(MESSAGE_MESSAGE, index),
-            nested,
-            &full_name,
-            &mut inside,
-        )?;
-    }
-    for (index, nested) in message.enum_type.iter().enumerate() {
-        let full_name = qualified(full_name, nested.name());
-        distinct_enum(
-            &place.below(MESSAGE_ENUM, index),
-            nested,
-            &full_name,
-            &mut inside,
-        )?;
-    }
-    if !inside.0.is_empty() || !message.oneof_decl.is_empty() {
-        let what = format!("the module of {what}");
-        scope.take(
-            names::nested_module_from_proto(message.name()),
-            &what,
-            place,
-        )?;
-    }
-    Ok(())
-}
-
-/// Checks that the fields and oneofs of a message have Rust names.
-fn named_members(
-    place: &Place<'_>,
-    message: &DescriptorProto,
-    of_message: &str,
-) -> Result<(), Error> {
-    let fields = message.field.iter().map(|field| ("field", field.name()));
-    let oneofs = message.oneof_decl.iter().map(|it| ("oneof", it.name()));
-    fields.chain(oneofs).try_for_each(|(kind, name)| {
-        named(name, &format!("{kind} `{name}` of {of_message}"), place)
-    })
-}
-
-/// Checks that `name` has a Rust name: the casing removes underscores.
-fn named(name: &str, what: &str, place: &Place<'_>) -> Result<(), Error> {
-    if name.chars().any(|c| c != '_') {
-        return Ok(());
-    }
-    Err(Error::NoRustName {
-        file: place.on_disk.to_owned(),
-        line: place.line(),
-        what: what.to_owned(),
-    })
-}
-
-fn distinct_enum(
-    place: &Place<'_>,
-    r#enum: &EnumDescriptorProto,
-    full_name: &str,
-    scope: &mut Scope,
-) -> Result<(), Error> {
-    let name = names::message_from_proto(r#enum.name());
-    let mut inside = Scope::default();
-    let mut numbers = Vec::new();
-    for value in &r#enum.value {
-        // prost generates one variant per number, for the first of its names.
-        if !numbers.contains(&value.number()) {
-            numbers.push(value.number());
-            let what = format!("value `{}` of enum `{full_name}`", value.name());
-            inside.take(names::variant_from_proto(&name, value.name()), &what, place)?;
+impl Check {
+    /// Checks that each part of the package's name has a Rust name.
+    fn package(&mut self, place: &Place<'_>) {
+        let package = place.file.package();
+        if package
+            .split('.')
+            .any(|part| !part.is_empty() && !is_named(part))
+        {
+            self.unnamed(&format!("package `{package}`"), &place.at(FILE_PACKAGE));
         }
     }
-    scope.take(name, &format!("enum `{full_name}`"), place)
+
+    /// Checks that no two methods share a Rust name, as `SayHello` and `say_hello` do.
+    fn methods(&mut self, place: &Place<'_>, service: &ServiceDescriptorProto) {
+        let mut scope = Scope::default();
+        for (index, method) in service.method.iter().enumerate() {
+            let what = format!("method `{}` of service `{}`", method.name(), service.name());
+            let place = place.below(SERVICE_METHOD, index);
+            let name = names::method_from_proto(method.name());
+            self.take(&mut scope, name, &what, &place);
+        }
+    }
+
+    /// Checks that the items of a service share no name with the messages of its package or with the
+    /// items of other services.
+    fn items(&mut self, place: &Place<'_>, service: &ServiceDescriptorProto, package: &mut Scope) {
+        let name = qualified(place.file.package(), service.name());
+        let what = format!("service `{name}`");
+        if !is_named(service.name()) {
+            return self.unnamed(&what, place);
+        }
+        for name in ServiceNames::new(service.name()).in_package() {
+            // One name is enough to see the mistake.
+            if !self.take(package, name.to_owned(), &what, place) {
+                return;
+            }
+        }
+    }
+
+    /// Checks that messages and enums get different names from prost, which assumes so.
+    fn messages(&mut self, place: &Place<'_>, package: &mut Scope) {
+        let full_name = |name: &str| qualified(place.file.package(), name);
+        for (index, message) in place.file.message_type.iter().enumerate() {
+            let place = place.below(FILE_MESSAGE, index);
+            self.message(&place, message, &full_name(message.name()), package);
+        }
+        for (index, r#enum) in place.file.enum_type.iter().enumerate() {
+            let place = place.below(FILE_ENUM, index);
+            self.r#enum(&place, r#enum, &full_name(r#enum.name()), package);
+        }
+    }
+
+    fn message(
+        &mut self,
+        place: &Place<'_>,
+        message: &DescriptorProto,
+        full_name: &str,
+        scope: &mut Scope,
+    ) {
+        let what = format!("message `{full_name}`");
+        self.take(
+            scope,
+            names::message_from_proto(message.name()),
+            &what,
+            place,
+        );
+        self.members(place, message, &what);
+        let mut inside = Scope::default();
+        for (index, nested) in message.nested_type.iter().enumerate() {
+            // Protobuf describes the entries of a map as a message; prost generates no type for it.
+            if !messages::is_entry(nested) {
+                let place = place.below(MESSAGE_MESSAGE, index);
+                self.message(
+                    &place,
+                    nested,
+                    &qualified(full_name, nested.name()),
+                    &mut inside,
+                );
+            }
+        }
+        for (index, nested) in message.enum_type.iter().enumerate() {
+            let place = place.below(MESSAGE_ENUM, index);
+            self.r#enum(
+                &place,
+                nested,
+                &qualified(full_name, nested.name()),
+                &mut inside,
+            );
+        }
+        let has_module = !inside.0.is_empty() || !message.oneof_decl.is_empty();
+        // Without a name, the message has no module, and the error is noted already.
+        if has_module && is_named(message.name()) {
+            let what = format!("the module of {what}");
+            let name = names::nested_module_from_proto(message.name());
+            self.take(scope, name, &what, place);
+        }
+    }
+
+    /// Checks that the fields and oneofs of a message have Rust names.
+    fn members(&mut self, place: &Place<'_>, message: &DescriptorProto, of_message: &str) {
+        let fields = message.field.iter().map(|field| ("field", field.name()));
+        let oneofs = message.oneof_decl.iter().map(|it| ("oneof", it.name()));
+        for (kind, name) in fields.chain(oneofs) {
+            if !is_named(name) {
+                self.unnamed(&format!("{kind} `{name}` of {of_message}"), place);
+            }
+        }
+    }
+
+    fn r#enum(
+        &mut self,
+        place: &Place<'_>,
+        r#enum: &EnumDescriptorProto,
+        full_name: &str,
+        scope: &mut Scope,
+    ) {
+        let name = names::message_from_proto(r#enum.name());
+        let prefix = if self.strips_prefix {
+            name.as_str()
+        } else {
+            ""
+        };
+        let mut inside = Scope::default();
+        let mut numbers = Vec::new();
+        for value in &r#enum.value {
+            // prost generates one variant per number, for the first of its names.
+            if !numbers.contains(&value.number()) {
+                numbers.push(value.number());
+                let what = format!("value `{}` of enum `{full_name}`", value.name());
+                let variant = names::variant_from_proto(prefix, value.name());
+                self.take(&mut inside, variant, &what, place);
+            }
+        }
+        self.take(scope, name, &format!("enum `{full_name}`"), place);
+    }
+
+    /// Records `name` for `what`. Returns false if that is an error.
+    fn take(&mut self, scope: &mut Scope, name: String, what: &str, place: &Place<'_>) -> bool {
+        if !is_named(&name) {
+            self.unnamed(what, place);
+            return false;
+        }
+        let Some(other) = scope.0.insert(name.clone(), what.to_owned()) else {
+            return true;
+        };
+        self.errors.push(Error::NameTaken {
+            file: place.on_disk.to_owned(),
+            line: place.line(),
+            what: what.to_owned(),
+            name,
+            other,
+        });
+        false
+    }
+
+    fn unnamed(&mut self, what: &str, place: &Place<'_>) {
+        self.errors.push(Error::NoRustName {
+            file: place.on_disk.to_owned(),
+            line: place.line(),
+            what: what.to_owned(),
+        });
+    }
+}
+
+/// Returns true if `name` has a Rust name: the casing removes underscores.
+fn is_named(name: &str) -> bool {
+    name.chars().any(|c| c != '_')
 }
 
 /// The Rust names of one scope, each with a description of the item that has it.
 #[derive(Default)]
 struct Scope(HashMap<String, String>);
-
-impl Scope {
-    /// Records `name` for `what`.
-    fn take(&mut self, name: String, what: &str, place: &Place<'_>) -> Result<(), Error> {
-        named(&name, what, place)?;
-        match self.0.insert(name.clone(), what.to_owned()) {
-            None => Ok(()),
-            Some(other) => Err(Error::NameTaken {
-                file: place.on_disk.to_owned(),
-                line: place.line(),
-                what: what.to_owned(),
-                name,
-                other,
-            }),
-        }
-    }
-}
 
 /// The location of a descriptor in its file, from which its line can be looked up.
 struct Place<'a> {
@@ -240,6 +269,14 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// Returns the location of the field `field`.
+    fn at(&self, field: i32) -> Self {
+        Place {
+            path: [self.path.as_slice(), &[field]].concat(),
+            ..*self
+        }
+    }
+
     /// Returns the location of element `index` of the repeated field `field`.
     fn below(&self, field: i32, index: usize) -> Self {
         Place {

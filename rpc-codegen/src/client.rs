@@ -22,9 +22,10 @@ fn client(service: &Service) -> String {
         ],
     );
     let deprecated = emit::deprecated(service.deprecated);
+    let attributes = &service.client_attributes;
     format!(
         r#"{docs}#[derive(Clone, Debug)]
-{deprecated}pub struct {name}<C = $Channel> {{
+{deprecated}{attributes}pub struct {name}<C = $Channel> {{
     caller: C,
 }}
 "#

@@ -2,6 +2,7 @@
 //! read.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -63,13 +64,17 @@ impl Sources {
         })
     }
 
-    /// Compiles with the program at `protoc`.
+    /// Compiles with the program at `protoc`, which gets `args` as well.
     ///
     /// # Errors
     ///
     /// Returns an error if a file does not exist or is in no include directory, or if `protoc`
     /// cannot be run, fails, or doesn't write a descriptor set.
-    pub(crate) fn compile_with_protoc(&self, protoc: &Path) -> Result<Compiled, Error> {
+    pub(crate) fn compile_with_protoc(
+        &self,
+        protoc: &Path,
+        args: &[OsString],
+    ) -> Result<Compiled, Error> {
         let roots = self.roots()?;
         let mut command = Command::new(protoc);
         command.args([
@@ -80,19 +85,21 @@ impl Sources {
         for include in &self.includes {
             command.arg("-I").arg(include);
         }
-        let output = command
-            .args(&self.protos)
-            .output()
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => Error::ProtocNotFound {
-                    protoc: protoc.to_owned(),
-                },
-                _ => Error::Io {
-                    doing: "run",
-                    path: protoc.to_owned(),
-                    source,
-                },
-            })?;
+        let output =
+            command
+                .args(args)
+                .args(&self.protos)
+                .output()
+                .map_err(|source| match source.kind() {
+                    io::ErrorKind::NotFound => Error::ProtocNotFound {
+                        protoc: protoc.to_owned(),
+                    },
+                    _ => Error::Io {
+                        doing: "run",
+                        path: protoc.to_owned(),
+                        source,
+                    },
+                })?;
         if !output.status.success() {
             return Err(Error::Protoc {
                 protoc: protoc.to_owned(),

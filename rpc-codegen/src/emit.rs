@@ -52,8 +52,8 @@ impl Runtime {
     fn resolve<'a>(&self, items: &'a str, own: &str, imports: &mut BTreeSet<&'a str>) -> String {
         let mut out = String::with_capacity(items.len());
         for line in items.split_inclusive('\n') {
-            // Documentation comes from the `.proto` and may contain a `$`.
-            if line.trim_start().starts_with("///") {
+            // Documentation comes from the `.proto`, and attributes from settings. They may contain a `$`.
+            if line.trim_start().starts_with(['/', '#']) {
                 out.push_str(line);
                 continue;
             }

@@ -32,7 +32,7 @@ pub enum Error {
     },
 
     /// The `.proto` files contain mistakes.
-    #[error("{}", lines(problems))]
+    #[error("{}", blocks(problems))]
     Proto {
         /// The mistakes, at least one.
         problems: Vec<Problem>,
@@ -80,6 +80,13 @@ pub enum Error {
         line: Option<usize>,
         /// The item, for example "message `demo._`".
         what: String,
+    },
+
+    /// There are several errors of the kinds above, or several settings that are not valid.
+    #[error("{}", blocks(errors))]
+    Several {
+        /// The errors, at least two, in the order of the files.
+        errors: Vec<Error>,
     },
 
     /// A descriptor set does not contain a file that one of its files imports.
@@ -147,6 +154,18 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns all `errors` as one, or `Ok` if there is none.
+    pub(crate) fn any_of(errors: impl IntoIterator<Item = Error>) -> Result<(), Error> {
+        let mut errors: Vec<_> = errors.into_iter().collect();
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Error::Several { errors }),
+        }
+    }
+}
+
 /// Prints the message rather than the variant: Rust prints the error that a build script's `main`
 /// returns with `Debug`, and the mistake should be readable there.
 impl fmt::Debug for Error {
@@ -164,12 +183,9 @@ fn at(line: Option<usize>) -> String {
     line.map(|line| format!(":{line}")).unwrap_or_default()
 }
 
-fn lines(problems: &[Problem]) -> String {
-    problems
-        .iter()
-        .map(Problem::to_string)
-        .collect::<Vec<_>>()
-        .join("\n\n")
+fn blocks(all: &[impl fmt::Display]) -> String {
+    let texts: Vec<_> = all.iter().map(|one| one.to_string()).collect();
+    texts.join("\n\n")
 }
 
 fn list(paths: &[PathBuf]) -> String {

@@ -11,6 +11,8 @@ use crate::messages::{self, EnumDefaults};
 use crate::methods::MethodLimits;
 use crate::model::{ExternPaths, Service};
 use crate::names::ServiceNames;
+use crate::output::Package;
+use crate::services::ServiceSettings;
 use crate::{client, codec, comments, methods, server};
 
 /// The service generator: which halves of a service it generates, and for which runtime.
@@ -25,6 +27,7 @@ pub(crate) struct Stubs {
     pub(crate) limits: MethodLimits,
     /// How many bytes one encoded byte may become when decoded, by the paths of messages.
     pub(crate) decode_budgets: Vec<(String, usize)>,
+    pub(crate) services: ServiceSettings,
 }
 
 impl Stubs {
@@ -60,13 +63,14 @@ impl Stubs {
 ///
 /// # Errors
 ///
-/// Returns [`Error::Setting`] if prost rejects a setting, or if no method has the path of a limit.
+/// Returns [`Error::Setting`] if prost rejects a setting, or if no method has the path of a limit, or
+/// no service that of an attribute.
 pub(crate) fn generate(
     mut set: FileDescriptorSet,
     wanted: &[String],
     mut config: Config,
     stubs: Stubs,
-) -> Result<BTreeMap<Module, String>, Error> {
+) -> Result<BTreeMap<Module, Package>, Error> {
     for file in &mut set.file {
         comments::sanitize(file);
         if !wanted.iter().any(|name| name == file.name()) {
@@ -74,21 +78,30 @@ pub(crate) fn generate(
         }
     }
     stubs.limits.check(&set)?;
+    stubs.services.check(&set)?;
     let codecs = match stubs.codec && stubs.any() {
         true => codecs(&set, &stubs),
         false => VecDeque::new(),
     };
     config.service_generator(Box::new(Services { stubs, codecs }));
+    // Several packages may have one module: `Demo` and `demo`. The first one gives it its name.
+    let mut names = HashMap::new();
+    for file in &set.file {
+        let name = || file.package().to_owned();
+        names.entry(module(file)).or_insert_with(name);
+    }
     let files = set.file.into_iter().map(|file| (module(&file), file));
     let modules = config
         .generate(files.collect())
         .map_err(|err| Error::Setting {
             message: err.to_string(),
         })?;
-    Ok(modules
-        .into_iter()
-        .map(|(module, code)| (module, finished(&code)))
-        .collect())
+    let package = |(module, code): (Module, String)| {
+        let name = names.remove(&module).unwrap_or_default();
+        let code = finished(&code);
+        (module, Package { name, code })
+    };
+    Ok(modules.into_iter().map(package).collect())
 }
 
 /// Returns the Rust module of the file's package.
@@ -129,7 +142,7 @@ struct Services {
 impl ServiceGenerator for Services {
     fn generate(&mut self, service: prost_build::Service, buf: &mut String) {
         let stubs = &self.stubs;
-        let service = Service::new(service, &stubs.externs, stubs.codec);
+        let service = Service::new(service, &stubs.externs, stubs.codec, &stubs.services);
         buf.push_str(&stubs.reexports(&service.names));
         if stubs.client {
             buf.push_str(&client::emit(&service, &stubs.runtime));

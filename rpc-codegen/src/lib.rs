@@ -167,8 +167,14 @@
 //! Include that file instead of the packages:
 //!
 //! ```ignore
-//! include!(concat!(env!("OUT_DIR"), "/shop.rs"));
+//! rpc_core::include_protos!("shop.rs");
 //! ```
+//!
+//! # The runtime's path
+//!
+//! Generated code finds the runtime through one crate: `verbline`, or `rpc-core` if the package does not
+//! depend on `verbline`. The name is read from the package's `Cargo.toml`, so the dependency may be
+//! renamed. [`crate_path`](Builder::crate_path) sets another path.
 //!
 //! # Mocks
 //!
@@ -208,8 +214,14 @@ mod names;
 mod output;
 mod paths;
 mod problem;
+mod runtime_path;
 mod server;
+mod services;
 
 pub use builder::{Builder, compile_protos, configure};
 pub use error::Error;
 pub use problem::{Place, Problem};
+#[doc(no_inline)]
+pub use prost_build::Config;
+#[doc(no_inline)]
+pub use prost_types::FileDescriptorSet;

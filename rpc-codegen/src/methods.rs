@@ -19,7 +19,7 @@ impl MethodLimits {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Setting`] otherwise: the limit would limit nothing.
+    /// Returns [`Error::Setting`] for each that is neither: the limit would limit nothing.
     pub(crate) fn check(&self, set: &FileDescriptorSet) -> Result<(), Error> {
         let mut names = Vec::new();
         for file in &set.file {
@@ -29,20 +29,18 @@ impl MethodLimits {
                 names.extend(methods.map(|method| format!(".{service_name}.{}", method.name())));
             }
         }
-        for (setting, limits) in [
+        let settings = [
             ("max_request_len", &self.requests),
             ("max_response_len", &self.responses),
-        ] {
-            let unused = limits
-                .iter()
-                .find(|(path, _)| !names.iter().any(|name| paths::matches(path, name)));
-            if let Some((path, _)) = unused {
-                return Err(Error::Setting {
-                    message: format!("{setting}: no method has the path `{path}`"),
-                });
-            }
-        }
-        Ok(())
+        ];
+        let unused = settings.into_iter().flat_map(|(setting, limits)| {
+            let paths = limits.iter().map(|(path, _)| path);
+            let unused = paths.filter(|path| !names.iter().any(|name| paths::matches(path, name)));
+            unused.map(move |path| Error::Setting {
+                message: format!("{setting}: no method has the path `{path}`"),
+            })
+        });
+        Error::any_of(unused)
     }
 }
 

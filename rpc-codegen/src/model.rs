@@ -6,6 +6,7 @@
 use prost_types::method_options::IdempotencyLevel;
 
 use crate::names::{self, ServiceNames};
+use crate::services::{self, ServiceSettings};
 
 /// One service.
 #[derive(Clone, Debug)]
@@ -17,6 +18,16 @@ pub(crate) struct Service {
     pub(crate) docs: Vec<String>,
     pub(crate) deprecated: bool,
     pub(crate) methods: Vec<Method>,
+    /// Attributes of the trait, each on a line.
+    pub(crate) trait_attributes: String,
+    /// Attributes of the client, likewise.
+    pub(crate) client_attributes: String,
+    /// Attributes of the server, likewise.
+    pub(crate) server_attributes: String,
+    /// Whether the methods of the traits have a default.
+    pub(crate) default_stubs: bool,
+    /// Whether the methods of the traits take `self: Arc<Self>`.
+    pub(crate) arc_self: bool,
 }
 
 /// One method.
@@ -93,17 +104,24 @@ impl Service {
         service: prost_build::Service,
         externs: &ExternPaths,
         codec: bool,
+        settings: &ServiceSettings,
     ) -> Service {
         let full_name = qualified(&service.package, &service.proto_name);
+        let path = format!(".{full_name}");
         Service {
             names: ServiceNames::new(&service.proto_name),
-            docs: doc_lines(&service.comments),
+            docs: doc_lines(&service.comments, &path, settings),
             deprecated: service.options.deprecated(),
             methods: service
                 .methods
                 .into_iter()
-                .map(|method| Method::new(method, &full_name, externs, codec))
+                .map(|method| Method::new(method, &full_name, externs, codec, settings))
                 .collect(),
+            trait_attributes: services::attributes(&settings.traits, &path),
+            client_attributes: services::attributes(&settings.clients, &path),
+            server_attributes: services::attributes(&settings.servers, &path),
+            default_stubs: settings.default_stubs,
+            arc_self: settings.arc_self,
             full_name,
         }
     }
@@ -115,7 +133,9 @@ impl Method {
         service: &str,
         externs: &ExternPaths,
         codec: bool,
+        settings: &ServiceSettings,
     ) -> Method {
+        let full_name = format!(".{service}.{}", method.proto_name);
         let name = names::method(&method.name);
         let codec_of = |proto_type: &str| match codec && !externs.contains(proto_type) {
             true => "GeneratedCodec",
@@ -132,7 +152,7 @@ impl Method {
             response: externs.path_in_module(&method.output_type, &method.output_proto_type),
             request_proto: method.input_proto_type.trim_start_matches('.').to_owned(),
             response_proto: method.output_proto_type.trim_start_matches('.').to_owned(),
-            docs: doc_lines(&method.comments),
+            docs: doc_lines(&method.comments, &full_name, settings),
             deprecated: method.options.deprecated(),
             idempotency: match method.options.idempotency_level() {
                 IdempotencyLevel::IdempotencyUnknown => Idempotency::Unknown,
@@ -215,9 +235,16 @@ pub(crate) fn qualified(package: &str, name: &str) -> String {
     }
 }
 
-/// Returns the lines that prost would write, without the slashes. Detached comments are left out,
-/// as they document nothing.
-fn doc_lines(comments: &prost_build::Comments) -> Vec<String> {
+/// Returns the lines that prost would write for the item called `name`, without the slashes. Detached
+/// comments are left out, as they document nothing.
+fn doc_lines(
+    comments: &prost_build::Comments,
+    name: &str,
+    settings: &ServiceSettings,
+) -> Vec<String> {
+    if settings.disables_comments(name) {
+        return Vec::new();
+    }
     let mut comments = comments.clone();
     comments.leading_detached.clear();
     let mut text = String::new();

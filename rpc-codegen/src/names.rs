@@ -129,10 +129,11 @@ pub(crate) fn nested_module_from_proto(proto_name: &str) -> String {
     proto_name.to_snake_case()
 }
 
-/// Returns the Rust variant of the enum value `proto_name`, without the enum's name as a prefix.
-pub(crate) fn variant_from_proto(rust_enum: &str, proto_name: &str) -> String {
+/// Returns the Rust variant of the enum value `proto_name`, without `prefix`: the enum's name, or
+/// nothing.
+pub(crate) fn variant_from_proto(prefix: &str, proto_name: &str) -> String {
     let name = proto_name.to_upper_camel_case();
-    match name.strip_prefix(rust_enum) {
+    match name.strip_prefix(prefix) {
         Some(rest) if rest.starts_with(char::is_uppercase) => rest.to_owned(),
         _ => name,
     }

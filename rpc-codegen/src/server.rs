@@ -52,11 +52,16 @@ fn server_trait(service: &Service) -> String {
         implement.as_str(),
         "If a method returns `Err`, the client receives that status.",
     ];
+    if service.default_stubs {
+        more.push("A method that is not implemented answers with `UNIMPLEMENTED`.");
+    }
     if service.methods.iter().any(|it| it.kind.server_streams()) {
-        more.push(
-            "A method that streams responses returns an `impl Stream`, which may borrow from `self`. \
-             If the stream yields an `Err`, the call ends with that status.",
-        );
+        more.push(match service.arc_self {
+            false => "A method that streams responses returns an `impl Stream`, which may borrow from `self`. \
+                      If the stream yields an `Err`, the call ends with that status.",
+            true => "A method that streams responses returns an `impl Stream`. \
+                     If the stream yields an `Err`, the call ends with that status.",
+        });
     }
     let docs = emit::docs(
         &service.docs,
@@ -65,7 +70,10 @@ fn server_trait(service: &Service) -> String {
     );
     let deprecated = emit::deprecated(service.deprecated);
     let methods = trait_methods(service, " + $Send");
-    format!("{docs}{deprecated}pub trait {name}: $Send + $Sync + 'static {{\n{methods}}}\n")
+    let attributes = &service.trait_attributes;
+    format!(
+        "{docs}{deprecated}{attributes}pub trait {name}: $Send + $Sync + 'static {{\n{methods}}}\n"
+    )
 }
 
 fn local_trait(service: &Service) -> String {
@@ -86,15 +94,33 @@ fn trait_methods(service: &Service, send: &str) -> String {
     let method = |method: &Method| {
         let docs = emit::docs(&method.docs, &format!("Handles `{}`.", method.path), &[]);
         let deprecated = emit::deprecated(method.deprecated);
-        format!("{docs}{deprecated}{};\n", signature(method, send))
+        let signature = signature(service, method, send);
+        let body = match service.default_stubs {
+            true => default_body(method),
+            false => ";".to_owned(),
+        };
+        format!("{docs}{deprecated}{signature}{body}\n")
     };
     service.methods.iter().map(method).collect()
+}
+
+/// Emits a body that answers with `UNIMPLEMENTED`. A stream of responses needs a type, although there
+/// is none.
+fn default_body(method: &Method) -> String {
+    let (path, response) = (&method.path, &method.response);
+    let error = match method.kind.server_streams() {
+        false => "Err".to_owned(),
+        true => format!("Err::<$Response<$BoxStream<{response}>>, $Status>"),
+    };
+    format!(
+        " {{\nlet _ = request;\nasync {{ {error}($Status::unimplemented(\"{path} is not implemented\")) }}\n}}"
+    )
 }
 
 fn forwarding(service: &Service) -> String {
     let (server_trait, local_trait) = (bound(service), &service.names.local_trait);
     let method = |method: &Method| {
-        let (name, signature) = (&method.name, signature(method, ""));
+        let (name, signature) = (&method.name, signature(service, method, ""));
         format!("{signature} {{ {server_trait}::{name}(self, request) }}\n")
     };
     let methods: String = service.methods.iter().map(method).collect();
@@ -106,9 +132,10 @@ fn server(service: &Service) -> String {
     let (name, server_trait, local_trait) =
         (&names.server, &names.server_trait, &names.local_trait);
     let deprecated = emit::deprecated(service.deprecated);
+    let attributes = &service.server_attributes;
     format!(
         r#"/// Serves an implementation of [`{server_trait}`] or of [`{local_trait}`].
-{deprecated}pub struct {name}<T> {{
+{deprecated}{attributes}pub struct {name}<T> {{
     registration: $Registration<T>,
 }}
 "#
@@ -191,7 +218,12 @@ fn on_poller(service: &Service) -> String {
     let local_trait = &service.names.local_trait;
     let head = format!("fn on_poller<T: {local_trait}>(instance: $Instance<T>");
     registration(service, &head, |method| {
-        format!("{}.await", outcome(local_trait, method, "instance"))
+        let instance = if service.arc_self {
+            "instance.arc()"
+        } else {
+            "&*instance"
+        };
+        format!("{}.await", outcome(local_trait, method, instance))
     })
 }
 
@@ -200,7 +232,12 @@ fn on_executor(service: &Service) -> String {
     let server_trait = bound(service);
     let head = format!("fn on_executor<T: {server_trait}>(instance: $Instance<$OnExecutor<T>>");
     registration(service, &head, |method| {
-        let outcome = outcome(server_trait, method, "service");
+        let this = if service.arc_self {
+            "service"
+        } else {
+            "&*service"
+        };
+        let outcome = outcome(server_trait, method, this);
         format!(
             "let service = instance.service();\ninstance.run(async move {{ {outcome}.await }}).await"
         )
@@ -208,9 +245,9 @@ fn on_executor(service: &Service) -> String {
 }
 
 /// Emits the future of a call's outcome, which sends the stream of responses if there is one.
-/// `service` is the variable that holds the service.
-fn outcome(service_trait: &str, method: &Method, service: &str) -> String {
-    let call = format!("{service_trait}::{}(&*{service}, request)", method.name);
+/// `receiver` is the method's first argument.
+fn outcome(service_trait: &str, method: &Method, receiver: &str) -> String {
+    let call = format!("{service_trait}::{}({receiver}, request)", method.name);
     match method.kind.server_streams() {
         false => call,
         true => format!("responses.send_all({call}.await)"),
@@ -261,7 +298,7 @@ fn register(service: &Service, method: &Method, handler: &str) -> String {
 
 /// Emits the signature of a method in both traits. `send` is the last bound of its futures and
 /// streams.
-fn signature(method: &Method, send: &str) -> String {
+fn signature(service: &Service, method: &Method, send: &str) -> String {
     let Method {
         name,
         kind,
@@ -277,8 +314,13 @@ fn signature(method: &Method, send: &str) -> String {
         false => response.clone(),
         true => format!("impl $Stream<Item = $Result<{response}, $Status>>{send}"),
     };
+    let receiver = if service.arc_self {
+        "self: $Arc<Self>"
+    } else {
+        "&self"
+    };
     format!(
-        "fn {name}(&self, request: $Request<{request}>) \
+        "fn {name}({receiver}, request: $Request<{request}>) \
          -> impl $Future<Output = $Result<$Response<{response}>, $Status>>{send}"
     )
 }

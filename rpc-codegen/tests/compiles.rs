@@ -37,6 +37,26 @@ fn without_the_codec() {
 }
 
 #[test]
+fn through_a_renamed_facade() {
+    let user = UserCrate::with("2024-facade", |builder| builder.crate_path("::verb"));
+    let facade = Path::new(env!("CARGO_TARGET_TMPDIR")).join("facade");
+    write_crate(&facade, "verbline", "2024", &dependency("rpc-core", ""));
+    let code = "//! The facade.\npub use rpc_core::{codegen, include_proto, include_protos};\n";
+    fs::write(facade.join("src/lib.rs"), code).unwrap();
+    let rename = format!("verb = {{ package = \"verbline\", path = {facade:?} }}");
+    write_crate(&user.dir, "user", "2024", &rename);
+    let code = "//! All packages, and one alone.\n\
+                pub mod all { verb::include_protos!(\"packages.rs\"); }\n\
+                pub mod greeter { verb::include_proto!(\"greeter\"); }\n";
+    fs::write(user.dir.join("src/lib.rs"), code).unwrap();
+    // As cargo does after it has run a build script.
+    succeeds(
+        user.cargo("check")
+            .env("OUT_DIR", user.dir.join("generated")),
+    );
+}
+
+#[test]
 fn a_handler_that_is_not_send_does_not_compile() {
     future_is_not_send("not-send");
 }
@@ -71,6 +91,34 @@ fn future_is_not_send(feature: &str) {
     assert_eq!(errors.count(), 2, "{stderr}");
 }
 
+/// Returns the dependency on a crate of the workspace.
+fn dependency(name: &str, more: &str) -> String {
+    format!(
+        "{name} = {{ path = {:?} }}\n{more}",
+        Path::new(ROOT).join(name)
+    )
+}
+
+/// Writes a crate without code.
+fn write_crate(dir: &Path, name: &str, edition: &str, dependencies: &str) {
+    fs::create_dir_all(dir.join("src")).unwrap();
+    let manifest = format!(
+        r#"
+            [package]
+            name = "{name}"
+            version = "0.1.0"
+            edition = "{edition}"
+            # The target directory may be in the workspace, which this crate is not part of.
+            [workspace]
+            [dependencies]
+            {dependencies}
+        "#
+    );
+    fs::write(dir.join("Cargo.toml"), manifest).unwrap();
+    // Use the versions of the workspace, so that nothing is downloaded.
+    fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
+}
+
 /// A user's crate, in the target directory.
 struct UserCrate {
     dir: PathBuf,
@@ -91,26 +139,8 @@ impl UserCrate {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("user-{name}"));
         let edition = &name[..4];
-        fs::create_dir_all(dir.join("src")).unwrap();
-        let manifest = format!(
-            r#"
-                [package]
-                name = "user"
-                version = "0.1.0"
-                edition = "{edition}"
-                [dependencies]
-                rpc-core = {{ path = {:?} }}
-                [features]
-                not-send = []
-                stream-not-send = []
-                # The target directory may be in the workspace, which this crate is not part of.
-                [workspace]
-            "#,
-            Path::new(ROOT).join("rpc-core")
-        );
-        fs::write(dir.join("Cargo.toml"), manifest).unwrap();
-        // Use the versions of the workspace, so that nothing is downloaded.
-        fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
+        let features = "[features]\nnot-send = []\nstream-not-send = []";
+        write_crate(&dir, "user", edition, &dependency("rpc-core", features));
         fs::copy(Path::new(USER).join("lib.rs"), dir.join("src/lib.rs")).unwrap();
         let protos = [GOLDEN, USER]
             .into_iter()

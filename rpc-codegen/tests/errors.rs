@@ -309,6 +309,7 @@ fn names_of_underscores_only() {
             "message A { oneof _ { int32 a = 1; } }",
             "oneof `_` of message `A`",
         ),
+        ("package a._; message M {}", "package `a._`"),
         ("enum _ { ZERO = 0; }", "enum `_`"),
         ("enum E { _ = 0; }", "value `_` of enum `E`"),
         ("service _ {}", "service `_`"),
@@ -324,6 +325,71 @@ fn names_of_underscores_only() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn several_mistakes_are_all_named() {
+    let protos = Protos::new(&[(
+        "a.proto",
+        "syntax = \"proto3\";\nmessage M {}\nservice S {\n  rpc Go(M) returns (M);\n  \
+         rpc go(M) returns (M);\n  rpc _(M) returns (M);\n}\nmessage SClient {}\n",
+    )]);
+    let error = protos.fails_with(
+        "a.proto:5: method `go` of service `S` and method `Go` of service `S` would both have the Rust name \
+         `go`: rename one of them\n\n\
+         a.proto:6: method `_` of service `S` has no valid Rust name: rename it\n\n\
+         a.proto:3: service `S` and message `SClient` would both have the Rust name `SClient`: rename one \
+         of them",
+    );
+    assert!(
+        matches!(&error, Error::Several { errors } if errors.len() == 3),
+        "{error}"
+    );
+}
+
+#[test]
+fn all_settings_that_match_nothing_are_named() {
+    let proto =
+        "syntax = \"proto3\";\npackage a;\nmessage A {}\nservice S { rpc Go(A) returns (A); }\n";
+    let protos = Protos::new(&[("a.proto", proto)]);
+    let messages = |settings: Builder| match protos.compile(settings).unwrap_err() {
+        Error::Several { errors } => errors.iter().map(Error::to_string).collect(),
+        error => vec![error.to_string()],
+    };
+    let attributes = protos
+        .settings()
+        .trait_attribute(".a.S", "#[x]")
+        .trait_attribute(".a.T", "#[x]")
+        .client_attribute(".", "#[x]")
+        .client_attribute("T", "#[x]")
+        .server_attribute(".a.S.Go", "#[x]");
+    assert_eq!(
+        messages(attributes),
+        [
+            "trait_attribute: no service has the path `.a.T`",
+            "client_attribute: no service has the path `T`",
+            "server_attribute: no service has the path `.a.S.Go`",
+        ]
+    );
+    let bytes = protos.settings().bytes(".b").bytes(".c");
+    assert_eq!(messages(bytes).len(), 2);
+    let limits = protos
+        .settings()
+        .max_request_len(".a.T", 1)
+        .max_response_len(".b", 1);
+    assert_eq!(messages(limits).len(), 2);
+}
+
+#[test]
+fn an_argument_for_protoc_needs_protoc() {
+    let protos = Protos::new(&[("a.proto", "syntax = \"proto3\";")]);
+    let error = protos
+        .compile(protos.settings().protoc_arg("--fast"))
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Setting { message } if message.starts_with("protoc_arg: ")),
+        "{error}"
+    );
 }
 
 #[test]

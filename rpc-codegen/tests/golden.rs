@@ -4,6 +4,8 @@
 //! `tests/golden/sorted` has messages with other settings, `Bytes` and `BTreeMap`. Maps of this type
 //! have an order, so tests of the codec can compare encodings. It has the messages of `proto/` too.
 //!
+//! `tests/golden/options` has the settings that change what is generated. The test `options` uses it.
+//!
 //! `UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden` rewrites the golden files.
 
 use std::collections::BTreeMap;
@@ -16,6 +18,7 @@ use tempfile::TempDir;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 const SORTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sorted");
+const OPTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/options");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto");
 const UPDATE: &str = "UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden";
 
@@ -27,6 +30,11 @@ fn generated_code_is_the_golden_code() {
 #[test]
 fn generated_code_with_other_settings_is_the_golden_code() {
     compare(&generate_sorted(), Path::new(SORTED));
+}
+
+#[test]
+fn generated_code_with_options_is_the_golden_code() {
+    compare(&generate_options(), Path::new(OPTIONS));
 }
 
 #[test]
@@ -103,6 +111,28 @@ fn generate_sorted() -> BTreeMap<String, String> {
         .out_dir(out.path())
         .include_file("packages.rs")
         .compile_protos(&protos, &[PROTO, GOLDEN])
+        .unwrap();
+    files_in(out.path(), "rs")
+}
+
+fn generate_options() -> BTreeMap<String, String> {
+    let out = TempDir::new().unwrap();
+    let trait_attribute = r#"#[diagnostic::on_unimplemented(message = "no $Shop")]"#;
+    rpc_codegen::configure()
+        .enable_type_names()
+        .type_name_domain(".Shop.V1.Order", "type.example.com")
+        .trait_attribute("Shop", trait_attribute)
+        .client_attribute(".Shop.V1.Shop", "#[derive(PartialEq)]")
+        .server_attribute(".", "#[must_use]")
+        .generate_default_stubs(true)
+        .use_arc_self(true)
+        .disable_comments("Order.color")
+        .disable_comments("Shop.Watch")
+        .disable_comments(".Shop.V1.Quiet")
+        .skip_debug("Secret")
+        .retain_enum_prefix()
+        .out_dir(out.path())
+        .compile_protos(&["options.proto"], &[OPTIONS])
         .unwrap();
     files_in(out.path(), "rs")
 }

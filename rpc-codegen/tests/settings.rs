@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use prost::Message;
 use prost_types::FileDescriptorSet;
-use rpc_codegen::{Builder, Error, configure};
+use rpc_codegen::{Builder, Config, Error, configure};
 use tempfile::TempDir;
 
 const A: &str = r#"
@@ -233,6 +233,55 @@ fn include_file() {
 }
 
 #[test]
+fn files_have_the_names_of_packages() {
+    let run = Run::new();
+    for package in ["s.type.self", "Foo.Bar", "camelCase"] {
+        fs::write(
+            run.path("a.proto"),
+            format!("syntax = \"proto3\"; package {package}; message M {{}}"),
+        )
+        .unwrap();
+        run.compile(configure().include_file("all.rs")).unwrap();
+        has(&run.code(package), "pub struct M {}");
+        has(&run.code("all"), &format!("include!(\"{package}.rs\");"));
+    }
+    has(&run.code("all"), "pub mod camel_case {");
+}
+
+#[test]
+fn settings_of_prost() {
+    let run = Run::new();
+    let mut config = Config::new();
+    config
+        .bytes(["."])
+        .btree_map(["."])
+        .type_attribute("Record", "#[of_config]")
+        .service_generator(Box::new(NoServices));
+    let settings = configure()
+        .out_dir(run.path("out"))
+        .type_attribute("Record", "#[of_builder]")
+        .bytes(".b.Part");
+    settings
+        .compile_protos_with_config(config, &[run.path("a.proto")], &[run.dir.path()])
+        .unwrap();
+    let code = run.code("a");
+    for part in ["#[of_config]", "#[of_builder]", "BTreeMap", "RecordsClient"] {
+        has(&code, part);
+    }
+    // Both have paths for `bytes`, and the builder's count.
+    lacks(&code, "bytes::Bytes");
+}
+
+/// A generator of services that must not be used.
+struct NoServices;
+
+impl prost_build::ServiceGenerator for NoServices {
+    fn generate(&mut self, _: prost_build::Service, _: &mut String) {
+        panic!("Verbline's generator is to be used");
+    }
+}
+
+#[test]
 fn descriptors_are_written_and_can_be_compiled() {
     let run = Run::new();
     run.compile(configure().file_descriptor_set_path(run.path("all.pb")))
@@ -287,12 +336,13 @@ fn unchanged_files_are_not_written() {
     assert_eq!(unwritten(), [true, false, true, false]);
 }
 
-/// Writes a `protoc` that outputs the descriptors in `answer` if its arguments are as expected.
-fn fake_protoc(run: &Run, answer: &Path) -> PathBuf {
+/// Writes a `protoc` that outputs the descriptors in `answer` if its arguments are as expected, with
+/// `args` before the file.
+fn fake_protoc(run: &Run, answer: &Path, args: &str) -> PathBuf {
     let protoc = run.path("protoc");
     let script = format!(
         "#!/bin/sh\n\
-         [ \"$*\" = \"--include_imports --include_source_info --descriptor_set_out=/dev/stdout -I {dir} {dir}/a.proto\" ] ||\n\
+         [ \"$*\" = \"--include_imports --include_source_info --descriptor_set_out=/dev/stdout -I {dir}{args} {dir}/a.proto\" ] ||\n\
          {{ echo \"a.proto:1:2: called as $*\" >&2; exit 3; }}\n\
          cat {}\n",
         answer.display(),
@@ -311,7 +361,12 @@ fn protoc_and_protox_give_the_same_code() {
     let by_protox = (run.code("a"), run.code("b"));
     fs::remove_dir_all(run.path("out")).unwrap();
 
-    let protoc = fake_protoc(&run, &run.path("all.pb"));
+    let protoc = fake_protoc(&run, &run.path("all.pb"), " --fast --twice");
+    let settings = configure().protoc(&protoc).protoc_arg("--fast");
+    run.compile(settings.protoc_arg("--twice")).unwrap();
+    assert_eq!((run.code("a"), run.code("b")), by_protox);
+
+    let protoc = fake_protoc(&run, &run.path("all.pb"), "");
     run.compile(configure().protoc(&protoc)).unwrap();
     assert_eq!((run.code("a"), run.code("b")), by_protox);
 

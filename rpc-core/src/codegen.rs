@@ -18,10 +18,14 @@ pub mod v1 {
     pub use core::future::Future;
     pub use core::marker::{Send, Sync};
     pub use core::ops::Fn;
+    pub use core::pin::Pin;
     pub use core::result::Result;
     pub use std::sync::Arc;
 
     pub use futures_core::Stream;
+
+    /// The stream of responses of a method that has a default.
+    pub type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
     pub use crate::call_error::CallError;
     pub use crate::client::Caller;

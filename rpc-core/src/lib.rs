@@ -109,6 +109,7 @@
 //! - [`Server`] and [`ServerBuilder`]; [`Channel`] and [`ChannelBuilder`]; [`LocalPoller`]
 //! - [`Request`], [`Response`], [`Metadata`], [`Status`], [`CallError`]: what a call carries and
 //!   returns
+//! - [`error_details`]: typed details of a [`Status`], as in gRPC's rich error model
 //! - [`Intents`]: the workload, from which every size is derived; [`Limits`]: the sizes
 //! - [`stats`]: what is counted
 //! - [`transport`]: the interface to implement for another kind of network
@@ -133,6 +134,7 @@ mod shared;
 mod status;
 mod stream;
 
+pub mod error_details;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod stats;
@@ -211,10 +213,20 @@ pub use protocol::{
 
 /// Includes the code that `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
 ///
-/// The code is expected where a build script puts it, in `OUT_DIR`, under the package's name.
+/// The code is expected where a build script puts it, in `OUT_DIR`, under the package's name as in the
+/// `.proto`.
 #[macro_export]
 macro_rules! include_proto {
     ($package:literal) => {
         include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
+    };
+}
+
+/// Includes the file of all packages that `rpc-codegen` wrote (`Builder::include_file`), in modules
+/// nested like them: `include_protos!("shop.rs")`. Packages that use one another's messages need it.
+#[macro_export]
+macro_rules! include_protos {
+    ($file:literal) => {
+        include!(concat!(env!("OUT_DIR"), "/", $file));
     };
 }

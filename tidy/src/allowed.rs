@@ -9,6 +9,7 @@ pub const CORE: Package = Package {
             ],
             &[],
         ),
+        layer("error_details", &["error_details"], &["values"]),
         layer("transport", &["transport"], &["values"]),
         layer("call_error", &["call_error"], &["values", "transport"]),
         layer("protocol", &["protocol"], &["values", "transport"]),

@@ -37,7 +37,7 @@ pub mod nested {
     pub mod r#type {
         pub mod foo_bar {
             pub mod v1beta1 {
-                include!("nested.type.foo_bar.v1beta1.rs");
+                include!("nested.type.fooBar.v1beta1.rs");
             }
         }
     }
