@@ -15,7 +15,7 @@ pub enum ChannelError {
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
     #[error("cannot start a poller thread: {0}")]
-    Thread(#[from] io::Error),
+    Thread(io::Error),
     /// The first attempt to connect failed.
     #[error(transparent)]
     Connect(Arc<ConnectError>),
@@ -32,6 +32,12 @@ pub enum ChannelError {
         "a poller thread panicked during startup. This is a bug in Verbline or in the device's library"
     )]
     PollerPanicked,
+}
+
+impl From<io::Error> for ChannelError {
+    fn from(error: io::Error) -> Self {
+        Self::Thread(error)
+    }
 }
 
 /// Prints the same sentence as `Display`, because a `main` that returns an error prints it with

@@ -162,7 +162,11 @@ impl<T: Transport> SharedPoller<T> {
         match self.channels.get(number as usize) {
             Some(Some(channel)) if !channel.notices.any() => {}
             Some(Some(_)) => self.take_notices(number),
-            _ => self.take_arrivals(),
+            _ => {
+                // It may have been dropped already.
+                self.take_arrivals();
+                self.take_notices(number);
+            }
         }
         let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
             return false;
@@ -201,7 +205,7 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn take_notices(&mut self, number: u32) {
-        let Some(channel) = &mut self.channels[number as usize] else {
+        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
             return;
         };
         let Pending {
