@@ -173,7 +173,10 @@ pub use service::dispatch::Service;
 #[doc(inline)]
 pub use service::executor::{Executor, Spawned};
 #[doc(inline)]
-pub use shared::{Channel, ChannelBuilder, ChannelError, ConnectivityState, Watch};
+pub use shared::{
+    Channel, ChannelBuilder, ChannelError, ConnectivityState, PollerSource, Pollers,
+    PollersBuilder, Watch,
+};
 #[doc(inline)]
 pub use stream::from_fn::{ResponseSender, stream};
 #[doc(inline)]

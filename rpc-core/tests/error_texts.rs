@@ -3,10 +3,11 @@
 
 use std::error::Error;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rpc_core::ServerError;
 use rpc_core::transport::{ConnectError, FabricError, VersionRange};
+use rpc_core::{ChannelError, ServerError};
 
 const ADDRESS: &str = "192.0.2.7:4242";
 
@@ -88,11 +89,41 @@ fn assert_says(error: &dyn Error, wanted: &[&str]) {
     assert_eq!(format!("{error:?}"), text);
 }
 
+/// Programs print a chain: the sentence of the error, and then that of each source.
+fn assert_chain_repeats_nothing(error: &dyn Error) {
+    let text = error.to_string();
+    let mut below = error.source();
+    while let Some(source) = below {
+        let repeated = source.to_string();
+        assert!(
+            !text.contains(&repeated),
+            "'{repeated}' is repeated: {text}"
+        );
+        below = source.source();
+    }
+}
+
 #[test]
 fn errors_of_connecting_name_the_address_the_reason_and_the_remedy() {
     for (error, wanted) in connect_errors() {
         assert_says(&error, &[wanted, &[ADDRESS]].concat());
+        assert_chain_repeats_nothing(&error);
     }
+}
+
+#[test]
+fn errors_of_channels_name_the_reason_and_the_remedy() {
+    for (error, wanted) in connect_errors() {
+        let error = ChannelError::Connect(Arc::new(error));
+        assert_says(&error, &[wanted, &[ADDRESS]].concat());
+        assert_chain_repeats_nothing(&error);
+    }
+    let refused = io::Error::from(io::ErrorKind::OutOfMemory);
+    let thread = ChannelError::from(refused);
+    assert_says(&thread, &["thread", "memory"]);
+    assert_chain_repeats_nothing(&thread);
+    let none = ChannelError::NoConnection { connections: 200 };
+    assert_says(&none, &["200", "raise `connections`"]);
 }
 
 #[test]
@@ -102,6 +133,7 @@ fn errors_of_starting_name_the_object_the_reason_and_the_remedy() {
         source: io::Error::from(io::ErrorKind::AddrInUse),
     };
     assert_says(&listen, &[ADDRESS, "in use", "free port"]);
+    assert_chain_repeats_nothing(&listen);
     let intent = FabricError::Intent {
         setting: "connections",
         value: 4711,

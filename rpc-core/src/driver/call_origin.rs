@@ -85,10 +85,15 @@ impl CallOrigin for CallingFuture<'_> {
     }
 }
 
-/// The permit of a call through a shared channel, by its number. The channel keeps the calls that
-/// have to wait, and their order.
-#[derive(Clone, Copy)]
-pub(crate) struct HeldPermit(pub(crate) u32);
+/// The permit of a call through a shared channel. The channel keeps the calls that have to wait, and
+/// their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldPermit {
+    /// The number of the channel at the poller.
+    pub(crate) channel: u32,
+    /// The number of the permit in the channel.
+    pub(crate) number: u32,
+}
 
 /// There is no capacity yet, and nothing was queued.
 #[derive(Debug)]
@@ -117,6 +122,6 @@ impl CallOrigin for HeldPermit {
     }
 
     fn wake_target(self, _: &BlockOnWaker) -> WakeTarget {
-        WakeTarget::Permit(self.0)
+        WakeTarget::Permit(self)
     }
 }

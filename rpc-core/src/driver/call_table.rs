@@ -19,6 +19,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 
+use super::call_origin::HeldPermit;
 use super::link_streams::StreamKey;
 use super::timers::TimerKey;
 use crate::call_error::CallError;
@@ -68,7 +69,7 @@ pub(crate) enum WakeTarget {
     /// A task on some executor.
     Task(Waker),
     /// The caller of a shared channel that holds this permit.
-    Permit(u32),
+    Permit(HeldPermit),
     /// The call is a stream, which has its own entry in the driver.
     Stream(StreamKey),
 }

@@ -3,6 +3,7 @@
 
 use std::task::Waker;
 
+use super::call_origin::HeldPermit;
 use super::call_table::WakeTarget;
 use super::{Driver, State, TimerTarget};
 use crate::stream::core::wake_all;
@@ -128,7 +129,7 @@ pub(super) fn collect(
     waiting: WakeTarget,
     block_on_waker: &Waker,
     wakers: &mut Vec<Waker>,
-    settled: &mut Vec<u32>,
+    settled: &mut Vec<HeldPermit>,
 ) {
     match waiting {
         // A stream is ended by itself.

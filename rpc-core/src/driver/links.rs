@@ -262,6 +262,7 @@ impl<T: Transport> State<T> {
         // Waiting calls are woken so that they fail, and the credits are returned.
         if flags.contains(Flags::GOING_AWAY) && !std::mem::replace(&mut link.going_away, true) {
             tracing::debug!(connection = %link.id, "the server is shutting down");
+            self.links_changed = true;
             // Those that have not been opened fail.
             self.resume_all(key);
         }
@@ -348,6 +349,7 @@ impl<T: Transport> State<T> {
         if link.ended.is_none() {
             tracing::warn!(connection = %link.id, %error, "{what}");
             link.ended = Some(CloseReason::Failed(Arc::new(error)));
+            self.links_changed = true;
             self.transport.close(link.id);
         }
     }
@@ -361,6 +363,7 @@ impl<T: Transport> State<T> {
     ) -> Option<LinkKey> {
         let key = self.route(id)?;
         self.routes[id.index as usize] = None;
+        self.links_changed = true;
         let link = &mut self.links[key.index()];
         link.closed = true;
         let reason = match reason {

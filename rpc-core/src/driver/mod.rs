@@ -47,6 +47,7 @@ use std::time::Instant;
 use slab::Slab;
 
 use self::block_on_waker::BlockOnWaker;
+use self::call_origin::HeldPermit;
 use self::incoming::LentTask;
 use self::link::{Link, LinkKey};
 use self::link_streams::StreamKey;
@@ -144,8 +145,11 @@ pub(crate) struct State<T: Transport> {
     pub(crate) going_away: bool,
     /// Wakers to call as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
-    /// Permits of a shared channel whose calls have to be polled.
-    pub(crate) settled: Vec<u32>,
+    /// Permits of shared channels whose calls have to be polled.
+    pub(crate) settled: Vec<HeldPermit>,
+    /// True if the server of a link has begun to shut down, or if a link has ended, since a poller
+    /// of shared channels last looked.
+    pub(crate) links_changed: bool,
 }
 
 /// The target of a deadline.
@@ -160,7 +164,7 @@ pub(crate) enum TimerTarget {
     /// A long message that has not arrived in full.
     Incoming(IncomingKey),
     /// A call of a shared channel that has not been sent yet.
-    Permit(u32),
+    Permit(HeldPermit),
 }
 
 impl<T: Transport> Driver<T> {
@@ -213,6 +217,7 @@ impl<T: Transport> Driver<T> {
                 going_away: false,
                 wakers: Vec::new(),
                 settled: Vec::new(),
+                links_changed: false,
             }),
             tasks: RefCell::new(tasks),
             has_deadline_policy: Cell::new(!methods.deadline_policy().is_empty()),

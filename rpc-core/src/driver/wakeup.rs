@@ -62,14 +62,14 @@ impl fmt::Debug for Wakeup {
 }
 
 /// Whether a poller sleeps or is about to.
-struct SleepFlag(AtomicBool);
+pub(crate) struct SleepFlag(AtomicBool);
 
 impl SleepFlag {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
-    fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -81,7 +81,7 @@ impl SleepFlag {
     }
 
     /// Returns true if the caller must end the wait: of several concurrent callers, only the first.
-    fn claim_wake(&self) -> bool {
+    pub(crate) fn claim_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         // The load keeps the cache line shared while the poller is awake.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)

@@ -117,6 +117,12 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
                 }
                 Poll::Pending
             }
+            AcquireOutcome::First(waiter) => {
+                self.state = State::Waiting(handle, waiter);
+                handle.notices.queue_for_permits();
+                handle.notify();
+                Poll::Pending
+            }
             AcquireOutcome::Acquired(permit) => {
                 // The call has left the queue. Set the state first, because the message's own code,
                 // which runs next, may panic.
@@ -130,14 +136,15 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
     fn cause_to_fail(&self, handle: &PollerHandle, lengths: RequestLengths) -> Option<Cause> {
         let has_passed = |deadline| deadline <= self.shared.clock.now();
         if self.deadline.is_some_and(has_passed) {
-            return Some(Cause::DeadlineExceeded { latest: None });
+            let latest = self.shared.connectivity.unready_error();
+            return Some(Cause::DeadlineExceeded { latest });
         }
         if lengths.metadata > usize::from(u16::MAX) {
             let limit = usize::from(u16::MAX);
             return Some(Cause::metadata_too_long(lengths.metadata, limit));
         }
         // Checked before a buffer is allocated. The poller checks the server's limit.
-        let limit = handle.limits.get()?.max_send_message_len;
+        let limit = handle.limits()?.max_send_message_len;
         let limit = MessageLimit::new(limit, LengthLimit::Sender);
         let is_too_long = lengths.message > limit.bytes();
         is_too_long.then(|| Cause::request_too_long(lengths.message, limit))
@@ -157,10 +164,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             permit: Some(permit),
         };
         let frame_len = HEADER_LEN + lengths.metadata + lengths.message;
-        let longest = handle
-            .limits
-            .get()
-            .map_or(usize::MAX, |limits| limits.slot_len);
+        let longest = handle.limits().map_or(usize::MAX, |limits| limits.slot_len);
         let mut long = None;
         if frame_len > longest {
             // This thread has no registered memory to encode into.

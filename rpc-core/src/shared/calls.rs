@@ -1,4 +1,5 @@
-//! [`Calls`]: the calls that are with a poller, from their submission until they are settled.
+//! [`Calls`]: the calls of a channel that are with its poller, from their submission until they are
+//! settled.
 //!
 //! ```text
 //!   submitted ──▶ sent ──────────▶ ended ──▶ settled
@@ -13,7 +14,6 @@ use std::collections::VecDeque;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -22,6 +22,7 @@ use super::permits::{CallPermit, CallPermits, Settled};
 use super::pushback::Pushback;
 use super::reconnect::Reconnect;
 use super::submissions::Submission;
+use super::wakers::Wakers;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::EncodedRequest;
 use crate::driver::call_origin::{HeldPermit, NoCapacity};
@@ -32,16 +33,13 @@ use crate::driver::timers::TimerKey;
 use crate::driver::{Driver, TimerTarget};
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::stats::PermitCounters;
-use crate::stream::core::wake_all;
 use crate::transport::{CloseReason, Transport};
 
-/// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
-/// of callers does not delay responses.
-const BATCH: usize = 64;
-
-/// The calls that are with a poller.
+/// The calls of one channel that are with its poller.
 pub(super) struct Calls<T: Transport> {
     driver: Rc<Driver<T>>,
+    /// The channel's number at the poller.
+    channel: u32,
     permits: Arc<CallPermits>,
     submissions: Receiver<Submission>,
     /// The poller's record of each permit, by number.
@@ -51,10 +49,7 @@ pub(super) struct Calls<T: Transport> {
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
     pushback: Pushback,
-    /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
-    /// turn: a woken caller may preempt this thread at once, and then finds all responses that are
-    /// available.
-    wakers: Vec<Waker>,
+    wakers: Wakers,
 }
 
 enum Record {
@@ -76,25 +71,23 @@ enum Record {
 impl<T: Transport> Calls<T> {
     pub(super) fn new(
         driver: &Rc<Driver<T>>,
+        channel: u32,
         permits: Arc<CallPermits>,
         submissions: Receiver<Submission>,
+        wakers: &Wakers,
     ) -> Self {
         let count = permits.count();
         Self {
             counters: PermitCounters::new(Arc::clone(&driver.counters), count),
             driver: Rc::clone(driver),
+            channel,
             permits,
             submissions,
             records: (0..count).map(|_| Record::Free).collect(),
             backlog: VecDeque::new(),
             pushback: Pushback::new(),
-            wakers: Vec::new(),
+            wakers: wakers.clone(),
         }
-    }
-
-    /// Returns true if callers have submitted requests that the poller has not taken yet.
-    pub(super) fn any_submitted(&self) -> bool {
-        !self.submissions.is_empty()
     }
 
     /// Returns true if requests wait to be sent.
@@ -102,12 +95,12 @@ impl<T: Transport> Calls<T> {
         !self.backlog.is_empty()
     }
 
-    /// Takes the requests that callers have submitted, and sends those that can be sent. Returns
-    /// true if there were any.
-    pub(super) fn take_submissions(&mut self, connection: &mut Reconnect<T>) -> bool {
-        for taken in 0..BATCH {
+    /// Takes up to `most` of the requests that callers have submitted, and sends those that can be
+    /// sent. Returns their number.
+    pub(super) fn take_submissions(&mut self, connection: &mut Reconnect<T>, most: usize) -> usize {
+        for taken in 0..most {
             let Ok(submission) = self.submissions.try_recv() else {
-                return taken > 0;
+                return taken;
             };
             self.counters.begin(
                 submission.permit.number,
@@ -130,7 +123,7 @@ impl<T: Transport> Calls<T> {
                 self.enqueue(submission, connection);
             }
         }
-        true
+        most
     }
 
     /// Sends a request of a channel whose server wants no calls, as a probe, or fails it if its
@@ -244,7 +237,7 @@ impl<T: Transport> Calls<T> {
             submission.divide();
         }
         let frame = &mut *submission.permit.buf;
-        let origin = HeldPermit(submission.permit.number);
+        let origin = self.origin(submission.permit.number);
         let begun = if let Some(long) = &mut submission.long {
             let EncodedRequest { metadata, message } = &mut **long;
             self.driver
@@ -288,9 +281,10 @@ impl<T: Transport> Calls<T> {
         }
         self.driver.counters.stalls.backlogged.add(1);
         let number = submission.permit.number;
+        let origin = self.origin(number);
         let timer = submission.deadline.map(|deadline| {
             let timers = &mut self.driver.state.borrow_mut().timers;
-            timers.insert(deadline, TimerTarget::Permit(number))
+            timers.insert(deadline, TimerTarget::Permit(origin))
         });
         self.records[number as usize] = Record::Backlogged { timer };
         self.backlog.push_back(submission);
@@ -328,70 +322,62 @@ impl<T: Transport> Calls<T> {
         }
     }
 
-    /// Settles the calls that have ended: by a response, a deadline, or the end of their
-    /// connection. Returns true if there were any.
-    pub(super) fn settle(&mut self) -> bool {
-        let mut settled = mem::take(&mut self.driver.state.borrow_mut().settled);
-        let any = !settled.is_empty();
-        for number in settled.drain(..) {
-            match mem::replace(&mut self.records[number as usize], Record::Free) {
-                Record::Free => {}
-                // An earlier call with this permit has ended.
-                Record::Dropped => self.records[number as usize] = Record::Dropped,
-                Record::Backlogged { .. } => {
-                    let index = self
-                        .backlog
-                        .iter()
-                        .position(|submission| submission.permit.number == number);
-                    if let Some(submission) = index.and_then(|index| self.backlog.remove(index)) {
-                        // The timer has fired.
-                        self.fail_unsent(
-                            submission.permit,
-                            Cause::DeadlineExceeded { latest: None },
-                        );
+    /// Names a permit of this channel to the driver.
+    fn origin(&self, number: u32) -> HeldPermit {
+        let channel = self.channel;
+        HeldPermit { channel, number }
+    }
+
+    /// Settles a call that has ended: by a response, a deadline, or the end of its connection.
+    pub(super) fn settle(&mut self, number: u32, connection: &Reconnect<T>) {
+        match mem::replace(&mut self.records[number as usize], Record::Free) {
+            Record::Free => {}
+            // An earlier call with this permit has ended.
+            Record::Dropped => self.records[number as usize] = Record::Dropped,
+            Record::Backlogged { .. } => self.expire_backlogged(number, connection),
+            Record::InFlight {
+                link,
+                call,
+                deadline,
+                mut buf,
+            } => {
+                let origin = self.origin(number);
+                let driver = &*self.driver;
+                let mut long = None;
+                let polled = driver.read_response_from(link, call, deadline, origin, |_, body| {
+                    buf.clear();
+                    match body {
+                        ResponseBody::Frame(body) => buf.extend_from_slice(body),
+                        ResponseBody::Long(response) => long = Some(Box::new(response.clone())),
                     }
-                }
-                Record::InFlight {
-                    link,
-                    call,
-                    deadline,
-                    mut buf,
-                } => {
-                    let origin = HeldPermit(number);
-                    let driver = &*self.driver;
-                    let mut long = None;
-                    let polled =
-                        driver.read_response_from(link, call, deadline, origin, |_, body| {
-                            buf.clear();
-                            match body {
-                                ResponseBody::Frame(body) => buf.extend_from_slice(body),
-                                ResponseBody::Long(response) => {
-                                    long = Some(Box::new(response.clone()));
-                                }
-                            }
-                        });
-                    let outcome = match polled {
-                        PollOutcome::Pending | PollOutcome::Long => {
-                            self.records[number as usize] = Record::InFlight {
-                                link,
-                                call,
-                                deadline,
-                                buf,
-                            };
-                            continue;
-                        }
-                        PollOutcome::Received { head, .. } => Ok(head),
-                        PollOutcome::Failed(error) => Err(error),
-                    };
-                    self.settle_long(CallPermit { number, buf }, outcome, long);
-                }
+                });
+                let outcome = match polled {
+                    PollOutcome::Pending | PollOutcome::Long => {
+                        self.records[number as usize] = Record::InFlight {
+                            link,
+                            call,
+                            deadline,
+                            buf,
+                        };
+                        return;
+                    }
+                    PollOutcome::Received { head, .. } => Ok(head),
+                    PollOutcome::Failed(error) => Err(error),
+                };
+                self.settle_long(CallPermit { number, buf }, outcome, long);
             }
         }
-        let state = &mut *self.driver.state.borrow_mut();
-        if state.settled.is_empty() {
-            state.settled = settled;
+    }
+
+    /// Fails a call whose deadline has passed while it waited to be sent. Its timer has fired.
+    #[cold]
+    fn expire_backlogged(&mut self, number: u32, connection: &Reconnect<T>) {
+        let is_expired = |submission: &Submission| submission.permit.number == number;
+        let index = self.backlog.iter().position(is_expired);
+        if let Some(submission) = index.and_then(|index| self.backlog.remove(index)) {
+            let latest = connection.latest_error();
+            self.fail_unsent(submission.permit, Cause::DeadlineExceeded { latest });
         }
-        any
     }
 
     fn settle_one(&mut self, permit: CallPermit, outcome: Result<ResponseHead, CallError>) {
@@ -418,7 +404,7 @@ impl<T: Transport> Calls<T> {
         let settled = Settled { buf, long, outcome };
         let waker = self.permits.settle(number, settled);
         self.counters.end(number, code, waker.is_some());
-        self.wakers.extend(waker);
+        self.wakers.add(waker);
     }
 
     /// Fails a call that was never sent.
@@ -443,7 +429,7 @@ impl<T: Transport> Calls<T> {
         }
     }
 
-    /// Settles all calls, because the poller ends.
+    /// Settles all calls, because the channel or its poller ends.
     pub(super) fn end_all(&mut self, connection: &Reconnect<T>) {
         for number in 0..self.records.len() {
             let record = mem::replace(&mut self.records[number], Record::Free);
@@ -465,11 +451,6 @@ impl<T: Transport> Calls<T> {
         if let Record::Backlogged { timer: Some(timer) } = record {
             self.driver.state.borrow_mut().timers.cancel(timer);
         }
-    }
-
-    /// Wakes the callers whose calls have ended.
-    pub(super) fn wake_callers(&mut self) {
-        wake_all(self.wakers.drain(..));
     }
 
     /// Describes the calls that have not ended.

@@ -10,7 +10,7 @@ use super::allocate::Allocation;
 use super::call::SharedCall;
 use super::connectivity::{ConnectivityState, Watch};
 use super::stream_call::PollerStreams;
-use super::submissions::Shared;
+use super::submissions::{PollerHandle, Shared};
 use crate::call_error::CallError;
 use crate::client::SendCaller;
 use crate::client::streaming::OpenCall;
@@ -58,25 +58,15 @@ impl Channel {
     /// Returns the sizes of each poller, or `None` until a poller has opened its device.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
-        self.0.pollers.iter().find_map(|handle| handle.limits.get())
+        self.0.pollers.iter().find_map(PollerHandle::limits)
     }
 
     /// Returns a snapshot of the pollers' statistics. The counters of a poller that has not opened
-    /// its device yet are zero.
+    /// its device yet are zero. The counters are those of whole pollers: of a channel over
+    /// [`Pollers`](super::Pollers), they include what the pollers do for other channels.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let pollers = self.0.pollers.iter().map(|handle| {
-            // The counters of a poller that has not started are zero. It keeps its index in the
-            // list.
-            let mut poller = handle
-                .counters
-                .get()
-                .map(|counters| counters.read())
-                .unwrap_or_default();
-            poller.stalls.no_permit = handle.permits.waited.get();
-            poller.stalls.gave_up = handle.permits.gave_up.get();
-            poller
-        });
+        let pollers = self.0.pollers.iter().map(|handle| handle.poller.stats());
         Stats {
             pollers: pollers.collect(),
             server: None,

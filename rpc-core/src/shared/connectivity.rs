@@ -114,6 +114,14 @@ impl Connectivity {
         self.lock().overall
     }
 
+    /// Returns the error of the latest failed attempt, unless the channel is connected.
+    #[cold]
+    pub(crate) fn unready_error(&self) -> Option<Arc<ConnectError>> {
+        let inner = self.lock();
+        let is_ready = inner.overall == ConnectivityState::Ready;
+        inner.latest_error.clone().filter(|_| !is_ready)
+    }
+
     pub(crate) fn latest_error(&self) -> Option<Arc<ConnectError>> {
         self.lock().latest_error.clone()
     }

@@ -1,4 +1,4 @@
-//! [`ChannelError`]: the reasons that a channel could not be created.
+//! [`ChannelError`]: the reasons that a channel, or its pollers, could not be created.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::transport::{ConnectError, FabricError};
 
-/// The reason that a channel could not be created.
+/// The reason that a channel, or its pollers, could not be created.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
@@ -15,15 +15,29 @@ pub enum ChannelError {
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
     #[error("cannot start a poller thread: {0}")]
-    Thread(#[from] io::Error),
+    Thread(io::Error),
     /// The first attempt to connect failed.
-    #[error("{0}")]
-    Connect(#[source] Arc<ConnectError>),
+    #[error(transparent)]
+    Connect(Arc<ConnectError>),
+    /// The pollers that channels share have no connection left for another one.
+    #[error(
+        "all {connections} connections of each poller are in use: raise `connections` of the pollers, or drop channels that are not used"
+    )]
+    NoConnection {
+        /// The number of connections that each poller supports.
+        connections: u32,
+    },
     /// A poller's thread panicked, because of a bug in this library or in the device's.
     #[error(
         "a poller thread panicked during startup. This is a bug in Verbline or in the device's library"
     )]
     PollerPanicked,
+}
+
+impl From<io::Error> for ChannelError {
+    fn from(error: io::Error) -> Self {
+        Self::Thread(error)
+    }
 }
 
 /// Prints the same sentence as `Display`, because a `main` that returns an error prints it with

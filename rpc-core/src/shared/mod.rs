@@ -1,7 +1,7 @@
 //! [`Channel`]: a client that any thread may use, on any executor or on none.
 //!
-//! A channel has one or more pollers, each with its own thread and connection. A call takes these
-//! steps:
+//! A channel has one or more pollers, with a connection at each. The pollers are its own, or those of
+//! [`Pollers`], which many channels share. A call takes these steps:
 //!
 //! ```text
 //!  caller's thread                          poller's thread
@@ -24,9 +24,12 @@
 //! are dropped reach the poller through `notices.rs`; an open stream is between its caller and the
 //! poller's driver alone.
 //!
-//! The poller maintains the connection (`poller.rs`). When the connection ends, the calls in flight
+//! The poller maintains the connection (`reconnect.rs`). When the connection ends, the calls in flight
 //! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).
 //! [`ConnectivityState`] is the state of the channel's connections.
+//!
+//! A poller finds the channels that have work without looking at the others (`poller.rs`, `marks.rs`).
+//! A channel over a device is the only one of its pollers, which end with it (`poller_thread.rs`).
 
 mod allocate;
 mod backoff;
@@ -35,22 +38,34 @@ mod call;
 mod calls;
 mod channel;
 mod connectivity;
+mod dial_threads;
 mod error;
+mod marks;
 mod notices;
+mod open;
 mod permits;
+mod polled_channel;
 mod poller;
+mod poller_thread;
+mod pollers;
 mod pushback;
 mod reconnect;
+mod source;
 mod start;
+#[cfg(feature = "test-util")]
+mod stepped;
 mod stream_call;
 mod streams;
 mod submissions;
+mod wakers;
 
 pub use self::builder::ChannelBuilder;
 pub use self::channel::Channel;
 pub use self::connectivity::{ConnectivityState, Watch};
 pub use self::error::ChannelError;
-#[cfg(feature = "test-util")]
-pub(crate) use self::poller::SharedPoller;
+pub use self::pollers::{Pollers, PollersBuilder};
 #[cfg(feature = "test-util")]
 pub(crate) use self::reconnect::Spawner;
+pub use self::source::PollerSource;
+#[cfg(feature = "test-util")]
+pub(crate) use self::stepped::SteppedPoller;

@@ -35,7 +35,7 @@ pub(super) struct StreamSubmission {
     pub(super) message: Chunks,
 }
 
-/// The notices of one poller.
+/// The notices of one channel to one poller.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     /// True if there are any. Written under the lock.
@@ -65,6 +65,10 @@ pub(super) struct Pending {
     pub(super) pushback: Duration,
     /// Requests for memory.
     pub(super) allocations: Vec<Arc<Allocation>>,
+    /// True if a call has begun to wait for a permit, as the first one.
+    pub(super) any_queued: bool,
+    /// True if the last handle of the channel was dropped.
+    pub(super) is_closed: bool,
 }
 
 impl Pending {
@@ -142,6 +146,20 @@ impl Notices {
     pub(super) fn push_back(&self, pushback: Duration) {
         let pending = &mut self.queue().pending;
         pending.pushback = pending.pushback.max(pushback);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes on that calls wait for permits.
+    pub(super) fn queue_for_permits(&self) {
+        let mut queue = self.queue();
+        queue.pending.any_queued = true;
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes on that the channel is no longer used.
+    pub(super) fn close(&self) {
+        let mut queue = self.queue();
+        queue.pending.is_closed = true;
         self.any.store(true, Ordering::Relaxed);
     }
 

@@ -13,16 +13,17 @@
 //! ```
 
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+use super::poller_thread::PermitWaits;
 use crate::call_error::CallError;
 use crate::driver::call_table::LongResponse;
 use crate::driver::timers::Timers;
 use crate::driver::waiters::{RemovedWaiter, WaiterKey, Waiters};
 use crate::protocol::frame::ResponseHead;
-use crate::stats::Counter;
 
 /// A call permit: the right to have one call in flight, with its buffer.
 #[derive(Debug)]
@@ -31,15 +32,13 @@ pub(crate) struct CallPermit {
     pub(crate) buf: Vec<u8>,
 }
 
-/// The permits of one poller, shared between the poller and all callers.
+/// The permits of one channel at one poller, shared between the poller and all callers.
 #[derive(Debug)]
 pub(crate) struct CallPermits {
     states: Box<[Mutex<PermitState>]>,
     queue: Mutex<PermitQueue>,
-    /// Calls that had to wait for a permit, and calls that gave up waiting. Written under the lock
-    /// of `queue`.
-    pub(crate) waited: Counter,
-    pub(crate) gave_up: Counter,
+    /// The poller's counters of calls that wait for permits.
+    waits: Arc<PermitWaits>,
 }
 
 /// The outcome of a call. If it is `Ok`, the buffer contains the response's metadata and message.
@@ -76,10 +75,12 @@ pub(crate) enum AcquireOutcome {
     Acquired(CallPermit),
     /// No permit is free. The waker is woken when one is, or at the deadline.
     Waiting(WaiterKey),
+    /// Likewise, and no other call waited: the poller has to look at the queue from now on.
+    First(WaiterKey),
 }
 
 impl CallPermits {
-    pub(crate) fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32, waits: &Arc<PermitWaits>) -> Self {
         let free = (0..count).rev().map(|number| CallPermit {
             number,
             buf: Vec::new(),
@@ -90,8 +91,7 @@ impl CallPermits {
                 free: free.collect(),
                 ..PermitQueue::default()
             }),
-            waited: Counter::default(),
-            gave_up: Counter::default(),
+            waits: Arc::clone(waits),
         }
     }
 
@@ -134,13 +134,17 @@ impl CallPermits {
                 AcquireOutcome::Waiting(waiter)
             }
             None => {
-                self.waited.add(1);
+                self.waits.waited.fetch_add(1, Ordering::Relaxed);
+                let is_first = queue.waiters.has_no_waiters();
                 let waiter = queue.waiters.enqueue(waker);
                 if let Some(deadline) = deadline {
                     let timer = queue.deadlines.insert(deadline, waiter);
                     queue.waiters.set_timer(waiter, timer);
                 }
-                AcquireOutcome::Waiting(waiter)
+                match is_first {
+                    true => AcquireOutcome::First(waiter),
+                    false => AcquireOutcome::Waiting(waiter),
+                }
             }
         }
     }
@@ -149,7 +153,7 @@ impl CallPermits {
     pub(crate) fn leave_queue(&self, waiter: WaiterKey) {
         let mut queue = self.queue();
         let left = queue.leave(waiter);
-        self.gave_up.add(1);
+        self.waits.gave_up.fetch_add(1, Ordering::Relaxed);
         // It may have been this waiter's turn, so wake the next one.
         self.wake_next(queue);
         drop(left);
@@ -191,6 +195,7 @@ impl CallPermits {
         let room = queue.free.len() as u32;
         queue.waiters.wake_next(room, |waker| woken.push(waker));
         let state = QueueState {
+            any: true,
             // Waiters that were woken and then skipped do not count.
             is_waiting: !queue.waiters.is_empty(),
             next_deadline: queue.deadlines.next_deadline(),
@@ -308,6 +313,8 @@ impl CallPermits {
 /// The result of [`CallPermits::maintain_queue`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueState {
+    /// True if there are calls that wait, woken or not.
+    pub(crate) any: bool,
     /// True if a call waits for a permit and may still take one. Excludes woken waiters that were
     /// skipped.
     pub(crate) is_waiting: bool,
@@ -340,16 +347,22 @@ mod tests {
 
     use super::*;
 
+    fn permits_of(count: u32) -> CallPermits {
+        CallPermits::new(count, &Arc::default())
+    }
+
     fn permit(outcome: AcquireOutcome) -> CallPermit {
         match outcome {
             AcquireOutcome::Acquired(permit) => permit,
-            AcquireOutcome::Waiting(waiter) => panic!("{waiter:?} has to wait"),
+            AcquireOutcome::Waiting(waiter) | AcquireOutcome::First(waiter) => {
+                panic!("{waiter:?} has to wait")
+            }
         }
     }
 
     fn waiter(outcome: AcquireOutcome) -> WaiterKey {
         match outcome {
-            AcquireOutcome::Waiting(waiter) => waiter,
+            AcquireOutcome::Waiting(waiter) | AcquireOutcome::First(waiter) => waiter,
             AcquireOutcome::Acquired(permit) => panic!("there was {permit:?}"),
         }
     }
@@ -369,7 +382,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_for_a_permit_gets_the_next_one_in_turn() {
-        let (permits, waker) = (CallPermits::new(1), Waker::noop());
+        let (permits, waker) = (permits_of(1), Waker::noop());
         let first = permit(permits.acquire(None, None, waker));
         let [a, b] = [(); 2].map(|()| waiter(permits.acquire(None, None, waker)));
         permits.release(first);
@@ -383,7 +396,7 @@ mod tests {
 
     #[test]
     fn one_that_gives_up_in_its_turn_lets_the_next_one_in() {
-        let (permits, waker) = (CallPermits::new(1), Waker::noop());
+        let (permits, waker) = (permits_of(1), Waker::noop());
         let first = permit(permits.acquire(None, None, waker));
         let [a, b] = [(); 2].map(|()| waiter(permits.acquire(None, None, waker)));
         permits.release(first);
@@ -393,7 +406,7 @@ mod tests {
 
     #[test]
     fn an_answer_reaches_its_caller_and_a_permit_without_one_comes_back() {
-        let (permits, waker) = (CallPermits::new(2), Waker::noop());
+        let (permits, waker) = (permits_of(2), Waker::noop());
         let [a, b] = [(); 2].map(|()| permit(permits.acquire(None, None, waker)).number);
         permits.submit(a, waker);
         permits.submit(b, waker);
@@ -414,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_deadline_that_passes_in_the_queue_is_found() {
-        let (permits, waker) = (CallPermits::new(1), Waker::noop());
+        let (permits, waker) = (permits_of(1), Waker::noop());
         let now = Instant::now();
         let _held = permit(permits.acquire(None, None, waker));
         assert!(!permits.maintain_queue(now).is_waiting);

@@ -1,105 +1,117 @@
-//! [`SharedPoller`]: the poller of a shared channel, which takes turns for its [`Calls`] and its
-//! connection ([`Reconnect`]).
+//! [`SharedPoller`]: a poller of shared channels, which takes turns for all of its channels.
+//!
+//! A turn costs nothing for a channel that has nothing to do. It looks at these channels:
+//!
+//! | channels | found by |
+//! | --- | --- |
+//! | with work from other threads: submissions, notices, the end of an attempt to connect | their marks (`marks.rs`) |
+//! | with calls that have ended | the permits in the driver's list |
+//! | with calls or streams that wait for capacity, or connections that still have calls | `unfinished`, a few in each turn |
+//! | whose callers wait for permits | `queues`, now and then |
+//! | whose next attempt to connect is due | `attempts`, timers |
+//! | all | only after a connection has ended or its server goes away |
+//!
+//! A turn takes a bounded number of submissions, and shares it among the channels that have some. So
+//! a channel with a thousand callers, or with a server that takes nothing, delays the others little.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
-
-use super::calls::Calls;
-use super::notices::{Closed, NoticeReceiver};
-use super::permits::{CallPermit, CallPermits, Settled};
-use super::reconnect::{Attempt, Reconnect, Spawner, Target};
-use super::start::Report;
-use super::streams::Streams;
-use super::submissions::Submission;
-use crate::call_error::{CallError, Cause, Execution};
+use super::notices::Pending;
+use super::polled_channel::{NewChannel, PolledChannel, SHORT_SLEEP};
+use super::poller_thread::PollerThread;
+use super::reconnect::Spawner;
+use super::wakers::Wakers;
 use crate::driver::Driver;
-use crate::driver::wakeup::Wakeup;
-use crate::limits::{Limits, Waiting};
+use crate::driver::call_origin::HeldPermit;
+use crate::driver::timers::Timers;
+use crate::limits::Waiting;
 use crate::poller::idle::{BusyPoller, Idle};
-use crate::stats::PollerCounters;
 use crate::stream::core::wake_all;
-use crate::stream::inbound::StreamEnd;
-use crate::transport::{ConnectError, FabricError, Transport};
+use crate::transport::Transport;
 
-/// Turns between two checks of the permit queue.
+/// Turns between two checks of the permit queues.
 const TURNS_PER_QUEUE_CHECK: u32 = 64;
 
-/// Longest sleep while calls wait for permits, or in the backlog for a send slot. Short, because woken
-/// waiters that do not retry are skipped only after some checks, and a send slot that becomes free
-/// wakes nothing.
-const SHORT_SLEEP: Duration = Duration::from_millis(1);
+/// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
+/// of callers does not delay responses.
+const SUBMISSIONS: usize = 64;
 
-/// How long a poller that ends waits for its connection to close.
+/// Maximum number of channels with waiting calls that are looked at in one turn.
+const UNFINISHED: usize = 8;
+
+/// How long a poller that ends waits for its connections to close.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// The input of a poller.
-pub(super) struct Settings {
-    pub(super) target: Target,
-    pub(super) permits: Arc<CallPermits>,
-    pub(super) submissions: Receiver<Submission>,
-    pub(super) notices: NoticeReceiver,
-    pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
-    pub(super) is_stopped: Arc<AtomicBool>,
-    pub(super) limits: Arc<OnceLock<Limits>>,
-    pub(super) counters: Arc<OnceLock<Arc<PollerCounters>>>,
-    pub(super) waiting: Waiting,
-    /// Whether to connect only for the first call.
-    pub(super) is_lazy: bool,
-}
-
-/// The poller of one lane of a channel.
+/// A poller of shared channels.
 pub(crate) struct SharedPoller<T: Transport> {
     driver: Rc<Driver<T>>,
-    calls: Calls<T>,
-    streams: Streams<T>,
-    notices: NoticeReceiver,
-    connection: Reconnect<T>,
-    permits: Arc<CallPermits>,
-    is_stopped: Arc<AtomicBool>,
-    waiting: Waiting,
+    thread: Arc<PollerThread>,
+    spawner: Rc<dyn Spawner>,
+    /// By number.
+    channels: Vec<Option<PolledChannel<T>>>,
+    /// Channels that need further turns, the one that has waited longest first.
+    unfinished: VecDeque<u32>,
+    /// How many of them have not been looked at since the latest event.
+    behind: usize,
+    /// Channels whose callers wait for permits.
+    queues: Vec<u32>,
+    /// The times of the next attempts to connect.
+    attempts: Timers<u32>,
+    wakers: Wakers,
     turns: u32,
 }
 
 impl<T: Transport> SharedPoller<T> {
     pub(super) fn new(
         driver: Driver<T>,
-        settings: Settings,
-        spawner: impl Spawner + 'static,
-        report: Report,
+        thread: Arc<PollerThread>,
+        spawner: Rc<dyn Spawner>,
     ) -> Self {
-        let _ = settings.wakeup.set(Arc::clone(&driver.wakeup));
-        let _ = settings.counters.set(Arc::clone(&driver.counters));
-        let driver = Rc::new(driver);
-        let permits = settings.permits;
-        let mut poller = Self {
-            calls: Calls::new(&driver, Arc::clone(&permits), settings.submissions),
-            streams: Streams::new(&driver),
-            notices: settings.notices,
-            connection: Reconnect::new(&driver, settings.target, spawner, report),
-            driver,
-            permits,
-            is_stopped: settings.is_stopped,
-            waiting: settings.waiting,
+        thread.start(&driver.wakeup, &driver.counters);
+        Self {
+            driver: Rc::new(driver),
+            thread,
+            spawner,
+            channels: Vec::new(),
+            unfinished: VecDeque::new(),
+            behind: 0,
+            queues: Vec::new(),
+            attempts: Timers::default(),
+            wakers: Wakers::default(),
             turns: 0,
-        };
-        if !settings.is_lazy {
-            let attempt = poller.connection.dial();
-            poller.after_attempt(attempt);
         }
-        poller
     }
 
-    /// Runs until the channel is dropped.
-    pub(super) fn run(mut self) {
-        let _busy = BusyPoller::register(self.waiting);
-        let mut idle = Idle::new(self.waiting);
-        while !self.is_stopped() {
+    /// Adds a channel.
+    pub(super) fn add(&mut self, new: NewChannel) {
+        let number = new.number;
+        let (driver, thread) = (&self.driver, &self.thread);
+        let channel = PolledChannel::new(driver, new, thread, &self.spawner, &self.wakers);
+        let index = number as usize;
+        if self.channels.len() <= index {
+            self.channels.resize_with(index + 1, || None);
+        }
+        debug_assert!(
+            self.channels[index].is_none(),
+            "two channels with one number"
+        );
+        self.channels[index] = Some(channel);
+        self.list(number);
+    }
+
+    /// Runs until the last channel and the last reference are dropped.
+    pub(super) fn run(mut self, waiting: Waiting) {
+        let _busy = BusyPoller::register(waiting);
+        let mut idle = Idle::new(waiting);
+        while !self.thread.is_stopped() {
             if idle.after_turn(self.turn()) {
                 self.driver.sleep(&|| self.max_sleep());
+                // Send slots may have become free, and times may have come.
+                self.behind = self.unfinished.len();
             }
         }
         self.driver.close_all();
@@ -111,124 +123,287 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Takes one turn. Returns true if it found anything to do.
     pub(crate) fn turn(&mut self) -> bool {
-        if self.notices.any() {
-            self.take_notices();
-        }
-        let any_submitted = self.calls.take_submissions(&mut self.connection);
-        let any_waiting = self.calls.any_waiting() || self.streams.any_waiting();
-        if any_waiting && self.connection.is_idle() {
-            let attempt = self.connection.dial();
-            self.after_attempt(attempt);
-        }
+        let any_submitted = self.thread.marks.any() && self.take_marked();
         let found_any = self.driver.turn() | any_submitted;
-        let any_settled = self.calls.settle();
-        if self.streams.any_waiting() {
-            self.open_streams();
+        let any_settled = self.settle() | found_any;
+        if !self.unfinished.is_empty() {
+            self.look_at_unfinished(any_settled);
         }
-        if self.calls.any_waiting() {
-            self.calls.send_backlog(&mut self.connection);
+        if !self.attempts.is_empty() {
+            self.connect_when_due();
         }
-        let attempt = self.connection.maintain();
-        self.after_attempt(attempt);
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_QUEUE_CHECK) {
-            self.permits.maintain_queue(self.driver.clock.now());
+        if self.turns.is_multiple_of(TURNS_PER_QUEUE_CHECK) && !self.queues.is_empty() {
+            self.maintain_queues();
         }
-        self.wake_callers();
-        found_any | any_settled
+        self.wakers.wake();
+        any_settled || self.behind > 0
+    }
+
+    /// Looks at the channels that have work from other threads. Returns true if any had calls.
+    fn take_marked(&mut self) -> bool {
+        let marked = match self.channels.len() {
+            0 | 1 => 1,
+            _ => self.thread.marks.count().max(1) as usize,
+        };
+        let most = (SUBMISSIONS / marked).max(1);
+        let mut any_submitted = false;
+        for word in 0..self.thread.marks.words() {
+            for number in self.thread.marks.take(word) {
+                any_submitted |= self.take_from(number, most);
+            }
+        }
+        any_submitted
+    }
+
+    /// Takes what other threads have for a channel. Returns true if there were calls.
+    #[inline]
+    fn take_from(&mut self, number: u32, most: usize) -> bool {
+        match self.channels.get(number as usize) {
+            Some(Some(channel)) if !channel.notices.any() => {}
+            Some(Some(_)) => self.take_notices(number),
+            _ => {
+                // It may have been dropped already.
+                self.take_arrivals();
+                self.take_notices(number);
+            }
+        }
+        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+            return false;
+        };
+        let taken = channel
+            .calls
+            .take_submissions(&mut channel.connection, most);
+        if !channel.connection.is_connected() || channel.any_waiting() || taken == most {
+            self.after_taking(number, taken == most);
+        }
+        taken > 0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn after_taking(&mut self, number: u32, may_have_more: bool) {
+        if may_have_more {
+            self.thread.marks.set(number);
+        }
+        match &self.channels[number as usize] {
+            // The second half of the turn looks at it.
+            Some(channel) if channel.connection.is_connected() => self.list(number),
+            _ => self.attend(number),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_arrivals(&mut self) {
+        for new in self.thread.take_arrivals() {
+            self.add(new);
+        }
     }
 
     /// Takes the streams that callers have submitted, and cancels the calls that they have dropped.
     #[cold]
     #[inline(never)]
-    fn take_notices(&mut self) {
-        let notices = self.notices.take();
-        self.calls.abandon(notices.abandoned);
-        self.calls.hold_back(notices.pushback);
-        for allocation in notices.allocations {
+    fn take_notices(&mut self, number: u32) {
+        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+            return;
+        };
+        let Pending {
+            streams,
+            any_given_up,
+            abandoned,
+            pushback,
+            allocations,
+            any_queued,
+            is_closed,
+        } = channel.notices.take();
+        channel.calls.abandon(abandoned);
+        channel.calls.hold_back(pushback);
+        for allocation in allocations {
             let buf = self.driver.allocate_message(allocation.len);
             wake_all(allocation.answer(Some(buf)));
         }
-        if !notices.streams.is_empty() {
-            let held_until = self.calls.streams_held_until();
-            let connection = &self.connection;
-            self.streams.submit(notices.streams, connection, held_until);
-            self.open_streams();
+        if !streams.is_empty() {
+            let held_until = channel.calls.streams_held_until();
+            let connection = &channel.connection;
+            channel.streams.submit(streams, connection, held_until);
+            channel.open_streams();
         }
-        if notices.any_given_up {
-            self.streams.drop_given_up();
+        if any_given_up {
+            channel.streams.drop_given_up();
+        }
+        if any_queued && !mem::replace(&mut channel.has_queue, true) {
+            self.queues.push(number);
+        }
+        if is_closed {
+            self.remove(number);
+        }
+    }
+
+    /// Settles the calls that have ended. Returns true if there were any.
+    #[inline]
+    fn settle(&mut self) -> bool {
+        let mut state = self.driver.state.borrow_mut();
+        let links_changed = mem::take(&mut state.links_changed);
+        if state.settled.is_empty() && !links_changed {
+            return false;
+        }
+        let settled = mem::take(&mut state.settled);
+        drop(state);
+        let any = !settled.is_empty();
+        self.settle_all(settled);
+        if links_changed {
+            self.maintain_connections();
+        }
+        any
+    }
+
+    fn settle_all(&mut self, mut settled: Vec<HeldPermit>) {
+        for permit in settled.drain(..) {
+            if let Some(Some(channel)) = self.channels.get_mut(permit.channel as usize) {
+                channel.calls.settle(permit.number, &channel.connection);
+            }
+        }
+        let state = &mut *self.driver.state.borrow_mut();
+        if state.settled.is_empty() {
+            state.settled = settled;
+        }
+    }
+
+    /// Replaces connections that have ended, or whose servers go away.
+    #[cold]
+    #[inline(never)]
+    fn maintain_connections(&mut self) {
+        for number in 0..self.channels.len() {
+            let channel = &self.channels[number];
+            if channel
+                .as_ref()
+                .is_some_and(|channel| channel.connection.is_unusable())
+            {
+                self.attend(number as u32);
+            }
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn open_streams(&mut self) {
-        let held_until = self.calls.streams_held_until();
-        let calls_wait = self.calls.any_waiting();
-        let connection = &mut self.connection;
-        self.streams
-            .open_waiting(connection, held_until, calls_wait);
+    fn look_at_unfinished(&mut self, found_any: bool) {
+        if found_any {
+            self.behind = self.unfinished.len();
+        }
+        for _ in 0..self.unfinished.len().min(UNFINISHED) {
+            let Some(number) = self.unfinished.pop_front() else {
+                break;
+            };
+            if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+                channel.is_listed = false;
+            }
+            self.attend(number);
+        }
+        let left = self.behind.saturating_sub(UNFINISHED);
+        self.behind = left.min(self.unfinished.len());
     }
 
-    fn wake_callers(&mut self) {
-        self.calls.wake_callers();
-        wake_all(self.streams.wakers.drain(..));
-    }
-
-    /// Sends or fails the waiting calls after an attempt to connect has ended.
-    fn after_attempt(&mut self, attempt: Option<Attempt>) {
-        match attempt {
-            Some(Attempt::Connected) => {
-                self.calls.connected();
-                self.calls.send_backlog(&mut self.connection);
+    #[cold]
+    #[inline(never)]
+    fn connect_when_due(&mut self) {
+        let now = self.driver.clock.now();
+        while let Some(number) = self.attempts.pop_expired(now) {
+            if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+                channel.attempt = None;
             }
-            Some(Attempt::Failed) => {
-                self.calls.fail_unready(&self.connection);
-                self.streams.fail_unready(&self.connection);
-            }
-            None => {}
+            self.attend(number);
         }
     }
 
-    fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Relaxed)
+    /// Lets a channel connect and send what waits.
+    #[cold]
+    #[inline(never)]
+    fn attend(&mut self, number: u32) {
+        if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+            channel.attend();
+            self.list(number);
+        }
     }
 
-    fn has_more(&self) -> bool {
-        self.calls.any_submitted()
-            || self.notices.any()
-            || self.connection.has_dialed()
-            || self.is_stopped()
+    /// Adds a channel to the lists of those that need further turns, as far as it does.
+    #[cold]
+    fn list(&mut self, number: u32) {
+        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+            return;
+        };
+        if channel.needs_turns() && !mem::replace(&mut channel.is_listed, true) {
+            self.unfinished.push_back(number);
+        }
+        let next = channel.connection.next_attempt();
+        if next != channel.attempt.map(|(until, _)| until) {
+            if let Some((_, timer)) = channel.attempt.take() {
+                self.attempts.cancel(timer);
+            }
+            channel.attempt = next.map(|until| (until, self.attempts.insert(until, number)));
+        }
+    }
+
+    /// Removes a channel whose last handle was dropped.
+    fn remove(&mut self, number: u32) {
+        let Some(mut channel) = self.channels[number as usize].take() else {
+            return;
+        };
+        if let Some((_, timer)) = channel.attempt {
+            self.attempts.cancel(timer);
+        }
+        self.unfinished.retain(|&listed| listed != number);
+        self.queues.retain(|&listed| listed != number);
+        channel.close();
+        // Calls of the next channel with this number may have the same permits.
+        let settled = &mut self.driver.state.borrow_mut().settled;
+        settled.retain(|permit| permit.channel != number);
+        self.thread.give_back(number);
+    }
+
+    /// Wakes the callers that wait for permits, as far as it is their turn.
+    #[cold]
+    #[inline(never)]
+    fn maintain_queues(&mut self) {
+        let now = self.driver.clock.now();
+        let channels = &mut self.channels;
+        self.queues.retain(|&number| {
+            let Some(channel) = &mut channels[number as usize] else {
+                return false;
+            };
+            channel.has_queue = channel.permits.maintain_queue(now).any;
+            channel.has_queue
+        });
     }
 
     /// Returns how long the poller may sleep if no event occurs, or `None` if there is something to
     /// do.
     fn max_sleep(&self) -> Option<Duration> {
-        if self.has_more() {
+        if self.thread.marks.any() || self.thread.is_stopped() || self.behind > 0 {
             return None;
         }
         let now = self.driver.clock.now();
-        let until = |moment: Instant| moment.saturating_duration_since(now);
-        let queue = self.permits.maintain_queue(now);
-        let held = self.calls.held_until();
-        let any_streams = self.streams.any_waiting();
-        let streams_held = any_streams
-            .then(|| self.calls.pushed_back_until())
-            .flatten();
-        let times = [
-            queue.next_deadline,
-            self.streams.next_deadline(),
-            self.connection.next_attempt(),
-            held,
-            streams_held,
-        ];
-        let longest = times.into_iter().flatten().map(until).min();
-        let longest = longest.unwrap_or(Duration::MAX);
-        // A freed send slot causes no event.
-        let any_to_send =
-            (self.calls.any_waiting() && held.is_none()) || (any_streams && streams_held.is_none());
-        let awaits_slot = self.connection.is_connected() && any_to_send;
-        Some(if queue.is_waiting || awaits_slot {
+        let mut until = self.attempts.next_deadline();
+        let mut is_short = false;
+        let mut at_most = |moment: Option<Instant>| {
+            until = until.into_iter().chain(moment).min();
+        };
+        for &number in &self.queues {
+            if let Some(channel) = &self.channels[number as usize] {
+                let queue = channel.permits.maintain_queue(now);
+                at_most(queue.next_deadline);
+                is_short |= queue.is_waiting;
+            }
+        }
+        for &number in &self.unfinished {
+            if let Some(channel) = &self.channels[number as usize] {
+                let sleep = channel.sleep();
+                at_most(sleep.until);
+                is_short |= sleep.is_short;
+            }
+        }
+        let longest = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+        Some(if is_short {
             longest.min(SHORT_SLEEP)
         } else {
             longest
@@ -238,29 +413,34 @@ impl<T: Transport> SharedPoller<T> {
 
 #[cfg(feature = "test-util")]
 impl<T: Transport> SharedPoller<T> {
-    /// Expires deadlines, and detects whether the connection is idle.
+    /// Expires deadlines, and detects whether the connections are idle.
     pub(crate) fn check_timers(&mut self) {
         let now = self.driver.clock.now();
         self.driver.run_in_turn(|| self.driver.expire_deadlines());
         self.driver.wake_collected();
         self.driver.on_idle(now);
-        self.permits.maintain_queue(now);
-        self.calls.settle();
-        self.streams.expire();
-        self.wake_callers();
+        self.settle();
+        for channel in self.channels.iter_mut().flatten() {
+            channel.permits.maintain_queue(now);
+            channel.streams.expire(&channel.connection);
+        }
+        self.wakers.wake();
     }
 
     /// Describes everything that is in flight: empty when all calls have ended.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = self.driver.leftovers();
-        let others = [
-            (self.connection.retiring(), "retiring links"),
-            (self.streams.waiting(), "streams that wait"),
-        ];
-        for (count, what) in self.calls.leftovers().into_iter().chain(others) {
-            if count > 0 {
-                left.push(format!("{count} {what}"));
+        for channel in self.channels.iter().flatten() {
+            for (count, what) in channel.leftovers() {
+                if count > 0 {
+                    left.push(format!("{count} {what}"));
+                }
             }
+        }
+        let listed = self.channels.iter().flatten();
+        let attempts = listed.filter(|channel| channel.attempt.is_some()).count();
+        if self.attempts.len() != attempts {
+            left.push("attempts of channels that are gone".to_owned());
         }
         left
     }
@@ -273,46 +453,12 @@ impl<T: Transport> SharedPoller<T> {
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Settles all calls, so that no caller waits for this thread, however it ends.
     fn drop(&mut self) {
-        self.is_stopped.store(true, Ordering::Relaxed);
-        // Before the queue is drained below: see `PollerHandle::submit`.
-        fence(Ordering::SeqCst);
-        self.connection.shut_down();
-        self.calls.end_all(&self.connection);
-        let notices = self.notices.close(Closed { latest: None });
-        self.streams.end_all(notices.streams, &self.connection);
-        self.wake_callers();
-    }
-}
-
-/// Fails every call of a poller whose device cannot be opened, until the channel is dropped.
-pub(super) fn fail_all(settings: &Settings, error: FabricError) {
-    let target = &settings.target;
-    let error = Arc::new(ConnectError::Device {
-        address: target.address.clone(),
-        source: error.into(),
-    });
-    target.connectivity.fail(target.index, Arc::clone(&error));
-    let closed = Closed {
-        latest: Some(Arc::clone(&error)),
-    };
-    let not_connected = || Cause::NotConnected {
-        address: target.address.clone(),
-        latest: Some(Arc::clone(&error)),
-    };
-    for submission in settings.notices.close(closed).streams.into_values() {
-        let error = CallError::new(not_connected(), Execution::NeverSent);
-        submission.core.end(StreamEnd::Failed(error));
-    }
-    for submission in &settings.submissions {
-        let CallPermit { number, buf } = submission.permit;
-        let outcome = Err(CallError::new(not_connected(), Execution::NeverSent));
-        let settled = Settled {
-            buf,
-            long: None,
-            outcome,
-        };
-        if let Some(waker) = settings.permits.settle(number, settled) {
-            waker.wake();
+        for new in self.thread.close() {
+            new.refuse();
         }
+        for channel in self.channels.iter_mut().flatten() {
+            channel.end();
+        }
+        self.wakers.wake();
     }
 }

@@ -1,4 +1,4 @@
-//! [`Reconnect`]: keeps a poller connected to its server.
+//! [`Reconnect`]: keeps a channel connected to its server, at one poller.
 //!
 //! ```text
 //!            first call                 connected
@@ -13,9 +13,11 @@
 //! released when the calls in flight on it have been settled and its streams have ended.
 
 use std::io;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
+use super::poller_thread::PollerThread;
 use super::start::Report;
 use super::submissions::PollerHealth;
 use crate::call_error::Cause;
@@ -33,9 +36,13 @@ use crate::driver::handle::Poller;
 use crate::driver::link::{LinkKey, LinkState};
 use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 
-/// The server that a poller connects to, and how.
+/// Connections to servers that go away which a channel may have at a poller while their calls finish.
+/// There is no further connection until one of them has ended.
+const MOST_RETIRING: usize = 2;
+
+/// The server that a channel connects to, and how.
 pub(super) struct Target {
-    /// The poller's index in its channel.
+    /// The index of the poller in the channel's list.
     pub(super) index: usize,
     pub(super) address: String,
     pub(super) connect_timeout: Duration,
@@ -45,26 +52,53 @@ pub(super) struct Target {
     pub(super) health: Arc<PollerHealth>,
 }
 
-/// Runs handshakes, which block, outside the poller's thread.
-pub(crate) trait Spawner {
-    fn spawn(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
-}
-
-/// Runs each job on a new thread, which ends with the job. Handshakes are rare enough for this.
-pub(super) struct ThreadSpawner;
-
-impl Spawner for ThreadSpawner {
-    fn spawn(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        let named = thread::Builder::new().name("verbline-dial".to_owned());
-        named.spawn(job).map(drop)
+impl Target {
+    /// Reports that the poller ends, or that the channel is closed.
+    pub(super) fn shut_down(&self) {
+        self.health.set(PollerHealth::POOR);
+        self.connectivity
+            .set(self.index, ConnectivityState::Shutdown);
     }
 }
 
-/// The connection of a poller to its server, which is established again when it ends.
+/// A handshake.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs handshakes, which block, outside the poller's thread.
+pub(crate) trait Spawner {
+    /// Runs a job, possibly later. `is_retry` is true if the previous attempt of the same channel has
+    /// failed.
+    fn spawn(&self, job: Job, is_retry: bool) -> io::Result<()>;
+}
+
+/// Runs each job on a new thread, which ends with the job: for a poller with one channel, which makes
+/// one attempt at a time.
+pub(super) struct ThreadSpawner;
+
+impl Spawner for ThreadSpawner {
+    fn spawn(&self, job: Job, _: bool) -> io::Result<()> {
+        spawn_dialer(job)
+    }
+}
+
+/// Starts a thread for handshakes.
+pub(super) fn spawn_dialer(job: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let named = thread::Builder::new().name("verbline-dial".to_owned());
+    named.spawn(job).map(drop)
+}
+
+/// The connection of a channel to its server, which is established again when it ends.
 pub(super) struct Reconnect<T: Transport> {
     driver: Rc<Driver<T>>,
     target: Target,
-    spawner: Box<dyn Spawner>,
+    spawner: Rc<dyn Spawner>,
+    /// The poller, and the channel's number there: notified when an attempt has ended.
+    notifier: (Arc<PollerThread>, u32),
+    /// Set when the connection is dropped, so that no attempt begins any more.
+    is_given_up: Arc<AtomicBool>,
+    /// Attempts that have failed since the channel was connected, and the error of the latest one.
+    failures: u64,
+    latest: Option<Arc<ConnectError>>,
     /// The outcome of the first attempt is reported here.
     report: Option<Report>,
     dialer: Arc<dyn Dialer<T::Dialed>>,
@@ -104,14 +138,19 @@ impl<T: Transport> Reconnect<T> {
     pub(super) fn new(
         driver: &Rc<Driver<T>>,
         target: Target,
-        spawner: impl Spawner + 'static,
+        spawner: Rc<dyn Spawner>,
+        notifier: (Arc<PollerThread>, u32),
         report: Report,
     ) -> Self {
         Self {
             dialer: driver.state.borrow().transport.dialer(),
             driver: Rc::clone(driver),
             target,
-            spawner: Box::new(spawner),
+            spawner,
+            notifier,
+            is_given_up: Arc::default(),
+            failures: 0,
+            latest: None,
             report: Some(report),
             dialed: unbounded(),
             state: ConnectionState::Idle,
@@ -135,9 +174,24 @@ impl<T: Transport> Reconnect<T> {
         matches!(self.state, ConnectionState::Idle)
     }
 
-    /// Returns true if an attempt has ended and awaits [`maintain`](Self::maintain).
-    pub(super) fn has_dialed(&self) -> bool {
-        !self.dialed.1.is_empty()
+    /// Returns true if the current link has ended, or if its server goes away.
+    pub(super) fn is_unusable(&self) -> bool {
+        match self.state {
+            ConnectionState::Connected { link, .. } => {
+                !matches!(self.driver.link_state(link), LinkState::Up)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns true if a link that accepts no more calls still has some.
+    pub(super) fn is_retiring(&self) -> bool {
+        !self.retiring.is_empty()
+    }
+
+    /// Returns the error of the latest attempt, if it has failed and the channel is not connected.
+    pub(super) fn latest_error(&self) -> Option<Arc<ConnectError>> {
+        self.latest.clone()
     }
 
     /// Returns the time of the next attempt, if one is planned.
@@ -218,12 +272,25 @@ impl<T: Transport> Reconnect<T> {
 
     /// Starts an attempt to connect. Returns its end if it could not be started.
     pub(super) fn dial(&mut self) -> Option<Attempt> {
+        if self.going_away() >= MOST_RETIRING {
+            return Some(self.fail(ConnectError::Refused {
+                address: self.target.address.clone(),
+                reason: format!(
+                    "the calls of {MOST_RETIRING} earlier connections, whose servers have shut down, have not ended"
+                ),
+            }));
+        }
         self.set_state(ConnectionState::Dialing);
         let dialer = Arc::clone(&self.dialer);
         let address = self.target.address.clone();
         let (session, timeout) = (self.driver.client_session(), self.target.connect_timeout);
-        let (outcomes, wakeup) = (self.dialed.0.clone(), Arc::clone(&self.driver.wakeup));
+        let (outcomes, is_given_up) = (self.dialed.0.clone(), Arc::clone(&self.is_given_up));
+        let (thread, number) = (Arc::clone(&self.notifier.0), self.notifier.1);
         let job = Box::new(move || {
+            // It may have waited for a thread.
+            if is_given_up.load(Ordering::Relaxed) {
+                return;
+            }
             let dial = || dialer.dial(&address, &session, timeout);
             let outcome = catch_unwind(AssertUnwindSafe(dial)).unwrap_or_else(|_| {
                 Err(ConnectError::Device {
@@ -231,11 +298,11 @@ impl<T: Transport> Reconnect<T> {
                     source: "the handshake thread panicked".into(),
                 })
             });
-            // If the poller has ended in the meantime, the connection is closed here.
+            // If the channel or its poller has ended in the meantime, the connection is closed here.
             let _ = outcomes.send(outcome);
-            wakeup.notify();
+            thread.notify(number);
         });
-        let source = self.spawner.spawn(job).err()?;
+        let source = self.spawner.spawn(job, self.failures > 0).err()?;
         let address = self.target.address.clone();
         Some(self.fail(ConnectError::Device {
             address,
@@ -253,6 +320,8 @@ impl<T: Transport> Reconnect<T> {
         };
         self.driver.acquire_ref(connected.link);
         self.target.backoff.succeed();
+        self.failures = 0;
+        self.latest = None;
         let Target { address, index, .. } = &self.target;
         tracing::info!(address, poller = index, "connected to the server");
         self.set_state(ConnectionState::Connected {
@@ -265,8 +334,19 @@ impl<T: Transport> Reconnect<T> {
 
     fn fail(&mut self, error: ConnectError) -> Attempt {
         let error = Arc::new(error);
-        let Target { address, index, .. } = &self.target;
-        tracing::warn!(address, poller = index, %error, "cannot connect to the server; retrying after a delay");
+        self.failures += 1;
+        self.latest = Some(Arc::clone(&error));
+        let (Target { address, index, .. }, failures) = (&self.target, self.failures);
+        if failures.is_power_of_two() {
+            tracing::warn!(
+                address,
+                poller = index,
+                failures,
+                %error,
+                "cannot connect to the server; retrying after growing delays, and logging at powers of \
+                 two of the failed attempts"
+            );
+        }
         self.driver.counters.connections.not_connected.add(1);
         self.back_off(Some(Arc::clone(&error)));
         self.report_first(Err(ChannelError::Connect(error)));
@@ -320,20 +400,41 @@ impl<T: Transport> Reconnect<T> {
         }
     }
 
-    /// Reports that the poller ends.
+    /// Reports that the channel or its poller ends.
     pub(super) fn shut_down(&self) {
-        self.target.health.set(PollerHealth::POOR);
-        let Target {
-            index,
-            connectivity,
-            ..
-        } = &self.target;
-        connectivity.set(*index, ConnectivityState::Shutdown);
+        self.target.shut_down();
+    }
+
+    /// Closes all links, because the channel ends.
+    pub(super) fn close(&mut self) {
+        let mut links = mem::take(&mut self.retiring);
+        if let ConnectionState::Connected { link, .. } =
+            mem::replace(&mut self.state, ConnectionState::Idle)
+        {
+            links.push(link);
+        }
+        for link in links {
+            self.driver.release_ref(link);
+            // Also if streams that were given up await their servers' responses.
+            self.driver.close_link(link);
+        }
+    }
+
+    /// Returns the number of links whose servers have shut down and which still have calls.
+    fn going_away(&self) -> usize {
+        let is_open = |link: &&LinkKey| self.driver.link_state(**link) == LinkState::GoingAway;
+        self.retiring.iter().filter(is_open).count()
     }
 
     /// Returns the number of links that still have calls in flight and accept no more.
     #[cfg(feature = "test-util")]
     pub(super) fn retiring(&self) -> usize {
         self.retiring.len()
+    }
+}
+
+impl<T: Transport> Drop for Reconnect<T> {
+    fn drop(&mut self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
     }
 }

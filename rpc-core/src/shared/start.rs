@@ -1,13 +1,13 @@
 //! [`Start`]: waits until the pollers of a new channel have connected.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use super::error::ChannelError;
 
 /// The progress of a channel's initial connection, over all pollers.
 #[derive(Debug)]
-pub(super) struct Start(Mutex<StartState>);
+pub struct Start(Mutex<StartState>);
 
 #[derive(Debug)]
 struct StartState {
@@ -17,16 +17,25 @@ struct StartState {
 }
 
 impl Start {
-    pub(super) fn new(pollers: usize) -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(StartState {
-            outstanding: pollers,
+            outstanding: 0,
             error: None,
             waker: None,
         })))
     }
 
+    /// Waits for so many pollers. Called before any of them begins.
+    pub(super) fn expect(&self, pollers: usize) {
+        self.lock().outstanding = pollers;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StartState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn report(&self, outcome: Result<(), ChannelError>) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.outstanding = state.outstanding.saturating_sub(1);
         if let Err(error) = outcome {
             state.error.get_or_insert(error);
@@ -39,7 +48,7 @@ impl Start {
     }
 
     pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<(), ChannelError>> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         if let Some(error) = state.error.take() {
             return Poll::Ready(Err(error));
         }

@@ -1,4 +1,4 @@
-//! [`Streams`]: the streams that wait to be opened by the poller of a shared channel.
+//! [`Streams`]: the streams of a channel that wait to be opened by its poller.
 //!
 //! Streams take no call permits. A stream is opened at once if the channel is connected, the server
 //! takes calls, and the connection has a credit; otherwise it waits here, as calls wait in the
@@ -9,11 +9,11 @@ use std::mem;
 use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Instant;
 
 use super::notices::StreamSubmission;
 use super::reconnect::Reconnect;
+use super::wakers::Wakers;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
 use crate::driver::handle::StreamRequest;
@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 /// next one opens the stream.
 const TURNS_WITHOUT_CREDIT: u32 = 16;
 
-/// The streams that wait for a poller's connection.
+/// The streams that wait for a channel's connection.
 pub(super) struct Streams<T: Transport> {
     driver: Rc<Driver<T>>,
     /// By number: the oldest first.
@@ -44,8 +44,7 @@ pub(super) struct Streams<T: Transport> {
     turns_without_credit: u32,
     /// Keyed by the address of the method's constant.
     called: Vec<(*const MethodSpec, Arc<MethodCounters>)>,
-    /// Wakers of the callers whose streams have ended in this turn.
-    pub(super) wakers: Vec<Waker>,
+    wakers: Wakers,
 }
 
 struct WaitingStream {
@@ -54,7 +53,7 @@ struct WaitingStream {
 }
 
 impl<T: Transport> Streams<T> {
-    pub(super) fn new(driver: &Rc<Driver<T>>) -> Self {
+    pub(super) fn new(driver: &Rc<Driver<T>>, wakers: &Wakers) -> Self {
         Self {
             driver: Rc::clone(driver),
             waiting: BTreeMap::new(),
@@ -62,7 +61,7 @@ impl<T: Transport> Streams<T> {
             held_until: None,
             turns_without_credit: 0,
             called: Vec::new(),
-            wakers: Vec::new(),
+            wakers: wakers.clone(),
         }
     }
 
@@ -108,7 +107,7 @@ impl<T: Transport> Streams<T> {
         held_until: Option<Instant>,
         calls_wait: bool,
     ) {
-        self.expire();
+        self.expire(connection);
         if held_until.is_some() {
             return self.hold_back(held_until);
         }
@@ -201,14 +200,15 @@ impl<T: Transport> Streams<T> {
     }
 
     /// Ends the waiting streams whose deadline has passed.
-    pub(super) fn expire(&mut self) {
+    pub(super) fn expire(&mut self, connection: &Reconnect<T>) {
         if self.deadlines.is_empty() {
             return;
         }
         let now = self.driver.clock.now();
         while let Some(number) = self.deadlines.pop_expired(now) {
             if let Some(stream) = self.waiting.remove(&number) {
-                self.fail(stream.submission, Cause::DeadlineExceeded { latest: None });
+                let latest = connection.latest_error();
+                self.fail(stream.submission, Cause::DeadlineExceeded { latest });
             }
         }
     }
@@ -249,7 +249,7 @@ impl<T: Transport> Streams<T> {
         }
     }
 
-    /// Ends all waiting streams and those in `submitted`, because the poller ends.
+    /// Ends all waiting streams and those in `submitted`, because the channel or its poller ends.
     pub(super) fn end_all(
         &mut self,
         submitted: BTreeMap<u64, StreamSubmission>,
@@ -269,7 +269,7 @@ impl<T: Transport> Streams<T> {
         counters.begin();
         counters.end(error.code().number());
         let wakers = submission.core.lock().end(StreamEnd::Failed(error));
-        self.wakers.extend(wakers.into_iter().flatten());
+        self.wakers.add(wakers.into_iter().flatten());
     }
 
     fn cancel_timer(&mut self, stream: WaitingStream) -> StreamSubmission {

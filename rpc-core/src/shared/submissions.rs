@@ -1,7 +1,7 @@
 //! The submission queues, through which callers pass requests to the pollers of a channel.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -10,14 +10,13 @@ use crossbeam_channel::Sender;
 use super::connectivity::Connectivity;
 use super::notices::Notices;
 use super::permits::{CallPermit, CallPermits, Settled};
+use super::poller_thread::PollerRef;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::{EncodedRequest, RequestLengths};
 use crate::clock::Clock;
-use crate::driver::wakeup::Wakeup;
 use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
-use crate::stats::PollerCounters;
 
 /// The state shared by all clones.
 pub(super) struct Shared {
@@ -30,19 +29,16 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
 }
 
-/// One poller, as seen by callers.
+/// One poller of a channel, as seen by callers.
 pub(super) struct PollerHandle {
     pub(super) address: String,
     pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Sender<Submission>,
     pub(super) notices: Arc<Notices>,
-    pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
-    /// Set when the channel is dropped, so that the poller ends, and when the poller has ended.
-    pub(super) is_stopped: Arc<AtomicBool>,
     pub(super) health: Arc<PollerHealth>,
-    pub(super) limits: Arc<OnceLock<Limits>>,
-    /// The poller's counters, once it has opened its device.
-    pub(super) counters: Arc<OnceLock<Arc<PollerCounters>>>,
+    /// The channel's number at the poller.
+    pub(super) number: u32,
+    pub(super) poller: PollerRef,
 }
 
 /// A request submitted to the poller.
@@ -92,8 +88,9 @@ impl Shared {
 }
 
 impl Drop for PollerHandle {
+    /// Lets the poller remove the channel. If the poller has no other reference, it ends.
     fn drop(&mut self) {
-        self.is_stopped.store(true, Ordering::Relaxed);
+        self.notices.close();
         self.notify();
     }
 }
@@ -128,7 +125,7 @@ impl PollerHandle {
             self.notify();
             // This load follows the fence in `notify`. A poller that ends sets the flag and then
             // drains the queue: either the drain finds this submission, or this load sees the flag.
-            if !self.is_stopped.load(Ordering::Relaxed) {
+            if !self.poller.is_stopped() {
                 return;
             }
         }
@@ -147,19 +144,15 @@ impl PollerHandle {
         }
     }
 
-    /// Wakes the poller if it sleeps.
+    /// Tells the poller that there is work for it, which was stored before.
+    #[inline]
     pub(super) fn notify(&self) {
-        match self.wakeup.get() {
-            Some(wakeup) => wakeup.notify(),
-            // The poller has not started. The work was stored before this fence. After it stores
-            // `wakeup`, the poller issues a fence of its own and checks for work: if this load
-            // misses `wakeup`, the poller's check finds the work.
-            None => {
-                fence(Ordering::SeqCst);
-                if let Some(wakeup) = self.wakeup.get() {
-                    wakeup.notify();
-                }
-            }
-        }
+        self.poller.notify(self.number);
+    }
+
+    /// Returns the poller's sizes, once it has opened its device.
+    #[inline]
+    pub(super) fn limits(&self) -> Option<&Limits> {
+        self.poller.limits()
     }
 }

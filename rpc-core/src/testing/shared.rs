@@ -5,20 +5,21 @@ use std::io;
 
 use super::loopback::Loopback;
 use crate::clock::Clock;
-use crate::shared::{Channel, SharedPoller, Spawner};
+use crate::shared::{Channel, Spawner, SteppedPoller};
 use crate::transport::Transport;
 
-/// A channel with its poller. Handshakes run immediately, on the same thread.
+/// A channel with its poller, which may have further channels. Handshakes run immediately, on the same
+/// thread.
 pub struct SharedNode<T: Transport> {
     channel: Channel,
-    poller: RefCell<SharedPoller<T>>,
+    stepped: RefCell<SteppedPoller<T>>,
 }
 
 /// Runs jobs immediately: the transports of tests do not block.
 struct InlineSpawner;
 
 impl Spawner for InlineSpawner {
-    fn spawn(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    fn spawn(&self, job: Box<dyn FnOnce() + Send>, _: bool) -> io::Result<()> {
         job();
         Ok(())
     }
@@ -28,11 +29,23 @@ impl<T: Transport> SharedNode<T> {
     /// Creates a channel to `address` over `transport` that uses `clock`. The reconnect delays are
     /// generated from `seed`.
     pub fn over(transport: T, clock: &Clock, address: &str, seed: u64) -> Self {
-        let (channel, poller) = Channel::stepped(transport, clock, address, seed, InlineSpawner);
+        let stepped = SteppedPoller::new(transport, clock, InlineSpawner);
         Self {
-            channel,
-            poller: RefCell::new(poller),
+            channel: stepped.channel(address, seed),
+            stepped: RefCell::new(stepped),
         }
+    }
+
+    /// Creates another channel over the same poller.
+    #[must_use]
+    pub fn add_channel(&self, address: &str, seed: u64) -> Channel {
+        self.stepped.borrow().channel(address, seed)
+    }
+
+    /// Returns the number of channels that the poller has not removed.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.stepped.borrow().channels()
     }
 
     /// Returns the channel.
@@ -43,23 +56,23 @@ impl<T: Transport> SharedNode<T> {
 
     /// Takes one turn. Returns true if it found anything to do.
     pub fn step(&self) -> bool {
-        self.poller.borrow_mut().turn()
+        self.stepped.borrow_mut().poller.turn()
     }
 
     /// Expires deadlines, as a poller does periodically.
     pub fn check_timers(&self) {
-        self.poller.borrow_mut().check_timers();
+        self.stepped.borrow_mut().poller.check_timers();
     }
 
     /// Describes everything that is in flight: empty when all calls have ended.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
-        self.poller.borrow().leftovers()
+        self.stepped.borrow().poller.leftovers()
     }
 
     /// Accesses the transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        self.poller.borrow().with_transport(act)
+        self.stepped.borrow().poller.with_transport(act)
     }
 }
 

@@ -62,12 +62,10 @@ pub enum ReserveError {
 pub struct SendError;
 
 /// The reason that no connection could be established. No request was sent, so every affected call
-/// is safe to retry.
-#[derive(thiserror::Error)]
+/// is safe to retry. It prints as one sentence, with the reason of the layer below.
 #[non_exhaustive]
 pub enum ConnectError {
     /// The address is not a host and a port.
-    #[error("'{address}' is not a valid address (expected host:port): {source}")]
     Address {
         /// The address as the application specified it.
         address: String,
@@ -75,9 +73,6 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The host's name could not be resolved.
-    #[error(
-        "the host name in '{address}' could not be resolved: {source}. Check its spelling and the system's name service"
-    )]
     Unresolved {
         /// The address as the application specified it.
         address: String,
@@ -85,9 +80,6 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// Nothing listens at the address, or it is unreachable.
-    #[error(
-        "cannot reach a server at {address}: {source}. Check that the server is running and that the port is right"
-    )]
     Unreachable {
         /// The address as the application specified it.
         address: String,
@@ -95,9 +87,6 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The peer's replies are not those of a compatible Verbline server.
-    #[error(
-        "{address} did not complete the handshake as a Verbline server does: {reason}. Check that the address is a Verbline server's, and that both sides run compatible versions"
-    )]
     NotVerbline {
         /// The address as the application specified it.
         address: String,
@@ -105,9 +94,6 @@ pub enum ConnectError {
         reason: String,
     },
     /// The two sides speak no version of the protocol in common.
-    #[error(
-        "{address} speaks {remote} of the protocol, this side speaks {local}: upgrade the older side"
-    )]
     Version {
         /// The address as the application specified it.
         address: String,
@@ -117,7 +103,6 @@ pub enum ConnectError {
         remote: VersionRange,
     },
     /// The server rejected the connection.
-    #[error("{address} refused the connection: {reason}")]
     Refused {
         /// The address as the application specified it.
         address: String,
@@ -125,9 +110,6 @@ pub enum ConnectError {
         reason: String,
     },
     /// The server did not complete the handshake in time.
-    #[error(
-        "{address} accepted the TCP connection but did not complete the handshake within {timeout:?}: {reached}"
-    )]
     TimedOut {
         /// The address as the application specified it.
         address: String,
@@ -137,13 +119,78 @@ pub enum ConnectError {
         reached: String,
     },
     /// This side's device could not set up the connection.
-    #[error("the local device could not set up the connection to {address}: {source}")]
     Device {
         /// The address as the application specified it.
         address: String,
         /// The device's error.
         source: Box<dyn Error + Send + Sync>,
     },
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { address, source } => {
+                write!(
+                    f,
+                    "'{address}' is not a valid address (expected host:port): {source}"
+                )
+            }
+            Self::Unresolved { address, source } => write!(
+                f,
+                "the host name in '{address}' could not be resolved: {source}. Check its spelling and the \
+                 system's name service"
+            ),
+            Self::Unreachable { address, source } => write!(
+                f,
+                "cannot reach a server at {address}: {source}. Check that the server is running and that \
+                 the port is right"
+            ),
+            Self::NotVerbline { address, reason } => write!(
+                f,
+                "{address} did not complete the handshake as a Verbline server does: {reason}. Check that \
+                 the address is a Verbline server's, and that both sides run compatible versions"
+            ),
+            Self::Version {
+                address,
+                local,
+                remote,
+            } => write!(
+                f,
+                "{address} speaks {remote} of the protocol, this side speaks {local}: upgrade the older \
+                 side"
+            ),
+            Self::Refused { address, reason } => {
+                write!(f, "{address} refused the connection: {reason}")
+            }
+            Self::TimedOut {
+                address,
+                timeout,
+                reached,
+            } => write!(
+                f,
+                "{address} accepted the TCP connection but did not complete the handshake within \
+                 {timeout:?}: {reached}"
+            ),
+            Self::Device { address, source } => write!(
+                f,
+                "the local device could not set up the connection to {address}: {source}"
+            ),
+        }
+    }
+}
+
+impl Error for ConnectError {
+    /// Returns what lies below the error that the sentence already contains.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Address { source, .. }
+            | Self::Unresolved { source, .. }
+            | Self::Unreachable { source, .. } => source.source(),
+            Self::Device { source, .. } => source.source(),
+            _ => None,
+        }
+    }
 }
 
 /// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
@@ -154,14 +201,11 @@ impl fmt::Debug for ConnectError {
     }
 }
 
-/// The reason that a device could not be set up.
-#[derive(thiserror::Error)]
+/// The reason that a device could not be set up. It prints as one sentence, with the reason of the layer
+/// below.
 #[non_exhaustive]
 pub enum FabricError {
     /// The listening socket could not be opened.
-    #[error(
-        "cannot listen at {address}: {source}. Use a host:port of this machine with a free port; with port 0 the system chooses one"
-    )]
     Listen {
         /// The address as the application specified it.
         address: String,
@@ -169,7 +213,6 @@ pub enum FabricError {
         source: io::Error,
     },
     /// An operation of the device failed.
-    #[error("the device '{device}' {action}: {source}")]
     Device {
         /// The device's name.
         device: String,
@@ -179,7 +222,6 @@ pub enum FabricError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// The intents exceed the device's limits or contradict each other.
-    #[error("{setting} = {value} does not fit: {reason}")]
     Intent {
         /// The name of the setter.
         setting: &'static str,
@@ -215,6 +257,39 @@ impl fmt::Display for Besides {
         match self.0 {
             0 => Ok(()),
             bytes => write!(f, " (and others of this process {})", Bytes(bytes)),
+        }
+    }
+}
+
+impl fmt::Display for FabricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen { address, source } => write!(
+                f,
+                "cannot listen at {address}: {source}. Use a host:port of this machine with a free port; \
+                 with port 0 the system chooses one"
+            ),
+            Self::Device {
+                device,
+                action,
+                source,
+            } => write!(f, "the device '{device}' {action}: {source}"),
+            Self::Intent {
+                setting,
+                value,
+                reason,
+            } => write!(f, "{setting} = {value} does not fit: {reason}"),
+        }
+    }
+}
+
+impl Error for FabricError {
+    /// Returns what lies below the error that the sentence already contains.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Listen { source, .. } => source.source(),
+            Self::Device { source, .. } => source.source(),
+            Self::Intent { .. } => None,
         }
     }
 }

@@ -3,19 +3,19 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use super::clock_exchange::ClockExchange;
-use super::control_thread;
 use super::handshake::choice;
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::handshake::{Challenge, Endpoint, HandshakeError, Offer, Received, Welcome};
 use super::keepalive::KeepaliveState;
 use super::liveness::{ClockRole, LivenessConnection};
+use super::{address, control_thread};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
 use crate::transport::endpoint::{DeviceAddress, SOFT};
@@ -309,7 +309,7 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
         source,
     };
     let mut last = None;
-    for remote in address.to_socket_addrs().map_err(wrong)? {
+    for remote in address::resolve(address).map_err(wrong)? {
         let left = deadline.left().map_err(unreachable)?;
         match TcpStream::connect_timeout(&remote, left) {
             Ok(stream) => {

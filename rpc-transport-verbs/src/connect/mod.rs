@@ -10,6 +10,7 @@
 //! it. For RDMA devices there is no such proof: whoever reaches the server's port can offer any
 //! address of the RDMA network, and whoever is on that network can connect to its queue pairs.
 
+pub(crate) mod address;
 pub(crate) mod client;
 pub(crate) mod clock_exchange;
 pub(crate) mod control_thread;

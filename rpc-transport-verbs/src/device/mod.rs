@@ -23,6 +23,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use self::name::Name;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
+use crate::connect::address;
 use crate::connect::control_thread::{self, ListenerConfig};
 use crate::connect::server::Port;
 use crate::transport::VerbsTransport;
@@ -244,7 +245,8 @@ impl Fabric for Device {
             address: address.to_owned(),
             source,
         };
-        let listener = TcpListener::bind(address).map_err(refused)?;
+        let addresses = address::resolve(address).map_err(refused)?;
+        let listener = TcpListener::bind(&addresses[..]).map_err(refused)?;
         let config = ListenerConfig { ports, admission };
         let listening = control_thread::control()
             .and_then(|control| control.listen(listener, config))

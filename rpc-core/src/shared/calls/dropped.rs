@@ -52,6 +52,16 @@ impl<T: Transport> Calls<T> {
         }
     }
 
+    /// Tells the driver that nobody waits for the calls in flight any more, because the channel ends
+    /// and its poller goes on.
+    pub(in super::super) fn abandon_all(&self) {
+        for record in &self.records {
+            if let Record::InFlight { link, call, .. } = record {
+                self.driver.abandon_call(*link, *call);
+            }
+        }
+    }
+
     /// Ends a call that was dropped before it was sent, which releases its permit.
     pub(super) fn fail_dropped(&mut self, permit: CallPermit) {
         self.driver.counters.cancels.never_sent.add(1);

@@ -1,0 +1,153 @@
+//! Opens a channel: makes its ends at the callers and at its pollers.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+
+use super::backoff::Backoff;
+use super::channel::Channel;
+use super::connectivity::{Connectivity, ConnectivityState};
+use super::error::ChannelError;
+use super::notices::{NoticeReceiver, Notices};
+use super::permits::CallPermits;
+use super::polled_channel::NewChannel;
+use super::poller::SharedPoller;
+use super::poller_thread::{PollerRef, PollerThread, Reserved};
+use super::reconnect::{Target, ThreadSpawner};
+use super::start::{Report, Start};
+use super::submissions::{PollerHandle, Shared};
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::limits::Intents;
+use crate::protocol::session::clamp_in_flight;
+use crate::service::dispatch::Methods;
+use crate::transport::{ConnectError, Fabric, FabricError, Transport};
+
+/// The settings that concern one channel alone.
+#[derive(Clone, Debug)]
+pub struct ChannelSettings {
+    pub(super) address: String,
+    pub(super) pollers: usize,
+    pub(super) max_in_flight: Option<u32>,
+    pub(super) connect_timeout: Duration,
+    pub(super) waits_for_ready: bool,
+    pub(super) backoff: (Duration, Duration),
+}
+
+/// Opens a channel with up to `permits` calls in flight at each of the reserved pollers. `hand_over`
+/// passes it to the poller with this index.
+pub(super) fn channel(
+    settings: ChannelSettings,
+    reserved: Vec<Reserved>,
+    permits: u32,
+    start: Option<&Arc<Start>>,
+    mut hand_over: impl FnMut(usize, &PollerRef, NewChannel) -> Result<(), ChannelError>,
+) -> Result<Channel, ChannelError> {
+    let state = match start {
+        Some(_) => ConnectivityState::Connecting,
+        None => ConnectivityState::Idle,
+    };
+    let connectivity = Arc::new(Connectivity::new(reserved.len(), state));
+    if let Some(start) = start {
+        start.expect(reserved.len());
+    }
+    let mut pollers = Vec::new();
+    for (index, reserved) in reserved.into_iter().enumerate() {
+        let mut ends = Ends::new(&settings, reserved, permits, &connectivity, index);
+        ends.new.is_lazy = start.is_none();
+        ends.new.report = Report(start.cloned());
+        hand_over(index, &ends.handle.poller, ends.new)?;
+        pollers.push(ends.handle);
+    }
+    Ok(Channel(Arc::new(Shared {
+        address: settings.address,
+        pollers: pollers.into(),
+        next: AtomicUsize::new(0),
+        connectivity,
+        waits_for_ready: settings.waits_for_ready,
+        clock: Clock::system(),
+    })))
+}
+
+/// The two ends of a channel and one of its pollers.
+pub(super) struct Ends {
+    pub(super) handle: PollerHandle,
+    pub(super) new: NewChannel,
+}
+
+impl Ends {
+    /// Makes the ends of a lazy channel.
+    pub(super) fn new(
+        settings: &ChannelSettings,
+        reserved: Reserved,
+        permits: u32,
+        connectivity: &Arc<Connectivity>,
+        index: usize,
+    ) -> Self {
+        let count = clamp_in_flight(permits);
+        let (submissions, receiver) = bounded(count as usize);
+        let (poller, number) = reserved.into_parts();
+        let handle = PollerHandle {
+            address: settings.address.clone(),
+            permits: Arc::new(CallPermits::new(count, &poller.waits)),
+            submissions,
+            notices: Arc::new(Notices::default()),
+            health: Arc::default(),
+            number,
+            poller,
+        };
+        let new = NewChannel {
+            number,
+            target: Target {
+                index,
+                address: settings.address.clone(),
+                connect_timeout: settings.connect_timeout,
+                backoff: Backoff::new(settings.backoff.0, settings.backoff.1),
+                connectivity: Arc::clone(connectivity),
+                health: Arc::clone(&handle.health),
+            },
+            permits: Arc::clone(&handle.permits),
+            submissions: receiver,
+            notices: NoticeReceiver::new(&handle.notices),
+            is_lazy: true,
+            report: Report(None),
+        };
+        Self { handle, new }
+    }
+}
+
+/// Runs a poller for one channel, on its thread.
+pub(super) fn run_one<F: Fabric>(
+    fabric: &F,
+    intents: &Intents,
+    thread: Arc<PollerThread>,
+    new: NewChannel,
+) {
+    let transport = match fabric.open(intents) {
+        Ok(transport) => transport,
+        Err(error) => return fail_to_open(new, error),
+    };
+    thread.set_limits(transport.limits());
+    let driver = Driver::new(transport, Methods::new(), Clock::system());
+    let mut poller = SharedPoller::new(driver, thread, Rc::new(ThreadSpawner));
+    poller.add(new);
+    poller.run(intents.waiting);
+}
+
+fn fail_to_open(new: NewChannel, error: FabricError) {
+    tracing::error!(%error, "cannot open the device of a channel's poller");
+    if !new.is_lazy {
+        return new.report.send(Err(error.into()));
+    }
+    // The calls report the error.
+    let error = Arc::new(ConnectError::Device {
+        address: new.target.address.clone(),
+        source: error.into(),
+    });
+    let (index, connectivity) = (new.target.index, &new.target.connectivity);
+    connectivity.fail(index, Arc::clone(&error));
+    new.fail_all(&error);
+}

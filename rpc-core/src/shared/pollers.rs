@@ -1,0 +1,273 @@
+//! [`Pollers`]: pollers that channels share.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+use super::builder::CONNECTIONS;
+use super::dial_threads::DialThreads;
+use super::error::ChannelError;
+use super::poller::SharedPoller;
+use super::poller_thread::{PollerRef, PollerThread, Reserved};
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::limits::{Intents, Keepalive, Limits, Waiting};
+use crate::poller::idle;
+use crate::service::dispatch::Methods;
+use crate::stats::Stats;
+use crate::transport::{Fabric, FabricError, Transport};
+
+/// Pollers that any number of [`Channel`](super::Channel)s share: for a process that calls many
+/// servers. Cheap to clone.
+///
+/// A channel over a device has threads, memory and files of its own. A channel over `Pollers` only has
+/// its connection:
+///
+/// ```
+/// use rpc_core::{Channel, ChannelError, Pollers, transport::Fabric};
+///
+/// async fn connect(device: &impl Fabric) -> Result<(Channel, Channel), ChannelError> {
+///     let pollers = Pollers::builder(device).pollers(2).connections(200).start()?;
+///     let orders = Channel::connect(&pollers, "10.0.0.1:50051").await?;
+///     let stock = Channel::builder(&pollers, "10.0.0.2:50051").max_in_flight(16);
+///     Ok((orders, stock.connect().await?))
+/// }
+/// ```
+///
+/// The threads end when the last clone, and the last channel over them, are dropped. A set of pollers
+/// performs up to 16 handshakes at a time, each on a thread that ends with it. Up to 8 of them are for
+/// channels whose previous attempt has failed, so that servers that stay silent do not hold up the
+/// others.
+#[derive(Clone)]
+pub struct Pollers(Arc<Set>);
+
+struct Set {
+    pollers: Vec<PollerRef>,
+    /// Channels that each poller has room for.
+    connections: u32,
+    limits: Limits,
+}
+
+impl Pollers {
+    /// Creates a builder for pollers on a device.
+    pub fn builder<F: Fabric>(fabric: &F) -> PollersBuilder<F> {
+        PollersBuilder {
+            fabric: fabric.clone(),
+            pollers: 1,
+            intents: Intents::default(),
+        }
+    }
+
+    /// Returns the sizes of each poller.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// Returns a snapshot of the pollers' statistics, with all that they do for their channels.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            pollers: self.0.pollers.iter().map(|poller| poller.stats()).collect(),
+            server: None,
+        }
+    }
+
+    /// Returns the number of connections that the channels have at all pollers together: one for each
+    /// channel and each of its pollers. Those that are not connected at the moment count too.
+    #[must_use]
+    pub fn connections_in_use(&self) -> usize {
+        self.0.pollers.iter().map(PollerRef::channels).sum()
+    }
+
+    /// Takes room for a channel at `count` pollers, or at all if there are fewer: at those that have
+    /// the fewest channels.
+    pub(super) fn reserve(&self, count: usize) -> Result<Vec<Reserved>, ChannelError> {
+        let mut pollers: Vec<_> = self.0.pollers.iter().collect();
+        pollers.sort_by_cached_key(|poller| poller.channels());
+        let count = count.min(pollers.len());
+        let reserved: Vec<_> = pollers
+            .into_iter()
+            .filter_map(PollerRef::reserve)
+            .take(count)
+            .collect();
+        if reserved.len() < count {
+            return Err(ChannelError::NoConnection {
+                connections: self.0.connections,
+            });
+        }
+        Ok(reserved)
+    }
+}
+
+impl fmt::Debug for Pollers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pollers")
+            .field("pollers", &self.0.pollers.len())
+            .field("connections", &self.0.connections)
+            .field("connections_in_use", &self.connections_in_use())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The configuration of [`Pollers`].
+#[must_use = "a builder does nothing until it starts the pollers"]
+pub struct PollersBuilder<F> {
+    fabric: F,
+    pollers: usize,
+    intents: Intents,
+}
+
+impl<F> fmt::Debug for PollersBuilder<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollersBuilder")
+            .field("pollers", &self.pollers)
+            .field("intents", &self.intents)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric> PollersBuilder<F> {
+    /// Sets the number of pollers, each on a thread of its own. Default and minimum: 1.
+    pub fn pollers(mut self, pollers: usize) -> Self {
+        self.pollers = pollers.max(1);
+        self
+    }
+
+    /// Sets the number of connections that each poller supports: one for each channel over it. Default:
+    /// 64. A channel beyond them is refused ([`ChannelError::NoConnection`]).
+    ///
+    /// [`Pollers::limits`] show twice as many: a channel whose server shuts down connects again while
+    /// the calls of its previous connection finish.
+    pub fn connections(mut self, connections: u32) -> Self {
+        self.intents.connections = connections.max(1);
+        self
+    }
+
+    /// Sets the length in bytes of the longest encoded message: see [`Intents::max_message_len`].
+    pub fn max_message_len(mut self, bytes: usize) -> Self {
+        self.intents.max_message_len = bytes;
+        self
+    }
+
+    /// Sets the length in bytes of the longest encoded message to send: see
+    /// [`Intents::max_send_message_len`].
+    pub fn max_send_message_len(mut self, bytes: usize) -> Self {
+        self.intents.max_send_message_len = bytes;
+        self
+    }
+
+    /// Limits the bytes that the process registers for long messages: see
+    /// [`Intents::message_memory`].
+    pub fn message_memory(mut self, bytes: u64) -> Self {
+        self.intents.message_memory = bytes;
+        self
+    }
+
+    /// Sets whether long messages wait for memory, or are refused: see
+    /// [`Intents::waits_for_memory`].
+    pub fn waits_for_memory(mut self, waits: bool) -> Self {
+        self.intents.waits_for_memory = waits;
+        self
+    }
+
+    /// Sets the number of calls that one connection may have in flight: see
+    /// [`Intents::max_in_flight`]. A channel may have a lower number
+    /// ([`ChannelBuilder::max_in_flight`](super::ChannelBuilder::max_in_flight)).
+    pub fn max_in_flight(mut self, calls: u32) -> Self {
+        self.intents.max_in_flight = calls;
+        self
+    }
+
+    /// Sets how many streams one connection may have open: see [`Intents::max_streams`]. Default: 256.
+    pub fn max_streams(mut self, streams: u32) -> Self {
+        self.intents.max_streams = streams;
+        self
+    }
+
+    /// Sets how idle pollers wait: see [`Waiting`].
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.intents.waiting = waiting;
+        self
+    }
+
+    /// Limits the bytes that each poller may register: see [`Intents::max_memory`].
+    pub fn max_memory(mut self, bytes: u64) -> Self {
+        self.intents.max_memory = Some(bytes);
+        self
+    }
+
+    /// Probes silent servers to check that they still run, and closes the connections of those that do
+    /// not answer: see [`Intents::keepalive`].
+    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.intents.keepalive = Some(keepalive);
+        self
+    }
+
+    /// Starts the pollers. Waits until all of them have opened the device.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ChannelError`] if the device cannot be used or a thread cannot be started. Nothing is
+    /// left running.
+    pub fn start(self) -> Result<Pollers, ChannelError> {
+        // Count the cores before any thread is pinned.
+        idle::cores();
+        self.intents.warn_of_little_memory();
+        let connections = self.intents.connections;
+        let intents = Intents {
+            connections: connections.saturating_mul(CONNECTIONS),
+            ..self.intents
+        };
+        let dial_threads = Arc::<DialThreads>::default();
+        let (opened, outcomes) = mpsc::channel();
+        let mut pollers = Vec::new();
+        for index in 0..self.pollers {
+            let poller = PollerRef::new(connections);
+            let (fabric, intents, thread) = (self.fabric.clone(), intents.clone(), poller.thread());
+            let (dial_threads, opened) = (Arc::clone(&dial_threads), opened.clone());
+            pollers.push(poller);
+            thread::Builder::new()
+                .name(format!("verbline-client-{index}"))
+                .spawn(move || run(&fabric, &intents, thread, dial_threads, &opened))?;
+        }
+        drop(opened);
+        let mut limits = None;
+        for _ in &pollers {
+            // Without an outcome, a poller's thread has panicked.
+            let outcome = outcomes.recv().map_err(|_| ChannelError::PollerPanicked)?;
+            limits = Some(outcome?);
+        }
+        Ok(Pollers(Arc::new(Set {
+            pollers,
+            connections,
+            limits: limits.ok_or(ChannelError::PollerPanicked)?,
+        })))
+    }
+}
+
+/// Runs a poller, on its thread.
+fn run<F: Fabric>(
+    fabric: &F,
+    intents: &Intents,
+    thread: Arc<PollerThread>,
+    dial_threads: Arc<DialThreads>,
+    opened: &Sender<Result<Limits, FabricError>>,
+) {
+    let transport = match fabric.open(intents) {
+        Ok(transport) => transport,
+        Err(error) => {
+            // If nobody listens, another poller has failed before.
+            let _ = opened.send(Err(error));
+            return;
+        }
+    };
+    thread.set_limits(transport.limits());
+    let limits = transport.limits().clone();
+    let driver = Driver::new(transport, Methods::new(), Clock::system());
+    let poller = SharedPoller::new(driver, thread, Rc::new(dial_threads));
+    let _ = opened.send(Ok(limits));
+    poller.run(intents.waiting);
+}

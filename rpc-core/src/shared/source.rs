@@ -1,0 +1,73 @@
+//! [`PollerSource`]: where a channel gets its pollers from.
+
+use std::sync::Arc;
+use std::thread;
+
+use super::channel::Channel;
+use super::error::ChannelError;
+use super::open::{self, ChannelSettings};
+use super::poller_thread::PollerRef;
+use super::pollers::Pollers;
+use super::start::Start;
+use crate::limits::Intents;
+use crate::poller::idle;
+use crate::transport::Fabric;
+
+/// Where a channel gets its pollers from: a device (any [`Fabric`]), on which it starts pollers of its
+/// own, or [`Pollers`], which it shares with other channels.
+pub trait PollerSource: Source {}
+
+impl<F: Fabric> PollerSource for F {}
+impl PollerSource for Pollers {}
+
+/// Opens channels. Nothing outside this crate implements it.
+pub trait Source: Clone {
+    /// Opens a channel. It connects at once if there is somebody who waits for it.
+    fn open(
+        &self,
+        intents: Intents,
+        settings: ChannelSettings,
+        start: Option<&Arc<Start>>,
+    ) -> Result<Channel, ChannelError>;
+}
+
+impl<F: Fabric> Source for F {
+    fn open(
+        &self,
+        intents: Intents,
+        settings: ChannelSettings,
+        start: Option<&Arc<Start>>,
+    ) -> Result<Channel, ChannelError> {
+        // Count the cores before any thread is pinned.
+        idle::cores();
+        intents.warn_of_little_memory();
+        let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
+        let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
+        let permits = intents.max_in_flight;
+        open::channel(settings, reserved, permits, start, |index, poller, new| {
+            let (fabric, intents, thread) = (self.clone(), intents.clone(), poller.thread());
+            let name = format!("verbline-client-{index}");
+            thread::Builder::new()
+                .name(name)
+                .spawn(move || open::run_one(&fabric, &intents, thread, new))?;
+            Ok(())
+        })
+    }
+}
+
+impl Source for Pollers {
+    fn open(
+        &self,
+        _: Intents,
+        settings: ChannelSettings,
+        start: Option<&Arc<Start>>,
+    ) -> Result<Channel, ChannelError> {
+        let reserved = self.reserve(settings.pollers)?;
+        let most = self.limits().max_in_flight;
+        let permits = settings.max_in_flight.unwrap_or(most).min(most);
+        open::channel(settings, reserved, permits, start, |_, poller, new| {
+            poller.hand_over(new);
+            Ok(())
+        })
+    }
+}
