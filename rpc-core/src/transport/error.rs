@@ -231,13 +231,6 @@ pub enum FabricError {
         reason: String,
     },
     /// The memory for a poller's slots is not there. None of it was touched.
-    #[error(
-        "a poller needs {} of memory for its slots{}, and {} are left of {bound}: lower `connections` or \
-         `max_in_flight`, set `max_memory`, use fewer pollers, or provide more memory",
-        Bytes(*needed),
-        Besides(*claimed),
-        Bytes(*available)
-    )]
     Memory {
         /// Bytes that the poller would register.
         needed: u64,
@@ -248,17 +241,6 @@ pub enum FabricError {
         /// The memory of the machine, or the limit of a control group.
         bound: String,
     },
-}
-
-struct Besides(u64);
-
-impl fmt::Display for Besides {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            bytes => write!(f, " (and others of this process {})", Bytes(bytes)),
-        }
-    }
 }
 
 impl fmt::Display for FabricError {
@@ -279,6 +261,27 @@ impl fmt::Display for FabricError {
                 value,
                 reason,
             } => write!(f, "{setting} = {value} does not fit: {reason}"),
+            Self::Memory {
+                needed,
+                claimed,
+                available,
+                bound,
+            } => {
+                write!(
+                    f,
+                    "a poller needs {} of memory for its slots",
+                    Bytes(*needed)
+                )?;
+                if *claimed > 0 {
+                    write!(f, " (and others of this process {})", Bytes(*claimed))?;
+                }
+                let available = Bytes(*available);
+                write!(
+                    f,
+                    ", and {available} are left of {bound}: lower `connections` or `max_in_flight`, set \
+                     `max_memory`, use fewer pollers, or provide more memory"
+                )
+            }
         }
     }
 }
@@ -289,7 +292,7 @@ impl Error for FabricError {
         match self {
             Self::Listen { source, .. } => source.source(),
             Self::Device { source, .. } => source.source(),
-            Self::Intent { .. } => None,
+            Self::Intent { .. } | Self::Memory { .. } => None,
         }
     }
 }
