@@ -1,13 +1,16 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions setup test-rdma conformance interop bench bench-peers bench-rdma overload attacks faults soak count fuzz figures
+.PHONY: help demo new test test-versions setup test-rdma conformance interop bench bench-peers bench-rdma overload attacks faults soak count fuzz figures
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Run the greeter as two processes, then the latency table
 	@examples/demo
+
+new: ## Write a crate of your own to start from, outside of this folder (NAME=../my-service)
+	@examples/new "$(NAME)"
 
 test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
 	@.ci/test

@@ -191,6 +191,10 @@ pub use stream::streaming::Streaming;
 #[doc(no_inline)]
 pub use futures_core::Stream;
 
+/// The crates whose types generated code has in its messages and signatures.
+#[doc(no_inline)]
+pub use {bytes, prost, prost_types};
+
 #[doc(inline)]
 pub use stats::{BlockedMethod, BlockedMethods, Stats, StatsReader};
 #[doc(inline)]
