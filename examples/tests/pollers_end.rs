@@ -28,6 +28,7 @@ fn pollers_running() -> usize {
         .count()
 }
 
+/// Waits until so many pollers run. A thread that a poller starts has its name for a moment.
 fn until_running(count: usize) {
     let patience = Instant::now() + Duration::from_secs(30);
     while pollers_running() != count {
@@ -58,14 +59,14 @@ fn pollers_end_with_the_last_of_their_references_and_channels() {
 
     // The channels go first.
     let pollers = Pollers::builder(&device).pollers(3).start().unwrap();
-    assert_eq!(pollers_running(), 3);
+    until_running(3);
     for _ in 0..20 {
         let channel = block_on(Channel::connect(&pollers, &address)).unwrap();
         greet(&channel);
     }
-    assert_eq!(pollers_running(), 3);
+    until_running(3);
     drop(pollers.clone());
-    assert_eq!(pollers_running(), 3);
+    until_running(3);
     drop(pollers);
     until_running(0);
 
