@@ -267,6 +267,7 @@ fn run<F: Fabric>(
     thread.set_limits(transport.limits());
     let limits = transport.limits().clone();
     let driver = Driver::new(transport, Methods::new(), Clock::system());
+    driver.share_receives(intents.connections / CONNECTIONS);
     let poller = SharedPoller::new(driver, thread, Rc::new(dial_threads));
     let _ = opened.send(Ok(limits));
     poller.run(intents.waiting);
