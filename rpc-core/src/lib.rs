@@ -107,6 +107,7 @@
 //! # Where to look next
 //!
 //! - [`Server`] and [`ServerBuilder`]; [`Channel`] and [`ChannelBuilder`]; [`LocalPoller`]
+//! - [`Caller`] and [`SendCaller`]: the channels as generic code takes them
 //! - [`Request`], [`Response`], [`Metadata`], [`Status`], [`CallError`]: what a call carries and
 //!   returns
 //! - [`error_details`]: typed details of a [`Status`], as in gRPC's rich error model
