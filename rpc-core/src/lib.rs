@@ -166,7 +166,7 @@ pub use metadata::{IntoMetadataKey, Metadata, MetadataError, MetadataIter, Metad
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
 #[doc(inline)]
-pub use poller::{BlockOnInTurn, LocalPoller, allocate, block_on};
+pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block_on};
 #[doc(inline)]
 pub use server::{Server, ServerBuilder, ServerError, ServerHandle, Shutdown};
 #[doc(inline)]
