@@ -4,12 +4,13 @@
 use std::fs;
 
 use tidy::documents::{long_files, read, too_long, wide_lines};
-use tidy::expect_none;
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
 use tidy::layers::{CORE, Package, VERBS};
+use tidy::programs::untested_programs;
 use tidy::source::{Crate, workspace_root};
 use tidy::surface::public_items;
+use tidy::{Violation, expect_none};
 
 /// Lines of a hand-written source file: a few screens, one owner, one story.
 const MAX_FILE_LINES: usize = 500;
@@ -86,6 +87,27 @@ fn documents_are_wrapped_and_the_readme_is_short() {
     documents.retain(|document| document != "docs/verbs-errors.md");
     for document in documents {
         violations.extend(wide_lines(&root, &document));
+    }
+    expect_none(violations);
+}
+
+/// A program with `test = false` is not built as a test, so a test in it would never run.
+#[test]
+fn programs_that_are_not_tested_contain_no_tests() {
+    let root = workspace_root();
+    let mut violations = Vec::new();
+    for package in ["benches", "examples", "interop", "tidy"] {
+        for program in untested_programs(&root, package) {
+            violations.extend(program.tests().map(|file| Violation {
+                file,
+                line: 1,
+                message: format!(
+                    "{package}/Cargo.toml has `test = false` for the program {}, so no test here would \
+                     run: remove that line",
+                    program.name
+                ),
+            }));
+        }
     }
     expect_none(violations);
 }
