@@ -9,7 +9,7 @@ use tidy::imports::{circles, imports, uses_of_testing};
 use tidy::layers::{CORE, Package, VERBS};
 use tidy::programs::untested_programs;
 use tidy::source::{Crate, workspace_root};
-use tidy::surface::public_items;
+use tidy::surface::{front_page, public_items};
 use tidy::{Violation, expect_none};
 
 /// Lines of a hand-written source file: a few screens, one owner, one story.
@@ -135,6 +135,22 @@ fn functions_that_return_a_result_document_their_errors() {
             );
         }
     }
+}
+
+/// Names on the front page of the package that programs depend on: as many as a reader takes in.
+const MAX_FRONT_PAGE: usize = 40;
+
+#[test]
+fn the_front_page_of_the_facade_is_short() {
+    let facade = Crate::read(&workspace_root(), ".");
+    let root = facade.files.iter().find(|file| file.module.is_empty());
+    let names = front_page(&root.expect("the facade has a root").syntax);
+    assert!(names.contains(&"Server".to_owned()), "{names:?}");
+    assert!(
+        names.len() <= MAX_FRONT_PAGE,
+        "src/lib.rs: {} names on the front page, at most {MAX_FRONT_PAGE}: move some to a module. {names:?}",
+        names.len()
+    );
 }
 
 /// `<package>/public-items.txt` shows a change of the public surface in review.
