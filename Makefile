@@ -44,6 +44,7 @@ bench: ## Measure latency (both messages), throughput and streams
 
 bench-compare: ## Compare latency, throughput and streams with benches/baselines (WRITE=1 writes it); never fails on time
 	@cargo build --release --quiet -p benches --bin compare --bin latency --bin throughput --bin stream
+	@mkdir -p benches/baselines
 	@cargo run --release --quiet -p benches --bin compare -- $(if $(WRITE),--write)
 
 bench-peers: ## Compare with UCX, iceoryx2, tonic and a Unix socket, calls and uploads (builds two of them)
