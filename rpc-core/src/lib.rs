@@ -62,7 +62,7 @@
 //!   detects it, counts it and logs its name ([`BlockedMethods`]). Run a service that needs an
 //!   async runtime's sockets and timers, or that computes for long, on an [`Executor`].
 //! - A [`Channel`] is a client for any thread and any executor. Its pollers run on threads of their
-//!   own, and it reconnects when its connection ends.
+//!   own, and it reconnects when its connection ends. Many channels may share [`Pollers`].
 //! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves
 //!   the handover between threads: the lowest latency. Its [`LocalChannel`]s stay on that thread.
 //!
