@@ -63,7 +63,7 @@
 //!   async runtime's sockets and timers, or that compute for long, on an [`Executor`]
 //!   ([`ServerBuilder::executor`]).
 //! - A [`Channel`] is a client for any thread and any executor. Its pollers run on threads of their
-//!   own, and it reconnects when its connection ends.
+//!   own, and it reconnects when its connection ends. Many channels may share [`Pollers`].
 //! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves
 //!   the handover between threads: the lowest latency. Its [`LocalChannel`]s stay on that thread.
 //!

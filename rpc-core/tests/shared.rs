@@ -246,7 +246,8 @@ impl Call {
 }
 
 /// Calls of every kind: dropped, late, disconnected and answered. Each ends once with a permitted
-/// outcome, and no permit, slot or timer is left.
+/// outcome, and no permit, slot or timer is left. In every other seed, further channels share the
+/// pollers, and come and go.
 fn mix(faults: Faults, seed: u64) {
     let (mut network, gate) = served(faults, seed, 8);
     gate.open();
@@ -254,11 +255,20 @@ fn mix(faults: Faults, seed: u64) {
     let nodes: Vec<_> = (0..3)
         .map(|_| network.share("server", &intents(8)))
         .collect();
+    let mut channels: Vec<Channel> = nodes.iter().map(|node| node.channel().clone()).collect();
+    if seed.is_multiple_of(2) {
+        channels.extend(nodes.iter().map(|node| node.add_channel("server", seed)));
+    }
     let mut calls: Vec<Call> = Vec::new();
     for step in 0..400 {
+        if channels.len() > nodes.len() && random.happens(20) {
+            // The calls that use it keep it for a while.
+            let index = random.below(3) as usize;
+            channels[nodes.len() + index] = nodes[index].add_channel("server", step);
+        }
         match random.below(8) {
             0..=2 if step < 300 => {
-                let channel = nodes[random.below(3) as usize].channel().clone();
+                let channel = channels[random.below(channels.len() as u64) as usize].clone();
                 let is_timed = random.happens(200);
                 let mut request = Request::new(u64::to_le_bytes(step).to_vec())
                     .wait_for_ready(random.happens(500));
@@ -290,6 +300,12 @@ fn mix(faults: Faults, seed: u64) {
         calls.retain_mut(|call| !call.has_ended(faults, seed));
     }
     assert!(calls.is_empty(), "seed {seed}: {} never ended", calls.len());
+    drop(channels);
+    for _ in 0..10 {
+        network.step();
+    }
+    let left: usize = nodes.iter().map(|node| node.channels()).sum();
+    assert_eq!(left, nodes.len(), "seed {seed}: channels are left");
     // If connections keep failing, the network never becomes quiet.
     if faults.disconnect == 0 {
         network.assert_nothing_left();
