@@ -1,7 +1,7 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions setup test-rdma conformance interop bench bench-peers bench-rdma overload attacks faults soak count fuzz figures
+.PHONY: help demo new check test test-versions deny setup test-rdma conformance interop bench bench-compare bench-peers bench-rdma overload attacks faults soak count fuzz figures
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -9,13 +9,22 @@ help: ## List these targets
 demo: ## Run the greeter as two processes, then the latency table
 	@examples/demo
 
+new: ## Write a crate of your own to start from, outside of this folder (NAME=../my-service)
+	@examples/new "$(NAME)"
+
+check: ## Run the inner loop's checks: format, tidy, lints, unit tests; under a minute when warm
+	@.ci/check
+
 test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
 	@.ci/test
 
 test-versions: ## Run this build against the last ones of version 1, without streams and without long messages (needs the history)
 	@.ci/test-versions
 
-setup: ## Install valgrind, the dependencies of the feature `rdma` and its tests (Debian, Ubuntu; packages as root)
+deny: ## Check the dependencies against deny.toml: licences, sources, duplicates, advisories (needs cargo-deny)
+	@.ci/deny
+
+setup: ## Install valgrind, cargo-deny, what the feature `rdma` and its tests need (Debian, Ubuntu; packages as root)
 	@.ci/setup
 
 test-rdma: ## Run the tests on Soft-RoCE in a guest, or on a device with a report (DEVICE=mlx5_0)
@@ -33,6 +42,10 @@ fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600
 bench: ## Measure latency (both messages), throughput and streams
 	@benches/bench
 
+bench-compare: ## Compare latency, throughput and streams with benches/baselines (WRITE=1 writes it); never fails on time
+	@cargo build --release --quiet -p benches --bin compare --bin latency --bin throughput --bin stream
+	@cargo run --release --quiet -p benches --bin compare -- $(if $(WRITE),--write)
+
 bench-peers: ## Compare with UCX, iceoryx2, tonic and a Unix socket, calls and uploads (builds two of them)
 	@cargo run --release --quiet -p benches --features peers --bin peers
 
@@ -49,7 +62,7 @@ soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_
 	@SOAK_SECONDS=$${SOAK_SECONDS:-600} cargo test --quiet -p examples --test soak -- --nocapture
 
 faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for fresh ones; SEED=n replays one)
-	@SEEDS=$${SEEDS:-10000} cargo test --quiet --profile faults -p rpc-transport-verbs --features test-util --test faults
+	@.ci/faults
 
 count: ## Count what a call costs under valgrind; fails if it costs more than accepted (ACCEPT=reason accepts it)
 	@benches/count

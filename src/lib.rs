@@ -61,7 +61,7 @@
 //! - A [`Server`] runs as many pollers as [`ServerBuilder::pollers`] says. Handlers run on the
 //!   poller's thread, or on an [`Executor`] that [`ServerBuilder::executor`] names, such as tokio.
 //! - A [`Channel`] is a client for any thread and any executor. It reconnects when its connection
-//!   ends.
+//!   ends. Channels have threads of their own, or share those of [`Pollers`].
 //! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves
 //!   the handover between threads: the lowest latency. Its [`LocalChannel`]s stay on that thread.
 //!
@@ -105,9 +105,9 @@ mod tokio_executor;
 #[doc(inline)]
 pub use rpc_core::{
     CallError, Channel, ChannelBuilder, Code, DeadlinePolicy, Execution, Executor, Intents,
-    Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataKey, Request, Response, Sender,
-    Server, ServerBuilder, ServerHandle, Shutdown, Status, Streaming, Waiting, block_on,
-    include_proto, sender, stats, stream,
+    Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataKey, Pollers, Request,
+    Response, Sender, Server, ServerBuilder, ServerHandle, Shutdown, Status, Streaming, Waiting,
+    block_on, error_details, include_proto, include_protos, sender, stats, stream,
 };
 
 #[doc(no_inline)]
@@ -134,7 +134,8 @@ pub mod client {
     #[doc(inline)]
     pub use rpc_core::{
         BlockOnInTurn, Caller, Cause, ChannelError, ConnectivityState, CurrentDeadline,
-        Idempotency, LengthLimit, MethodKind, MethodSpec, SendCaller, Watch,
+        Idempotency, LengthLimit, MethodKind, MethodSpec, PollerSource, PollersBuilder, SendCaller,
+        Watch,
     };
 }
 
@@ -148,6 +149,10 @@ pub mod server {
 
 /// Messages and metadata: how they are encoded, and the memory that they use.
 pub mod message {
+    /// The crates whose types generated code has in its messages and signatures.
+    #[doc(no_inline)]
+    pub use rpc_core::{bytes, prost, prost_types};
+
     #[doc(inline)]
     pub use rpc_core::{
         Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,

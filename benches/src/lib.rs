@@ -13,9 +13,10 @@
 //! | `attack` | what clients notice while another user, or a hostile process of the same user, attacks their server |
 //! | `copies` | copies into registered memory that another core reads, with plain stores and with stores past the caches |
 //! | `unfair` | calls per second of a client with many in flight, and of clients with one, on one poller |
+//! | `compare` | runs `latency`, `throughput` and `stream`, and compares their figures with those of a file |
 //! | `count` | instructions, code lines and simulated cache misses of `instructions` (feature `count`) and `raw_instructions`, next to the accepted figures |
 //!
-//! `make bench`, `make bench-peers`, `make bench-rdma`, `make overload`, `make attacks` and `make count` run them. This library
+//! `make bench`, `make bench-compare`, `make bench-peers`, `make bench-rdma`, `make overload`, `make attacks` and `make count` run them. This library
 //! holds the code that they share, with one module for each concern:
 //!
 //! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
@@ -27,6 +28,7 @@
 //! - comparison: [`perftest`], [`tcp`], [`counts`] (with the accepted figures);
 //! - method: [`cores`], [`clock`], [`line`](mod@line), [`slices`], [`rounds`], [`allocations`],
 //!   [`system_calls`], [`child`] (the process of the other side);
+//! - figures of another day: [`baseline`];
 //! - output: [`table`] (for people), [`hgrm`] (for the plotter), [`report`] (JSON).
 //!
 //! Why alternating slices: virtual machines change regime. The same ping-pong over one cache line
@@ -39,6 +41,7 @@ pub mod arguments;
 pub mod arrivals;
 pub mod attack;
 pub mod bandwidth;
+pub mod baseline;
 pub mod child;
 pub mod clock;
 pub mod cores;

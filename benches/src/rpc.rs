@@ -59,7 +59,9 @@ impl Rpc {
         intents: &Intents,
     ) -> Outcome<Self> {
         let (server, address) = start_server(device, server_core, intents)?;
-        let poller = LocalPoller::with_intents(fabric, intents)?;
+        let poller = LocalPoller::builder(fabric)
+            .intents(intents.clone())
+            .build()?;
         let mut rpc = Self {
             clients: Vec::new(),
             poller,

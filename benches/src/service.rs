@@ -41,7 +41,7 @@ impl LocalBench for Echo {
         // There is only one poller, so its counters are the server's counters.
         let poller = LocalPoller::current()
             .ok_or_else(|| Status::internal("the handler does not run on a poller's thread"))?;
-        let counters = poller.counters();
+        let counters = poller.stats().total().transport;
         let stats = poller.stats().total();
         Ok(Response::new(StatsReply {
             allocations: allocations::count(),

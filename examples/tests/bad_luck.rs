@@ -180,7 +180,10 @@ fn calls_in_flight_to_a_stopped_server_end_when_the_keepalive_is_set() {
         }),
         ..Intents::default()
     };
-    let poller = LocalPoller::with_intents(&device(), &intents).unwrap();
+    let poller = LocalPoller::builder(&device())
+        .intents(intents.clone())
+        .build()
+        .unwrap();
     assert!(poller.limits().to_string().contains("keepalive"));
     let echo = EchoClient::new(poller.connect(&address).unwrap());
     assert!(poller.block_on(call(&echo, b"warm")).is_ok());
@@ -254,9 +257,11 @@ fn no_server_no_protocol_and_no_address_are_each_said_clearly() {
 
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    let error = poller
-        .connect_within(&address, Duration::from_millis(200))
-        .unwrap_err();
+    let impatient = LocalPoller::builder(&device())
+        .connect_timeout(Duration::from_millis(200))
+        .build()
+        .unwrap();
+    let error = impatient.connect(&address).unwrap_err();
     assert!(
         matches!(&error, ConnectError::TimedOut { timeout, .. } if timeout.as_millis() == 200),
         "{error}"

@@ -10,8 +10,8 @@ use prost_types::{
 
 use crate::error::Error;
 use crate::messages;
-use crate::model::qualified;
 use crate::names::{self, ServiceNames};
+use crate::paths::qualified;
 
 /// Field numbers of `descriptor.proto`. Paths to source locations consist of them.
 const FILE_PACKAGE: i32 = 2;

@@ -5,6 +5,10 @@
 //! unclosed tag. This module rewrites the comments in the descriptors, before prost reads them, so
 //! that messages and services are treated alike. prost then turns bare URLs into links; its other
 //! rules find nothing to change in sanitized comments.
+//!
+//! prost-build's feature `cleanup-markdown` is not enough. It leaves tags and `[text](target)` as they
+//! are, doubles the brackets of `<https://…>`, and makes a block marked `rust` a doctest that must not
+//! compile.
 
 use std::iter;
 

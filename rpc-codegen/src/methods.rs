@@ -4,7 +4,7 @@ use prost_types::FileDescriptorSet;
 
 use crate::emit::Runtime;
 use crate::error::Error;
-use crate::model::{self, Idempotency, Kind, Method, Service};
+use crate::model::{Idempotency, Kind, Method, Service};
 use crate::paths;
 
 /// The lengths of messages that are set for methods, by the methods' paths.
@@ -24,7 +24,7 @@ impl MethodLimits {
         let mut names = Vec::new();
         for file in &set.file {
             for service in &file.service {
-                let service_name = model::qualified(file.package(), service.name());
+                let service_name = paths::qualified(file.package(), service.name());
                 let methods = service.method.iter();
                 names.extend(methods.map(|method| format!(".{service_name}.{}", method.name())));
             }

@@ -6,6 +6,7 @@
 use prost_types::method_options::IdempotencyLevel;
 
 use crate::names::{self, ServiceNames};
+use crate::paths::qualified;
 use crate::services::{self, ServiceSettings};
 
 /// One service.
@@ -223,15 +224,6 @@ impl ExternPaths {
             let rest = proto_path.strip_prefix(path.as_str());
             rest.is_some_and(|rest| rest.is_empty() || path == "." || rest.starts_with('.'))
         })
-    }
-}
-
-/// Returns `package.name`, or `name` for a file without a package.
-pub(crate) fn qualified(package: &str, name: &str) -> String {
-    if package.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{package}.{name}")
     }
 }
 

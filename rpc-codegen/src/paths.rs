@@ -1,4 +1,13 @@
-//! How the paths in settings match Protobuf names.
+//! Protobuf names, and how the paths in settings match them.
+
+/// Returns `package.name`, or `name` for a file without a package.
+pub(crate) fn qualified(package: &str, name: &str) -> String {
+    if package.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{package}.{name}")
+    }
+}
 
 /// Returns true if the path of a setting matches the name of an item, which has a leading dot. The
 /// rules are those of prost.

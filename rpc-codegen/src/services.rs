@@ -3,7 +3,7 @@
 use prost_types::FileDescriptorSet;
 
 use crate::error::Error;
-use crate::{model, paths};
+use crate::paths;
 
 /// What is set for services.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl ServiceSettings {
     pub(crate) fn check(&self, set: &FileDescriptorSet) -> Result<(), Error> {
         let services = set.file.iter().flat_map(|file| {
             let services = file.service.iter();
-            services.map(|service| model::qualified(file.package(), service.name()))
+            services.map(|service| paths::qualified(file.package(), service.name()))
         });
         let names: Vec<_> = services.map(|name| format!(".{name}")).collect();
         let settings = [

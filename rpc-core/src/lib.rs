@@ -107,6 +107,7 @@
 //! # Where to look next
 //!
 //! - [`Server`] and [`ServerBuilder`]; [`Channel`] and [`ChannelBuilder`]; [`LocalPoller`]
+//! - [`Caller`] and [`SendCaller`]: the channels as generic code takes them
 //! - [`Request`], [`Response`], [`Metadata`], [`Status`], [`CallError`]: what a call carries and
 //!   returns
 //! - [`error_details`]: typed details of a [`Status`], as in gRPC's rich error model
@@ -165,7 +166,7 @@ pub use metadata::{IntoMetadataKey, Metadata, MetadataError, MetadataIter, Metad
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
 #[doc(inline)]
-pub use poller::{BlockOnInTurn, LocalPoller, allocate, block_on};
+pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block_on};
 #[doc(inline)]
 pub use server::{Server, ServerBuilder, ServerError, ServerHandle, Shutdown};
 #[doc(inline)]
@@ -190,6 +191,10 @@ pub use stream::streaming::Streaming;
 
 #[doc(no_inline)]
 pub use futures_core::Stream;
+
+/// The crates whose types generated code has in its messages and signatures.
+#[doc(no_inline)]
+pub use {bytes, prost, prost_types};
 
 #[doc(inline)]
 pub use stats::{BlockedMethod, BlockedMethods, Stats, StatsReader};

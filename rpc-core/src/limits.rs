@@ -3,6 +3,7 @@
 mod amount;
 mod keepalive;
 mod length;
+mod setters;
 
 use std::fmt;
 
@@ -10,6 +11,7 @@ pub(crate) use amount::{Bytes, Count};
 pub use keepalive::Keepalive;
 pub use length::LengthLimit;
 pub(crate) use length::{Direction, MessageLimit};
+pub(crate) use setters::intent_setters;
 
 /// The expected workload of a server or a client. All sizes are derived from it; they can be
 /// printed as [`Limits`].

@@ -116,7 +116,7 @@ fn metadata_and_every_part_of_a_status_travel() {
 fn a_method_that_the_server_lacks_fails_its_own_call_and_is_not_sent() {
     let (pair, _) = pair();
     let channel = pair.connect();
-    let sent = pair.client().poller().counters().sends;
+    let sent = pair.client().poller().stats().total().transport.sends;
     let error = pair.run(call(&channel, &ABSENT, *b"x")).unwrap_err();
     assert_eq!(
         (error.code(), error.execution()),
@@ -126,7 +126,7 @@ fn a_method_that_the_server_lacks_fails_its_own_call_and_is_not_sent() {
         matches!(error.cause(), Cause::Unimplemented { path } if *path == ABSENT.path),
         "{error}"
     );
-    assert_eq!(pair.client().poller().counters().sends, sent);
+    assert_eq!(pair.client().poller().stats().total().transport.sends, sent);
     assert!(pair.run(call(&channel, &ECHO, *b"y")).is_ok());
     pair.assert_nothing_left();
 }
@@ -663,6 +663,6 @@ fn with_a_window_of_one_a_call_takes_one_frame_in_each_direction() {
         }
     }
     for node in [pair.client(), pair.server()] {
-        assert_eq!(node.poller().counters().sends, 100);
+        assert_eq!(node.poller().stats().total().transport.sends, 100);
     }
 }

@@ -124,7 +124,10 @@ impl Scene {
             waits_for_memory,
             ..Intents::default()
         };
-        let poller = LocalPoller::with_intents(&device, &intents).unwrap();
+        let poller = LocalPoller::builder(&device)
+            .intents(intents.clone())
+            .build()
+            .unwrap();
         let channel = poller.connect(&server.local_addr().to_string()).unwrap();
         Self {
             _turn,
@@ -262,7 +265,10 @@ fn fields_are_copied_when_all_pollers_together_keep_more_than_half_of_the_memory
         message_memory: MEMORY,
         ..Intents::default()
     };
-    let other = LocalPoller::with_intents(&Device::open("soft").unwrap(), &intents).unwrap();
+    let other = LocalPoller::builder(&Device::open("soft").unwrap())
+        .intents(intents)
+        .build()
+        .unwrap();
     let mut kept = Vec::new();
     // A connection may keep half of its quarter, and with it the message that exceeds that.
     for poller in [&other, &other, &scene.poller, &scene.poller] {

@@ -157,14 +157,17 @@ fn a_window_grows_while_there_are_receives() {
     gate.open();
     drop(calls);
     pair.network().settle();
-    let sent = pair.client().poller().counters().sends;
+    let sent = pair.client().poller().stats().total().transport.sends;
     let mut calls: Vec<_> = (0..32)
         .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))
         .collect();
     for call in &mut calls {
         assert!(poll_once(call.as_mut()).is_pending());
     }
-    assert_eq!(pair.client().poller().counters().sends - sent, 32);
+    assert_eq!(
+        pair.client().poller().stats().total().transport.sends - sent,
+        32
+    );
     drop(calls);
     pair.assert_nothing_left();
 }
@@ -174,14 +177,17 @@ fn a_window_grows_though_each_answer_gives_back_what_its_request_took() {
     let (pair, _) = pair(32);
     let channel = pair.connect();
     all_at_once(pair.network(), &channel, 100);
-    let sent = pair.client().poller().counters().sends;
+    let sent = pair.client().poller().stats().total().transport.sends;
     let mut calls: Vec<_> = (0..40)
         .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))
         .collect();
     for call in &mut calls {
         assert!(poll_once(call.as_mut()).is_pending());
     }
-    assert_eq!(pair.client().poller().counters().sends - sent, 32);
+    assert_eq!(
+        pair.client().poller().stats().total().transport.sends - sent,
+        32
+    );
     drop(calls);
     pair.assert_nothing_left();
 }

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 
 use proto::routeguide::{
     Feature, Point, Rectangle, RouteGuide, RouteGuideClient, RouteGuideServer, RouteNote,
-    RouteSummary,
+    RouteSummary, route_guide_methods,
 };
 use rpc_core::codegen::v1::{CallError, Caller};
 use rpc_core::{
@@ -88,26 +88,27 @@ fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) ->
 
 type Outcome<T> = Result<T, CallError>;
 
+/// A call of each kind.
+struct Spawned {
+    unary: JoinHandle<Outcome<Feature>>,
+    server_streaming: JoinHandle<Outcome<Vec<Feature>>>,
+    client_streaming: JoinHandle<Outcome<RouteSummary>>,
+    both: JoinHandle<Outcome<Vec<RouteNote>>>,
+}
+
 /// Spawns a call of each kind. Only the bound says that the futures are `Send`.
-fn spawn_each_kind<C: SendCaller + Clone + 'static>(
-    guide: &RouteGuideClient<C>,
-) -> (
-    JoinHandle<Outcome<Feature>>,
-    JoinHandle<Outcome<Vec<Feature>>>,
-    JoinHandle<Outcome<RouteSummary>>,
-    JoinHandle<Outcome<Vec<RouteNote>>>,
-) {
+fn spawn_each_kind<C: SendCaller + Clone + 'static>(guide: &RouteGuideClient<C>) -> Spawned {
     let unary = guide.clone();
     let server_streaming = guide.clone();
     let client_streaming = guide.clone();
     let both = guide.clone();
-    (
-        spawn(async move { Ok(unary.get_feature(Point::default()).await?.into_inner()) }),
-        spawn(async move {
+    Spawned {
+        unary: spawn(async move { Ok(unary.get_feature(Point::default()).await?.into_inner()) }),
+        server_streaming: spawn(async move {
             let area = Rectangle::default();
             all(server_streaming.list_features(area).await?.into_inner()).await
         }),
-        spawn(async move {
+        client_streaming: spawn(async move {
             let (mut points, route) = sender();
             let call = spawn(async move { client_streaming.record_route(route).await });
             points.send(Point::default()).await.unwrap();
@@ -115,14 +116,23 @@ fn spawn_each_kind<C: SendCaller + Clone + 'static>(
             drop(points);
             Ok(call.join().unwrap()?.into_inner())
         }),
-        spawn(async move {
+        both: spawn(async move {
             let (mut notes, messages) = sender();
             let echoes = both.route_chat(messages).await?.into_inner();
             notes.send(RouteNote::default()).await.unwrap();
             drop(notes);
             all(echoes).await
         }),
-    )
+    }
+}
+
+/// Spawns a call without a generated client, through a method of `Caller`.
+fn spawn_by_hand<C: SendCaller + 'static>(caller: C) -> JoinHandle<Outcome<Feature>> {
+    spawn(async move {
+        let request = Request::new(Point::default());
+        let response = caller.unary(&route_guide_methods::GET_FEATURE, request);
+        Ok(response.await?.into_inner())
+    })
 }
 
 async fn all<T>(mut messages: Streaming<T>) -> Outcome<Vec<T>> {
@@ -138,13 +148,16 @@ fn generic_code_spawns_calls_of_each_kind() {
     let (device, server) = served();
     let address = server.local_addr().to_string();
     let channel = block_on(Channel::connect(&device, &address)).unwrap();
+    let by_hand = spawn_by_hand(channel.clone());
+    assert_eq!(by_hand.join().unwrap().unwrap().name, "nobody");
     let guide = RouteGuideClient::new(channel);
-    let (unary, server_streaming, client_streaming, both) = spawn_each_kind(&guide);
-    assert_eq!(unary.join().unwrap().unwrap().name, "nobody");
-    let features = server_streaming.join().unwrap().unwrap();
+    let calls = spawn_each_kind(&guide);
+    assert_eq!(calls.unary.join().unwrap().unwrap().name, "nobody");
+    let features = calls.server_streaming.join().unwrap().unwrap();
     assert_eq!(features, [named("nobody")]);
-    assert_eq!(client_streaming.join().unwrap().unwrap().point_count, 2);
-    assert_eq!(both.join().unwrap().unwrap(), [RouteNote::default()]);
+    let summary = calls.client_streaming.join().unwrap().unwrap();
+    assert_eq!(summary.point_count, 2);
+    assert_eq!(calls.both.join().unwrap().unwrap(), [RouteNote::default()]);
     drop(guide);
     server.shutdown().unwrap();
 }

@@ -56,9 +56,13 @@ fn poll(call: &mut Call) -> Option<CallResult> {
 
 /// A network with so many servers, `server0` and so on, whose handlers share a gate.
 fn servers(count: usize) -> (Network, Gate) {
+    servers_with(count, &intents(256))
+}
+
+fn servers_with(count: usize, intents: &Intents) -> (Network, Gate) {
     let (mut network, gate) = (Network::new(Faults::none(), 0), Gate::default());
     for number in 0..count {
-        network.add(&format!("server{number}"), &intents(256), |methods| {
+        network.add(&format!("server{number}"), intents, |methods| {
             register(methods, &gate);
         });
     }
@@ -191,6 +195,50 @@ fn a_server_that_takes_nothing_delays_no_other_channel() {
     drop((waiting, slow, quick));
     network.settle();
     assert_eq!(node.channels(), 1);
+    network.assert_nothing_left();
+}
+
+/// The receives of a poller are shared too: servers that answer nothing may hold half of them.
+#[test]
+fn servers_that_answer_nothing_leave_receives_to_the_other_channels() {
+    let intents = Intents {
+        max_in_flight: 32,
+        ..intents(20)
+    };
+    let (mut network, gate) = servers_with(5, &intents);
+    let node = network.share("server0", &intents);
+    let quick = node.add_channel("server4", 1);
+    let hanging: Vec<Channel> = (0..16)
+        .map(|index| node.add_channel(&format!("server{}", index % 4), index))
+        .collect();
+    let mut calls: Vec<Call> = Vec::new();
+    for channel in hanging.iter().chain([node.channel()]) {
+        for _ in 0..intents.max_in_flight {
+            let mut call = held(channel);
+            assert!(poll(&mut call).is_none());
+            calls.push(call);
+        }
+    }
+    network.settle();
+    // More calls than the poller has receives. Half of these are kept for connections with few calls.
+    let receives = node.channel().limits().unwrap().promisable_receives();
+    assert!(calls.len() as u32 > receives);
+    let hang = gate.entered();
+    assert!(
+        hang > receives / 3 && hang < receives,
+        "{hang} of {receives}"
+    );
+    assert_echo(&network, &quick, "Ada");
+    let mut two = [echo(&quick, "Grace"), held(&quick)];
+    assert!(two.iter_mut().all(|call| poll(call).is_none()));
+    network.settle();
+    poll(&mut two[0]).expect("it is answered").unwrap();
+    gate.open();
+    network.settle();
+    for mut call in calls.into_iter().chain(two.into_iter().skip(1)) {
+        poll(&mut call).expect("it is answered").unwrap();
+    }
+    drop((hanging, quick));
     network.assert_nothing_left();
 }
 

@@ -69,9 +69,9 @@ fn calls_that_block_on_starts_together_share_a_doorbell() {
     for _ in 0..8 {
         node.poller().block_on(all(&channel));
     }
-    let before = node.poller().counters();
+    let before = node.poller().stats().total().transport;
     node.poller().block_on(all(&channel));
-    let after = node.poller().counters();
+    let after = node.poller().stats().total().transport;
     assert_eq!(after.sends - before.sends, 64);
     // One doorbell for the requests; each batch of sixteen responses shares one, too.
     assert!(

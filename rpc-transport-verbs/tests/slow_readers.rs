@@ -81,7 +81,10 @@ impl Scene {
             message_memory: memory,
             ..Intents::default()
         };
-        let poller = LocalPoller::with_intents(&device, &intents).unwrap();
+        let poller = LocalPoller::builder(&device)
+            .intents(intents.clone())
+            .build()
+            .unwrap();
         let address = server.local_addr().to_string();
         let channels = [(); 2].map(|()| poller.connect(&address).unwrap());
         Self {

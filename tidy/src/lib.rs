@@ -13,6 +13,7 @@
 //! | [`imports`] | which module imports which, and the circles among them |
 //! | [`layers`] | the folders of each crate, and the arrows that are allowed between them |
 //! | [`documents`] | lengths and widths of files that people read |
+//! | [`programs`] | programs that `cargo test` does not build as tests |
 //! | [`surface`] | the public items of a crate, one line each |
 //! | [`figures`] | the numbers behind "is it getting better?" |
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod documents;
 pub mod figures;
 pub mod imports;
 pub mod layers;
+pub mod programs;
 pub mod source;
 pub mod surface;
 

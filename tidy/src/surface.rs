@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Fields, ImplItem, Item, ItemImpl, ItemMod, Macro, TraitItem, Type, UseTree,
+    Attribute, Fields, File, ImplItem, Item, ItemImpl, ItemMod, Macro, TraitItem, Type, UseTree,
     Visibility,
 };
 
@@ -31,6 +31,35 @@ pub fn public_items(source: &Crate) -> Vec<String> {
     lister.module(&[], &source.name.replace('-', "_"));
     lister.describe();
     lister.lines.into_iter().collect()
+}
+
+/// The names that the root of a crate shows: its public items, modules and re-exports, without those
+/// that are `#[doc(hidden)]`.
+#[must_use]
+pub fn front_page(root: &File) -> Vec<String> {
+    let mut names = Vec::new();
+    for item in &root.items {
+        match item {
+            Item::Use(import) if is_shown(&import.vis, &import.attrs) => {
+                let imported = flatten(&import.tree).into_iter();
+                names.extend(imported.map(|(_, name)| name));
+            }
+            Item::Mod(module) if is_shown(&module.vis, &module.attrs) => {
+                names.push(module.ident.to_string());
+            }
+            Item::Use(_) | Item::Mod(_) => {}
+            other => names.extend(name_of(other)),
+        }
+    }
+    names
+}
+
+fn is_shown(visibility: &Visibility, attributes: &[Attribute]) -> bool {
+    let is_hidden = attributes.iter().any(|attribute| {
+        attribute.path().is_ident("doc")
+            && attribute.to_token_stream().to_string().contains("hidden")
+    });
+    matches!(visibility, Visibility::Public(_)) && !is_hidden
 }
 
 type ModulePath = Vec<String>;

@@ -4,12 +4,13 @@
 use std::fs;
 
 use tidy::documents::{long_files, read, too_long, wide_lines};
-use tidy::expect_none;
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
 use tidy::layers::{CORE, Package, VERBS};
+use tidy::programs::untested_programs;
 use tidy::source::{Crate, workspace_root};
-use tidy::surface::public_items;
+use tidy::surface::{front_page, public_items};
+use tidy::{Violation, expect_none};
 
 /// Lines of a hand-written source file: a few screens, one owner, one story.
 const MAX_FILE_LINES: usize = 500;
@@ -90,6 +91,27 @@ fn documents_are_wrapped_and_the_readme_is_short() {
     expect_none(violations);
 }
 
+/// A program with `test = false` is not built as a test, so a test in it would never run.
+#[test]
+fn programs_that_are_not_tested_contain_no_tests() {
+    let root = workspace_root();
+    let mut violations = Vec::new();
+    for package in ["benches", "examples", "interop", "tidy"] {
+        for program in untested_programs(&root, package) {
+            violations.extend(program.tests().map(|file| Violation {
+                file,
+                line: 1,
+                message: format!(
+                    "{package}/Cargo.toml has `test = false` for the program {}, so no test here would \
+                     run: remove that line",
+                    program.name
+                ),
+            }));
+        }
+    }
+    expect_none(violations);
+}
+
 /// The lint says which function lacks the section; this says that the lint is on.
 #[test]
 fn functions_that_return_a_result_document_their_errors() {
@@ -113,6 +135,22 @@ fn functions_that_return_a_result_document_their_errors() {
             );
         }
     }
+}
+
+/// Names on the front page of the package that programs depend on: as many as a reader takes in.
+const MAX_FRONT_PAGE: usize = 40;
+
+#[test]
+fn the_front_page_of_the_facade_is_short() {
+    let facade = Crate::read(&workspace_root(), ".");
+    let root = facade.files.iter().find(|file| file.module.is_empty());
+    let names = front_page(&root.expect("the facade has a root").syntax);
+    assert!(names.contains(&"Server".to_owned()), "{names:?}");
+    assert!(
+        names.len() <= MAX_FRONT_PAGE,
+        "src/lib.rs: {} names on the front page, at most {MAX_FRONT_PAGE}: move some to a module. {names:?}",
+        names.len()
+    );
 }
 
 /// `<package>/public-items.txt` shows a change of the public surface in review.

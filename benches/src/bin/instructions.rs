@@ -265,9 +265,12 @@ impl Calls {
             BenchStreamsServer::per_poller(Streams::default).register(methods);
         });
         let listener = device.listen("127.0.0.1:0", ports, Arc::clone(server.admission()))?;
-        let client = LocalPoller::with_intents(&device, &intents)?;
+        let client = LocalPoller::builder(&device)
+            .intents(intents.clone())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()?;
         let address = listener.local_addr().to_string();
-        let channel = client.connect_within(&address, CONNECT_TIMEOUT)?;
+        let channel = client.connect(&address)?;
         let stub = BenchClient::new(channel.clone());
         let streams = BenchStreamsClient::new(channel);
         // The device's thread may still be connecting the two sides, so the first call may have to

@@ -273,7 +273,9 @@ impl Client {
     ) -> Outcome<Self> {
         Ok(match options.client {
             Kind::Local => {
-                let poller = LocalPoller::with_intents(device, intents)?;
+                let poller = LocalPoller::builder(device)
+                    .intents(intents.clone())
+                    .build()?;
                 let clients = (0..options.connections)
                     .map(|_| Ok(BenchClient::new(poller.connect(server.address())?)))
                     .collect::<Outcome<_>>()?;

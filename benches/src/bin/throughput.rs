@@ -307,7 +307,7 @@ struct Measured {
 /// Returns the counters of the server and the client. The call that reads them is included.
 fn counters_of_both(rpc: &Rpc) -> Outcome<[Counters; 2]> {
     let server = counters_of_server(&rpc.stats()?);
-    Ok([server, rpc.poller().counters()])
+    Ok([server, rpc.poller().stats().total().transport])
 }
 
 fn counters_of_server(reply: &StatsReply) -> Counters {

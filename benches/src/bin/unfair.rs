@@ -91,7 +91,9 @@ impl Measurement {
         };
         let server = SpinServer::start(device.name(), cores.server, &intents)?;
         cores::pin_current_thread(cores.client)?;
-        let poller = LocalPoller::with_intents(&device, &intents)?;
+        let poller = LocalPoller::builder(&device)
+            .intents(intents.clone())
+            .build()?;
         let connections = (0..clients)
             .map(|_| Ok(BenchClient::new(poller.connect(server.address())?)))
             .collect::<Outcome<Vec<_>>>()?;

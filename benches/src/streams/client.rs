@@ -45,7 +45,9 @@ impl StreamClient {
         };
         let mut this = Self {
             channels: Vec::new(),
-            poller: LocalPoller::with_intents(&fabric, intents)?,
+            poller: LocalPoller::builder(&fabric)
+                .intents(intents.clone())
+                .build()?,
             server,
             address,
         };

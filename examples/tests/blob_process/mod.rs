@@ -212,7 +212,10 @@ impl Client {
             max_message_len: 16 * MIB,
             ..rpc_core::Intents::default()
         };
-        let poller = LocalPoller::with_intents(device, &intents).unwrap();
+        let poller = LocalPoller::builder(device)
+            .intents(intents.clone())
+            .build()
+            .unwrap();
         let channel = poller
             .connect(address)
             .unwrap_or_else(|error| panic!("{error}"));

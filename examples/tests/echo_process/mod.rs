@@ -32,7 +32,7 @@ impl LocalEcho for CommandEcho {
             COUNTERS => {
                 let poller =
                     LocalPoller::current().ok_or_else(|| Status::internal("not on a poller"))?;
-                let counters = poller.counters();
+                let counters = poller.stats().total().transport;
                 payload = format!(
                     "{} {} {}",
                     counters.srq_limit_events, counters.reserve_posted, counters.rnr

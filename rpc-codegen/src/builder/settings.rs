@@ -68,8 +68,10 @@ impl Builder {
     }
 
     /// Adds an attribute to the service traits below `path`: `.demo.Greeter` is a service, and `.demo`
-    /// all services of a package. With mockall, for example, `.trait_attribute(".",
-    /// "#[mockall::automock]")` generates a `MockGreeter` beside each `Greeter`.
+    /// all services of a package.
+    ///
+    /// With `.trait_attribute(".demo.Greeter", "#[mockall::automock]")`, mockall generates
+    /// `greeter_server::MockGreeter`. It does not support methods that stream responses.
     pub fn trait_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
         self.services.traits.push(pair(path, attribute));
         self

@@ -1,9 +1,9 @@
 //! Credits of the driver: promises receives to peers, and sends the credits that no response
 //! carries.
 
-use super::State;
 use super::call_table::{Response, ResponseFrame};
 use super::link::LinkKey;
+use super::{Driver, State};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::protocol::frame::{CallId, ENTRY_LEN, FrameKind, HEADER_LEN};
 use crate::transport::{ReserveError, Transport};
@@ -11,10 +11,25 @@ use crate::transport::{ReserveError, Transport};
 /// Receives that are kept posted beyond those that are promised, so that most calls change nothing.
 const POSTED_AHEAD: u32 = 64;
 
+impl<T: Transport> Driver<T> {
+    /// Keeps half of the receives for links that use few, so that each of `connections` links always
+    /// gets its share of them, whatever the others have in flight.
+    pub(crate) fn share_receives(&self, connections: u32) {
+        let state = &mut *self.state.borrow_mut();
+        state.kept_receives = state.budget.capacity() / 2;
+        // A link's first window may take one receive from those of the others. The least is a call
+        // beside the frames without a credit.
+        let share = state.kept_receives / connections.max(1);
+        state.link_share = share.saturating_sub(1).max(UNCREDITED_RECEIVES + 1);
+    }
+}
+
 impl<T: Transport> State<T> {
-    /// Returns the receives by which windows may grow: those not set aside for future connections.
+    /// Returns the receives by which windows may grow: those not set aside for future connections, and
+    /// not kept for links that use few.
     pub(crate) fn free_for_growth(&self) -> u32 {
-        self.budget.left().saturating_sub(self.set_aside())
+        let kept = self.set_aside().saturating_add(self.kept_receives);
+        self.budget.left().saturating_sub(kept)
     }
 
     /// Returns the receives that are set aside for the first windows of future connections.

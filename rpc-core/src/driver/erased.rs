@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::protocol::frame::{CallId, ResponseHead};
 use crate::stats::{ConnectionMemory, PollerCounters};
 use crate::stream::core::StreamCore;
-use crate::transport::{Chunks, ConnectError, Counters, MessageMemory, Transport};
+use crate::transport::{Chunks, ConnectError, MessageMemory, Transport};
 
 impl<T: Transport> Poller for Driver<T> {
     fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError> {
@@ -164,10 +164,6 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn limits(&self) -> Limits {
         self.state.borrow().transport.limits().clone()
-    }
-
-    fn transport_counters(&self) -> Counters {
-        self.state.borrow().transport.counters()
     }
 
     fn poller_counters(&self) -> &Arc<PollerCounters> {

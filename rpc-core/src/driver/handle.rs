@@ -18,7 +18,7 @@ use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::{ConnectionMemory, MethodCounters, PollerCounters};
 use crate::stream::core::StreamCore;
-use crate::transport::{ConnectError, Counters, MessageMemory};
+use crate::transport::{ConnectError, MessageMemory};
 
 /// A request to send, apart from its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +186,6 @@ pub(crate) trait Poller {
     /// Allocates memory for a message: registered, if there is some.
     fn allocate(&self, len: usize) -> MessageBuf;
     fn limits(&self) -> Limits;
-    fn transport_counters(&self) -> Counters;
     /// Returns the poller's counters.
     fn poller_counters(&self) -> &Arc<PollerCounters>;
     /// See [`Driver::update_gauges`](super::Driver::update_gauges).

@@ -120,6 +120,10 @@ pub(crate) struct State<T: Transport> {
     posted_for: u32,
     /// The number of promises up to which those receives suffice.
     promisable: u32,
+    /// The last receives, which are kept for links that have been promised fewer than `link_share`: so
+    /// that a server that does not answer leaves some to the others. 0 unless links are shared out.
+    kept_receives: u32,
+    link_share: u32,
     clock: Clock,
     pub(crate) timers: Timers<TimerTarget>,
     pub(super) streams: Streams,
@@ -201,6 +205,8 @@ impl<T: Transport> Driver<T> {
                 budget,
                 posted_for: 0,
                 promisable: 0,
+                kept_receives: 0,
+                link_share: 0,
                 clock: clock.clone(),
                 timers: Timers::default(),
                 streams: Streams::default(),

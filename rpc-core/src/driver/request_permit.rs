@@ -57,8 +57,9 @@ impl<T: Transport> State<T> {
         if self.budget.promised() >= self.promisable {
             self.post_more();
         }
-        if self.budget.left() == 0 {
-            self.find_receive(key, &is_turn);
+        let mut has_share = true;
+        if self.budget.left() <= self.kept_receives {
+            has_share = self.find_receive(key, &is_turn);
         }
         let Some(link) = self.links.get_mut(key.index()) else {
             return Err(Obstacle::Never(Cause::Disconnected(CloseReason::Local)));
@@ -80,7 +81,7 @@ impl<T: Transport> State<T> {
         if !link.connection.take_request() {
             return Err(Obstacle::NoCredit);
         }
-        if !self.budget.take(1) {
+        if !(has_share && self.budget.take(1)) {
             link.connection.return_request_credit();
             return Err(Obstacle::NoReceive);
         }
@@ -144,14 +145,21 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Frees the receives of responses that have not been taken, if a call lacks nothing else.
+    /// Frees the receives of responses that have not been taken, if a call lacks nothing else. Returns
+    /// true if the link may have one of the last receives.
     #[cold]
     #[inline(never)]
-    fn find_receive(&mut self, key: LinkKey, is_turn: &impl Fn(&Link<T::RecvBuf>) -> bool) {
-        let link = self.links.get(key.index());
-        if link.is_some_and(|link| link.connection.requests_allowed() > 0 && is_turn(link)) {
+    fn find_receive(&mut self, key: LinkKey, is_turn: &impl Fn(&Link<T::RecvBuf>) -> bool) -> bool {
+        let Some(link) = self.links.get(key.index()) else {
+            return true;
+        };
+        let has_share = self.kept_receives == 0
+            || link.promised() + (link.calls.len() as u32) < self.link_share;
+        let lacks_receive = self.budget.left() == 0 || !has_share;
+        if lacks_receive && link.connection.requests_allowed() > 0 && is_turn(link) {
             self.copy_responses_out();
         }
+        has_share || self.budget.left() > self.kept_receives
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`LocalPoller`]: a poller that runs on the application's thread.
 
 mod block_on;
+mod builder;
 pub(crate) mod idle;
 
 use std::cell::RefCell;
@@ -12,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use self::block_on::block_on;
+pub use self::builder::LocalPollerBuilder;
 use self::idle::{BusyPoller, Idle};
 use crate::client::LocalChannel;
 use crate::client::channel::ChannelCore;
@@ -20,12 +22,12 @@ use crate::codec::MessageBuf;
 use crate::driver::Driver;
 use crate::driver::handle::Poller;
 use crate::driver::turn::TurnMark;
-use crate::limits::{Intents, Limits, Waiting};
+use crate::limits::{Limits, Waiting};
 use crate::service::dispatch::Methods;
 use crate::stats::{ConnectionMemory, Stats, StatsReader};
-use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
+use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 
-/// Time limit of [`LocalPoller::connect`] for a handshake: generous for a loaded server, short for
+/// Default time limit of a handshake: generous for a loaded server, short for
 /// a person who waits.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -38,6 +40,7 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct LocalPoller {
     driver: Rc<dyn Poller>,
     waiting: Waiting,
+    connect_timeout: Duration,
     _busy: Option<Rc<BusyPoller>>,
 }
 
@@ -61,20 +64,12 @@ impl LocalPoller {
     ///
     /// Returns [`FabricError`] if the device cannot provide what the intents need.
     pub fn new<F: Fabric>(fabric: &F) -> Result<Self, FabricError> {
-        Self::with_intents(fabric, &Intents::default())
+        Self::builder(fabric).build()
     }
 
-    /// Creates a poller on this thread.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FabricError`] if the device cannot provide what the intents need.
-    pub fn with_intents<F: Fabric>(fabric: &F, intents: &Intents) -> Result<Self, FabricError> {
-        // Count the cores before any thread is pinned.
-        idle::cores();
-        let driver = Driver::new(fabric.open(intents)?, Methods::new(), Clock::system());
-        intents.warn_of_little_memory();
-        Ok(Self::from_driver(Rc::new(driver), intents.waiting))
+    /// Creates a builder for a poller on this thread.
+    pub fn builder<F: Fabric>(fabric: &F) -> LocalPollerBuilder<F> {
+        LocalPollerBuilder::new(fabric)
     }
 
     /// Creates a poller over any transport and clock, for tests. It never sleeps.
@@ -88,6 +83,7 @@ impl LocalPoller {
         Self {
             driver,
             waiting,
+            connect_timeout: CONNECT_TIMEOUT,
             _busy: BusyPoller::register(waiting).map(Rc::new),
         }
     }
@@ -97,6 +93,7 @@ impl LocalPoller {
         Self {
             driver,
             waiting: Waiting::Busy,
+            connect_timeout: CONNECT_TIMEOUT,
             _busy: None,
         }
     }
@@ -114,27 +111,14 @@ impl LocalPoller {
         drop(previous);
     }
 
-    /// Connects to a server at `host:port`. Blocks until the handshake completes, which may take at
-    /// most five seconds, excluding the resolution of the host name.
+    /// Connects to a server at `host:port`. Blocks until the handshake completes, at most for the
+    /// time of [`LocalPollerBuilder::connect_timeout`].
     ///
     /// # Errors
     ///
     /// Returns [`ConnectError`] if the handshake fails or times out. No request has been sent.
     pub fn connect(&self, address: &str) -> Result<LocalChannel, ConnectError> {
-        self.connect_within(address, CONNECT_TIMEOUT)
-    }
-
-    /// Like [`connect`](Self::connect), with a different time limit for the handshake.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`ConnectError`] if the handshake fails or times out. No request has been sent.
-    pub fn connect_within(
-        &self,
-        address: &str,
-        timeout: Duration,
-    ) -> Result<LocalChannel, ConnectError> {
-        let connected = self.driver.connect(address, timeout)?;
+        let connected = self.driver.connect(address, self.connect_timeout)?;
         Ok(LocalChannel(Rc::new(ChannelCore::new(
             Rc::clone(&self.driver),
             address,
@@ -224,12 +208,6 @@ impl LocalPoller {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.driver.limits()
-    }
-
-    /// Returns the transport's counters.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.driver.transport_counters()
     }
 
     /// Updates this poller's gauges and returns a snapshot of its statistics.

@@ -9,13 +9,9 @@ use super::error::ChannelError;
 use super::open::ChannelSettings;
 use super::source::PollerSource;
 use super::start::Start;
-use crate::limits::{Intents, Keepalive, Waiting};
+use crate::limits::{Intents, intent_setters};
 use crate::poller::CONNECT_TIMEOUT;
 use crate::transport::Fabric;
-
-/// Connections of a channel at a poller: one that accepts calls, and one to a server that is shutting
-/// down, while its last calls finish.
-pub(super) const CONNECTIONS: u32 = 2;
 
 /// Upper limit of the delay before the first reconnect attempt: short enough to find a restarted
 /// server soon, long enough to spread a thousand clients over time.
@@ -43,10 +39,7 @@ impl Channel {
     pub fn builder<S: PollerSource>(source: &S, address: &str) -> ChannelBuilder<S> {
         ChannelBuilder {
             source: source.clone(),
-            intents: Intents {
-                connections: CONNECTIONS,
-                ..Intents::default()
-            },
+            intents: Intents::default(),
             settings: ChannelSettings {
                 address: address.to_owned(),
                 pollers: 1,
@@ -89,58 +82,7 @@ impl<S> fmt::Debug for ChannelBuilder<S> {
 
 /// The settings of pollers, for a channel that starts its own.
 impl<F: Fabric> ChannelBuilder<F> {
-    /// Sets the length in bytes of the longest encoded message: see [`Intents::max_message_len`].
-    pub fn max_message_len(mut self, bytes: usize) -> Self {
-        self.intents.max_message_len = bytes;
-        self
-    }
-
-    /// Sets the length in bytes of the longest encoded message to send: see
-    /// [`Intents::max_send_message_len`].
-    pub fn max_send_message_len(mut self, bytes: usize) -> Self {
-        self.intents.max_send_message_len = bytes;
-        self
-    }
-
-    /// Limits the bytes that the process registers for long messages: see
-    /// [`Intents::message_memory`].
-    pub fn message_memory(mut self, bytes: u64) -> Self {
-        self.intents.message_memory = bytes;
-        self
-    }
-
-    /// Sets whether long messages wait for memory, or are refused: see
-    /// [`Intents::waits_for_memory`].
-    pub fn waits_for_memory(mut self, waits: bool) -> Self {
-        self.intents.waits_for_memory = waits;
-        self
-    }
-
-    /// Sets how many streams one connection may have open: see
-    /// [`Intents::max_streams`](crate::Intents::max_streams). Default: 256.
-    pub fn max_streams(mut self, streams: u32) -> Self {
-        self.intents.max_streams = streams;
-        self
-    }
-
-    /// Sets how idle pollers wait: see [`Waiting`].
-    pub fn waiting(mut self, waiting: Waiting) -> Self {
-        self.intents.waiting = waiting;
-        self
-    }
-
-    /// Limits the bytes that each poller may register: see [`Intents::max_memory`].
-    pub fn max_memory(mut self, bytes: u64) -> Self {
-        self.intents.max_memory = Some(bytes);
-        self
-    }
-
-    /// Probes a silent server to check that it still runs, and closes the connection if it does not
-    /// answer: see [`Intents::keepalive`].
-    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
-        self.intents.keepalive = Some(keepalive);
-        self
-    }
+    intent_setters!();
 }
 
 impl<S: PollerSource> ChannelBuilder<S> {

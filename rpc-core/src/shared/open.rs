@@ -26,6 +26,10 @@ use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 
+/// Connections of a channel at a poller: one that accepts calls, and one to a server that is shutting
+/// down, while its last calls finish.
+pub(super) const CONNECTIONS: u32 = 2;
+
 /// The settings that concern one channel alone.
 #[derive(Clone, Debug)]
 pub struct ChannelSettings {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
-use super::builder::CONNECTIONS;
 use super::dial_threads::DialThreads;
 use super::error::ChannelError;
+use super::open::CONNECTIONS;
 use super::poller::SharedPoller;
 use super::poller_thread::{PollerRef, PollerThread, Reserved};
 use crate::clock::Clock;
 use crate::driver::Driver;
-use crate::limits::{Intents, Keepalive, Limits, Waiting};
+use crate::limits::{Intents, Limits, intent_setters};
 use crate::poller::idle;
 use crate::service::dispatch::Methods;
 use crate::stats::Stats;
@@ -130,6 +130,8 @@ impl<F> fmt::Debug for PollersBuilder<F> {
 }
 
 impl<F: Fabric> PollersBuilder<F> {
+    intent_setters!();
+
     /// Sets the number of pollers, each on a thread of its own. Default and minimum: 1.
     pub fn pollers(mut self, pollers: usize) -> Self {
         self.pollers = pollers.max(1);
@@ -146,63 +148,11 @@ impl<F: Fabric> PollersBuilder<F> {
         self
     }
 
-    /// Sets the length in bytes of the longest encoded message: see [`Intents::max_message_len`].
-    pub fn max_message_len(mut self, bytes: usize) -> Self {
-        self.intents.max_message_len = bytes;
-        self
-    }
-
-    /// Sets the length in bytes of the longest encoded message to send: see
-    /// [`Intents::max_send_message_len`].
-    pub fn max_send_message_len(mut self, bytes: usize) -> Self {
-        self.intents.max_send_message_len = bytes;
-        self
-    }
-
-    /// Limits the bytes that the process registers for long messages: see
-    /// [`Intents::message_memory`].
-    pub fn message_memory(mut self, bytes: u64) -> Self {
-        self.intents.message_memory = bytes;
-        self
-    }
-
-    /// Sets whether long messages wait for memory, or are refused: see
-    /// [`Intents::waits_for_memory`].
-    pub fn waits_for_memory(mut self, waits: bool) -> Self {
-        self.intents.waits_for_memory = waits;
-        self
-    }
-
     /// Sets the number of calls that one connection may have in flight: see
     /// [`Intents::max_in_flight`]. A channel may have a lower number
     /// ([`ChannelBuilder::max_in_flight`](super::ChannelBuilder::max_in_flight)).
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.intents.max_in_flight = calls;
-        self
-    }
-
-    /// Sets how many streams one connection may have open: see [`Intents::max_streams`]. Default: 256.
-    pub fn max_streams(mut self, streams: u32) -> Self {
-        self.intents.max_streams = streams;
-        self
-    }
-
-    /// Sets how idle pollers wait: see [`Waiting`].
-    pub fn waiting(mut self, waiting: Waiting) -> Self {
-        self.intents.waiting = waiting;
-        self
-    }
-
-    /// Limits the bytes that each poller may register: see [`Intents::max_memory`].
-    pub fn max_memory(mut self, bytes: u64) -> Self {
-        self.intents.max_memory = Some(bytes);
-        self
-    }
-
-    /// Probes silent servers to check that they still run, and closes the connections of those that do
-    /// not answer: see [`Intents::keepalive`].
-    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
-        self.intents.keepalive = Some(keepalive);
         self
     }
 
@@ -267,6 +217,7 @@ fn run<F: Fabric>(
     thread.set_limits(transport.limits());
     let limits = transport.limits().clone();
     let driver = Driver::new(transport, Methods::new(), Clock::system());
+    driver.share_receives(intents.connections / CONNECTIONS);
     let poller = SharedPoller::new(driver, thread, Rc::new(dial_threads));
     let _ = opened.send(Ok(limits));
     poller.run(intents.waiting);

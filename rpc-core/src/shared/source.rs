@@ -5,6 +5,7 @@ use std::thread;
 
 use super::channel::Channel;
 use super::error::ChannelError;
+use super::open::CONNECTIONS;
 use super::open::{self, ChannelSettings};
 use super::poller_thread::PollerRef;
 use super::pollers::Pollers;
@@ -41,6 +42,10 @@ impl<F: Fabric> Source for F {
         // Count the cores before any thread is pinned.
         idle::cores();
         intents.warn_of_little_memory();
+        let intents = Intents {
+            connections: CONNECTIONS,
+            ..intents
+        };
         let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;

@@ -35,7 +35,9 @@ impl<T: Transport> SteppedPoller<T> {
         let handle = PollerRef::new(CHANNELS);
         handle.set_limits(transport.limits());
         let permits = transport.limits().max_in_flight;
+        let connections = transport.limits().max_connections;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
+        driver.share_receives(connections);
         Self {
             poller: SharedPoller::new(driver, handle.thread(), Rc::new(spawner)),
             handle,

@@ -54,7 +54,12 @@ impl World {
         if fault_counters.faults[Fault::ReceiverNotReady as usize] + receives > 0 {
             return Vec::new();
         }
-        let of = |process: ProcessId| Some((process, self.node(process)?.poller().counters().rnr));
+        let of = |process: ProcessId| {
+            Some((
+                process,
+                self.node(process)?.poller().stats().total().transport.rnr,
+            ))
+        };
         let processes = self.processes().filter_map(of);
         processes.filter(|(_, not_ready)| *not_ready > 0).collect()
     }

@@ -1,0 +1,257 @@
+//! The figures of one machine on one day, kept in a file, and how others compare with them.
+//!
+//! A figure is a number in the JSON output of a program. Its name says what it is: `…_ns` is a time,
+//! `…_per_s` a rate, and `ratio…` or `…_to_…` a ratio to a reference that took turns with it. A
+//! machine changes its speed between two runs, which changes times and rates, and ratios less.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::Outcome;
+use crate::table::Table;
+
+/// The least relative change of a ratio that is worth a look.
+const OF_RATIOS: f64 = 0.05;
+
+/// The same of a time or a rate, whose reference is the machine's speed.
+const OF_OTHERS: f64 = 0.25;
+
+/// What was measured, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Baseline {
+    /// Describes the machine and the toolchain, by keys such as `processor`.
+    pub machine: BTreeMap<String, String>,
+    /// The values of each figure, one for each run, by the figure's name.
+    pub figures: BTreeMap<String, Vec<f64>>,
+}
+
+impl Baseline {
+    /// Adds the figures that a program has printed: one JSON object on each line that begins with a
+    /// brace.
+    ///
+    /// # Errors
+    ///
+    /// Fails if such a line is no JSON, or if there is no figure.
+    pub fn add(&mut self, program: &str, output: &str) -> Outcome<()> {
+        let mut count = 0;
+        for line in output.lines().filter(|line| line.starts_with('{')) {
+            let object: Value = serde_json::from_str(line)?;
+            let mut name = program.to_owned();
+            for key in ["shape", "message", "lines", "client", "idle_streams"] {
+                match object.get(key) {
+                    Some(Value::String(text)) => name += &format!(" {text}"),
+                    Some(Value::Number(number)) => name += &format!(" {number}"),
+                    _ => {}
+                }
+            }
+            flatten(&name, &object, &mut |name, value| {
+                count += 1;
+                self.figures.entry(name).or_default().push(value);
+            });
+        }
+        if count == 0 {
+            return Err(format!("{program} printed no figures: {output}").into());
+        }
+        Ok(())
+    }
+
+    /// Returns the contents of the file.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({ "machine": self.machine, "figures": self.figures })
+    }
+
+    /// Reads the contents of the file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `text` is not what [`to_json`](Self::to_json) returns.
+    pub fn from_json(text: &str) -> Outcome<Self> {
+        let value: Value = serde_json::from_str(text)?;
+        let part = |key: &str| -> Outcome<&Map<String, Value>> {
+            let part = value.get(key).and_then(Value::as_object);
+            Ok(part.ok_or_else(|| format!("it has no object `{key}`"))?)
+        };
+        let text_of = |(key, value): (&String, &Value)| {
+            let text = value.as_str().ok_or(format!("machine.{key} is no text"))?;
+            Ok((key.clone(), text.to_owned()))
+        };
+        let values_of = |(key, value): (&String, &Value)| {
+            let values = value.as_array().into_iter().flatten();
+            let values: Option<Vec<f64>> = values.map(Value::as_f64).collect();
+            match values {
+                Some(values) if !values.is_empty() => Ok((key.clone(), values)),
+                _ => Err(format!("figures.{key} is no list of numbers").into()),
+            }
+        };
+        Ok(Self {
+            machine: part("machine")?
+                .iter()
+                .map(text_of)
+                .collect::<Outcome<_>>()?,
+            figures: part("figures")?
+                .iter()
+                .map(values_of)
+                .collect::<Outcome<_>>()?,
+        })
+    }
+
+    /// The table of both sides' medians, their ratio, and whether they differ by more than the noise.
+    #[must_use]
+    pub fn compare(&self, now: &Self) -> Table {
+        let mut table = Table::new(["", "then", "now", "now ÷ then", ""]);
+        for (name, values) in &now.figures {
+            let then = self.figures.get(name);
+            let ratio = then.map(|then| middle(values) / middle(then));
+            table.add([
+                name.clone(),
+                then.map_or_else(|| "-".to_owned(), |then| number(middle(then))),
+                number(middle(values)),
+                ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+                match then {
+                    None => "new",
+                    Some(then) if differ(name, then, values) => "differs",
+                    Some(_) => "",
+                }
+                .to_owned(),
+            ]);
+        }
+        for (name, then) in &self.figures {
+            if !now.figures.contains_key(name) {
+                let cells = [&number(middle(then)), "-", "-", "gone"].map(str::to_owned);
+                table.add([name.clone()].into_iter().chain(cells));
+            }
+        }
+        table
+    }
+}
+
+/// True if no run of one side is within the range of the other one's, and the medians differ by more
+/// than the machine makes them differ.
+fn differ(name: &str, then: &[f64], now: &[f64]) -> bool {
+    let range = |values: &[f64]| {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        (least, values.iter().copied().fold(0.0, f64::max))
+    };
+    let ((then_least, then_most), (now_least, now_most)) = (range(then), range(now));
+    let change = (middle(now) / middle(then) - 1.0).abs();
+    let limit = if is_ratio(name) { OF_RATIOS } else { OF_OTHERS };
+    (now_least > then_most || now_most < then_least) && change > limit
+}
+
+fn middle(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Calls `add` with the name and the value of each figure in `value`.
+fn flatten(name: &str, value: &Value, add: &mut impl FnMut(String, f64)) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                flatten(&format!("{name}, {key}"), value, add);
+            }
+        }
+        Value::Array(values) => {
+            for value in values {
+                let client = value.get("client").and_then(Value::as_str).unwrap_or("");
+                flatten(&format!("{name} {client}"), value, add);
+            }
+        }
+        Value::Number(number) if is_figure(name) => {
+            if let Some(value) = number.as_f64() {
+                add(name.to_owned(), value);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Times of the slowest calls are none: they are the machine's.
+fn is_figure(name: &str) -> bool {
+    let is_time = name.ends_with("p50_ns") || name.ends_with("p99_ns");
+    is_time || name.ends_with("_per_s") || is_ratio(name)
+}
+
+fn is_ratio(name: &str) -> bool {
+    let key = name.rsplit(", ").next().unwrap_or(name);
+    key.starts_with("ratio") || key.contains("_to_")
+}
+
+/// Formats a number in three or more digits.
+fn number(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{:.2} M", value / 1e6),
+        value if value >= 100.0 => format!("{value:.0}"),
+        value => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn baseline(ratios: &[f64], times: &[f64]) -> Baseline {
+        let mut baseline = Baseline {
+            machine: [("processor".to_owned(), "one".to_owned())].into(),
+            figures: BTreeMap::new(),
+        };
+        for (ratio, time) in ratios.iter().zip(times) {
+            let output = format!(
+                "a table\n{{\"size\":64,\"rpc\":{{\"p50_ns\":{time},\"max_ns\":9}},\"ratio_p50\":{ratio},\
+                 \"shared\":[{{\"client\":\"async\",\"ratio_p50_to_rpc\":4.0}}]}}\n"
+            );
+            baseline.add("latency", &output).unwrap();
+        }
+        baseline
+    }
+
+    #[test]
+    fn figures_are_found_by_their_names() {
+        let found = baseline(&[1.4], &[580.0]).figures;
+        let names: Vec<_> = found.keys().map(String::as_str).collect();
+        let expected = [
+            "latency, ratio_p50",
+            "latency, rpc, p50_ns",
+            "latency, shared async, ratio_p50_to_rpc",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(found["latency, rpc, p50_ns"], [580.0]);
+    }
+
+    #[test]
+    fn output_without_figures_is_an_error() {
+        let mut empty = baseline(&[], &[]);
+        let error = empty.add("latency", "{\"size\":64}").unwrap_err();
+        assert!(error.to_string().contains("latency printed no figures"));
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written() {
+        let written = baseline(&[1.4, 1.5], &[580.0, 590.0]);
+        let read = Baseline::from_json(&written.to_json().to_string());
+        assert_eq!(read.unwrap(), written);
+        assert!(Baseline::from_json("{\"machine\":{}}").is_err());
+        assert!(Baseline::from_json("{\"machine\":{},\"figures\":{\"a\":[]}}").is_err());
+    }
+
+    #[test]
+    fn what_differs_by_more_than_the_noise_is_marked() {
+        let then = baseline(&[1.40, 1.41, 1.42], &[580.0, 590.0, 600.0]);
+        let differing = |ratios: &[f64], times: &[f64]| {
+            let table = then.compare(&baseline(ratios, times)).to_string();
+            table
+                .lines()
+                .filter(|line| line.ends_with("differs"))
+                .count()
+        };
+        // The machine is slower by a fifth: the ratio tells that Verbline is not.
+        assert_eq!(differing(&[1.41, 1.40, 1.42], &[700.0, 710.0, 720.0]), 0);
+        // One run within the range of the other side.
+        assert_eq!(differing(&[1.41, 1.60, 1.60], &[590.0, 580.0, 580.0]), 0);
+        assert_eq!(differing(&[1.60, 1.61, 1.62], &[590.0, 580.0, 580.0]), 1);
+        assert_eq!(differing(&[1.20, 1.21, 1.22], &[400.0, 390.0, 390.0]), 2);
+    }
+}

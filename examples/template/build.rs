@@ -1,0 +1,3 @@
+fn main() -> Result<(), rpc_codegen::Error> {
+    rpc_codegen::compile_protos("proto/greeter.proto")
+}
