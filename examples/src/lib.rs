@@ -24,6 +24,31 @@
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
 
+/// The page for those who know tonic, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/from-tonic.md")]
+pub struct FromTonic;
+
+/// The page about errors and retries, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/errors.md")]
+pub struct Errors;
+
+/// The page about the end of a server, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/shutdown.md")]
+pub struct Shutdown;
+
+/// The page about tests, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/testing.md")]
+pub struct Testing;
+
+/// The page about sizes, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/sizing.md")]
+pub struct Sizes;
+
 /// The page about streams, whose programs are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/streaming.md")]

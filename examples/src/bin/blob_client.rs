@@ -21,9 +21,8 @@ use std::thread;
 use clap::{Parser, Subcommand};
 use proto::blobs::part::Part as Content;
 use proto::blobs::{Blob, BlobsClient, GetRequest, Header, Part};
-use rpc_core::{Channel, Code, Sender, block_on, sender};
-use rpc_transport_verbs::Device;
 use sha2::{Digest, Sha256};
+use verbline::{Channel, Code, Device, Sender, block_on, sender};
 
 /// The longest blob that travels in one message, in bytes: a server receives messages of up to 4
 /// MiB by default. Longer ones travel in parts.
@@ -37,6 +36,7 @@ const HEADER_LEN: u64 = 1 << 10;
 
 /// Puts files into a store of blobs, and gets them.
 #[derive(Parser)]
+#[command(after_help = "Next: read docs/memory.md, which says when such messages are copied")]
 struct Arguments {
     /// The server's address.
     #[arg(long, default_value = "127.0.0.1:50051")]

@@ -5,7 +5,7 @@
 //! cargo run --release -p examples --bin blob_server -- blobs
 //! ```
 //!
-//! The argument is the directory that keeps the blobs. `--help` lists the options.
+//! The argument is the directory that keeps the blobs. `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -20,10 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::Parser;
 use proto::blobs::part::Part as Content;
 use proto::blobs::{Blob, Blobs, BlobsServer, GetRequest, Header, Part, PutReply};
-use rpc_core::{Request, Response, Server, Status, Stream, Streaming, stream};
-use rpc_transport_verbs::Device;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
+use verbline::{
+    Device, Request, Response, Server, Status, Stream, Streaming, TokioExecutor, stream,
+};
 
 /// The longest blob that travels in one message, in bytes: a client receives messages of up to 4
 /// MiB by default. Longer ones travel in parts.
@@ -265,30 +266,36 @@ impl Blobs for Directory {
     }
 }
 
-/// Serves a store of blobs.
+/// Serves a store of blobs
 #[derive(Parser)]
+#[command(after_help = "Next: run `blob_client put cargo-lock Cargo.lock` in another terminal")]
 struct Arguments {
     /// The directory that keeps the blobs. It is created if there is none.
     directory: PathBuf,
-    /// The address to listen at.
-    #[arg(default_value = "127.0.0.1:50051")]
+    /// The address to listen at. With port 0, the system chooses a port.
+    #[arg(default_value = "127.0.0.1:50051", value_parser = host_and_port)]
     address: String,
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let Arguments {
-        directory: path,
-        address,
-    } = Arguments::parse();
-    let shown = path.display().to_string();
-    let store = Directory::open(path).map_err(|error| format!("{shown}: {error}"))?;
+/// Accepts `host:port`, so that swapped arguments are an error before anything is created.
+fn host_and_port(text: &str) -> Result<String, &'static str> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err("expected host:port, such as 127.0.0.1:50051"),
+    }
+}
+
+fn run(Arguments { directory, address }: Arguments) -> Result<(), Box<dyn Error>> {
+    let shown = directory.display().to_string();
+    let store = Directory::open(directory).map_err(|error| format!("{shown}: {error}"))?;
 
     // Handlers read files and compute digests, which takes milliseconds. They run on tokio's threads,
     // so that the pollers serve other calls meanwhile.
     let runtime = Runtime::new()?;
-    let handle = runtime.handle().clone();
     let server = Server::builder(&Device::best()?)
-        .executor(move |handler| drop(handle.spawn(handler)))
+        .executor(TokioExecutor::from(runtime.handle().clone()))
         .add_service(BlobsServer::new(store))
         .bind(&address)?;
     println!("listening at {}", server.local_addr());
@@ -298,7 +305,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("blob_server: {error}");

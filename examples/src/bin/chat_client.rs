@@ -5,7 +5,7 @@
 //! cargo run --release -p examples --bin chat_client -- Ada
 //! ```
 //!
-//! An optional second argument sets the server's address; the default is 127.0.0.1:50051.
+//! `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // Printing the responses is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -14,10 +14,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::{io, thread};
 
+use clap::Parser;
 use proto::chat::server_event::Event;
 use proto::chat::{ChatClient, ClientEvent, Enter, Say, client_event};
-use rpc_core::{Channel, Sender, block_on, sender};
-use rpc_transport_verbs::Device;
+use verbline::{Channel, Device, Sender, block_on, sender};
 
 /// Says each line of standard input. At its end, the sender is dropped, which half-closes the call.
 async fn say_lines(name: String, mut events: Sender<ClientEvent>) -> Result<(), Box<dyn Error>> {
@@ -30,11 +30,21 @@ async fn say_lines(name: String, mut events: Sender<ClientEvent>) -> Result<(), 
     Ok(())
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let name = args.next().unwrap_or_else(|| "Ada".to_owned());
-    let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
+/// Enters the room of a running chat_server: says the lines of its input, and prints what happens
+#[derive(Parser)]
+#[command(
+    after_help = "Next: a stream that survives a restart of its server: watch_server and watch_client"
+)]
+struct Arguments {
+    /// The name under which to enter.
+    #[arg(default_value = "Ada")]
+    name: String,
+    /// The server's address.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { name, address }: Arguments) -> Result<(), Box<dyn Error>> {
     // One thread waits for the input, and this one for the room.
     let (events, messages) = sender();
     thread::spawn(move || {
@@ -60,7 +70,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("chat_client: {error}");

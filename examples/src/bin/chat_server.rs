@@ -5,8 +5,8 @@
 //! cargo run --release -p examples --bin chat_server
 //! ```
 //!
-//! An optional argument sets the listen address; the default is 127.0.0.1:50051. The handlers run on
-//! the pollers: tokio's channels and `select!` need no runtime.
+//! The handlers run on the pollers: tokio's channels and `select!` need no runtime. `--help` lists the
+//! arguments.
 #![forbid(unsafe_code)]
 // The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -16,13 +16,13 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use clap::Parser;
 use proto::chat::{
     Chat, ChatServer, ClientEvent, Enter, Entered, Left, Said, ServerEvent, client_event,
     server_event,
 };
-use rpc_core::{Request, Response, Server, Status, Stream, Streaming, stream};
-use rpc_transport_verbs::Device;
 use tokio::sync::broadcast::{self, Receiver};
+use verbline::{Device, Request, Response, Server, Status, Stream, Streaming, stream};
 
 /// Events that may wait for a participant who does not read. If there are more, the participant has
 /// to leave: nobody waits for a slow one.
@@ -125,17 +125,25 @@ impl Participant<'_> {
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let address = std::env::args().nth(1);
-    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+/// Serves a chat room
+#[derive(Parser)]
+#[command(
+    after_help = "Next: enter the room with chat_client, under different names in several terminals"
+)]
+struct Arguments {
+    /// The address to listen at. With port 0, the system chooses a port.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { address }: Arguments) -> Result<(), Box<dyn Error>> {
     let room = Room {
         names: Mutex::default(),
         events: broadcast::channel(WAITING_EVENTS).0,
     };
     let server = Server::builder(&Device::best()?)
         .add_service(ChatServer::new(room))
-        .bind(address)?;
+        .bind(&address)?;
     println!("listening at {}", server.local_addr());
     Ok(server.run()?)
 }
@@ -143,7 +151,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("chat_server: {error}");

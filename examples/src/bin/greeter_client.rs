@@ -4,9 +4,8 @@
 //! cargo run --release -p examples --bin greeter_client -- Ada
 //! ```
 //!
-//! An optional second argument sets the server's address; the default is 127.0.0.1:50051. The
-//! server must use the same kind of device: the best available one, or the one that the environment
-//! variable `VERBLINE_DEVICE` names.
+//! `--help` lists the arguments. The server must use the same kind of device: the best available one,
+//! or the one that the environment variable `VERBLINE_DEVICE` names.
 #![forbid(unsafe_code)]
 // Printing the response is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -15,15 +14,23 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use proto::greeter::{GreeterClient, HelloRequest};
-use rpc_core::{LocalPoller, Request};
-use rpc_transport_verbs::Device;
+use verbline::{Device, LocalPoller, Request};
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let name = args.next().unwrap_or_else(|| "Ada".to_owned());
-    let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
+/// Requests a greeting from a running greeter_server
+#[derive(Parser)]
+#[command(after_help = "Next: make many calls at once with shared_client, on tokio")]
+struct Arguments {
+    /// The name to greet.
+    #[arg(default_value = "Ada")]
+    name: String,
+    /// The server's address.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { name, address }: Arguments) -> Result<(), Box<dyn Error>> {
     // A local client: this thread itself polls the device while it waits, without a second thread.
     let poller = LocalPoller::new(&Device::best()?)?;
     let greeter = GreeterClient::new(poller.connect(&address)?);
@@ -38,7 +45,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("greeter_client: {error}");

@@ -4,8 +4,7 @@
 //! cargo run --release -p examples --bin greeter_server
 //! ```
 //!
-//! An optional argument sets the listen address; the default is 127.0.0.1:50051. Port 0 lets the
-//! system choose a port. The device is the best available one, or the one that the environment
+//! `--help` lists the arguments. The device is the best available one, or the one that the environment
 //! variable `VERBLINE_DEVICE` names.
 #![forbid(unsafe_code)]
 // The server prints its address for the user.
@@ -14,9 +13,9 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use clap::Parser;
 use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
-use rpc_core::{Request, Response, Server, Status};
-use rpc_transport_verbs::Device;
+use verbline::{Device, Request, Response, Server, Status};
 
 struct MyGreeter;
 
@@ -34,23 +33,33 @@ impl Greeter for MyGreeter {
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let address = std::env::args().nth(1);
-    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+/// Serves greetings until it is stopped
+#[derive(Parser)]
+#[command(after_help = "Next: run greeter_client or shared_client in another terminal")]
+struct Arguments {
+    /// The address to listen at. With port 0, the system chooses a port.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { address }: Arguments) -> Result<(), Box<dyn Error>> {
     let device = Device::best()?;
     let server = Server::builder(&device)
         .add_service(GreeterServer::new(MyGreeter))
-        .bind(address)?;
+        .bind(&address)?;
     println!("listening at {}", server.local_addr());
     println!("{}", server.limits());
+    println!(
+        "Next, in another terminal: cargo run --release -p examples --bin greeter_client -- Ada {}",
+        server.local_addr()
+    );
     Ok(server.run()?)
 }
 
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("greeter_server: {error}");

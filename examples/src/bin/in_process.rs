@@ -16,10 +16,10 @@ use std::cell::Cell;
 use std::error::Error;
 use std::process::ExitCode;
 
+use clap::Parser;
 use proto::greeter::greeter_server::LocalGreeter;
 use proto::greeter::{GreeterClient, GreeterServer, HelloReply, HelloRequest};
-use rpc_core::{LocalPoller, Request, Response, Server, Status};
-use rpc_transport_verbs::Device;
+use verbline::{Device, LocalPoller, Request, Response, Server, Status};
 
 /// Counts its greetings. It stays on one poller, so a `Cell` is enough.
 #[derive(Default)]
@@ -42,6 +42,13 @@ impl LocalGreeter for CountingGreeter {
     }
 }
 
+/// Runs a server and its client in one program, with three calls
+#[derive(Parser)]
+#[command(
+    after_help = "Next: run this program's tests with `cargo test -p examples --bin in_process`"
+)]
+struct Arguments {}
+
 fn run() -> Result<(), Box<dyn Error>> {
     let device = Device::best()?;
     let server = Server::builder(&device)
@@ -62,6 +69,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
+    Arguments::parse();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -81,7 +89,8 @@ mod tests {
         Feature, Point, Rectangle, RouteGuide, RouteGuideClient, RouteGuideServer, RouteNote,
         RouteSummary,
     };
-    use rpc_core::{Code, LocalChannel, ServerHandle, Spawned, Stream, Streaming, sender, stream};
+    use verbline::server::Spawned;
+    use verbline::{Code, LocalChannel, ServerHandle, Stream, Streaming, sender, stream};
 
     use super::*;
 
@@ -236,7 +245,7 @@ mod tests {
 
     /// An executor with a thread for each future.
     fn on_a_thread(future: Spawned) {
-        std::thread::spawn(|| rpc_core::block_on(future));
+        std::thread::spawn(|| verbline::block_on(future));
     }
 
     /// Completes when both futures have completed.

@@ -6,8 +6,8 @@
 //! pkill -USR1 observed_server
 //! ```
 //!
-//! With the feature `metrics` it also prints the metrics that Prometheus would scrape. An optional
-//! argument sets the listen address; the default is 127.0.0.1:50051.
+//! With the feature `metrics` it also prints the metrics that Prometheus would scrape. `--help` lists
+//! the arguments.
 #![forbid(unsafe_code)]
 // Printing is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -18,11 +18,13 @@ use std::io;
 use std::process::ExitCode;
 use std::task::Poll;
 
+use clap::Parser;
 use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
-use rpc_core::{Request, Response, Server, StatsReader, Status};
-use rpc_transport_verbs::Device;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use verbline::server::StatsReader;
+use verbline::stats::Stats;
+use verbline::{Device, Request, Response, Server, Status};
 
 struct MyGreeter;
 
@@ -43,7 +45,7 @@ impl Greeter for MyGreeter {
 /// Prints the statistics since the last report.
 struct Report {
     stats_reader: StatsReader,
-    latest: rpc_core::Stats,
+    latest: Stats,
     #[cfg(feature = "metrics")]
     prometheus: Prometheus,
 }
@@ -72,7 +74,7 @@ impl Report {
 #[cfg(feature = "metrics")]
 struct Prometheus {
     recorder: metrics_exporter_prometheus::PrometheusRecorder,
-    publisher: rpc_core::metrics::Publisher,
+    publisher: verbline::metrics::Publisher,
 }
 
 #[cfg(feature = "metrics")]
@@ -80,24 +82,30 @@ impl Prometheus {
     fn new() -> Self {
         Self {
             recorder: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder(),
-            publisher: rpc_core::metrics::Publisher::new(),
+            publisher: verbline::metrics::Publisher::new(),
         }
     }
 
-    fn text(&mut self, stats: &rpc_core::Stats) -> String {
+    fn text(&mut self, stats: &Stats) -> String {
         metrics::with_local_recorder(&self.recorder, || self.publisher.publish(stats));
         self.recorder.handle().render()
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let address = std::env::args().nth(1);
-    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+/// Serves greetings, and prints its statistics on SIGUSR1 and at its end
+#[derive(Parser)]
+#[command(after_help = "Next: greet with greeter_client, then run `pkill -USR1 observed_server`")]
+struct Arguments {
+    /// The address to listen at. With port 0, the system chooses a port.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { address }: Arguments) -> Result<(), Box<dyn Error>> {
     let device = Device::best()?;
     let server = Server::builder(&device)
         .add_service(GreeterServer::new(MyGreeter))
-        .bind(address)?
+        .bind(&address)?
         .spawn();
     // This thread handles the signals. The pollers have threads of their own.
     let runtime = Builder::new_multi_thread()
@@ -136,7 +144,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("observed_server: {error}");

@@ -4,7 +4,7 @@
 //! cargo run --release -p examples --bin route_guide_client
 //! ```
 //!
-//! An optional argument sets the server's address; the default is 127.0.0.1:50051.
+//! `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // Printing the responses is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -13,9 +13,9 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use proto::routeguide::{Feature, Point, Rectangle, RouteGuideClient, RouteNote};
-use rpc_core::{LocalChannel, LocalPoller, Request, sender};
-use rpc_transport_verbs::Device;
+use verbline::{Device, LocalChannel, LocalPoller, Request, sender};
 
 type Client = RouteGuideClient<LocalChannel>;
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -87,12 +87,18 @@ async fn route_chat(guide: &Client) -> Outcome<()> {
     Ok(())
 }
 
-fn run() -> Outcome<()> {
-    let address = std::env::args().nth(1);
-    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+/// Calls each method of a running route_guide_server: one of each kind
+#[derive(Parser)]
+#[command(after_help = "Next: read docs/streaming.md, or try chat_server and chat_client")]
+struct Arguments {
+    /// The server's address.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { address }: Arguments) -> Outcome<()> {
     let poller = LocalPoller::new(&Device::best()?)?;
-    let guide = RouteGuideClient::new(poller.connect(address)?);
+    let guide = RouteGuideClient::new(poller.connect(&address)?);
     poller.block_on(async {
         get_feature(&guide).await?;
         let features = list_features(&guide).await?;
@@ -104,7 +110,7 @@ fn run() -> Outcome<()> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("route_guide_client: {error}");

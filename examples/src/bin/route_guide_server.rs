@@ -5,8 +5,7 @@
 //! cargo run --release -p examples --bin route_guide_server
 //! ```
 //!
-//! An optional argument sets the listen address; the default is 127.0.0.1:50051. The features are in
-//! `examples/data/features.json`.
+//! The features are in `examples/data/features.json`. `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -17,11 +16,11 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use clap::Parser;
 use proto::routeguide::{
     Feature, Point, Rectangle, RouteGuide, RouteGuideServer, RouteNote, RouteSummary,
 };
-use rpc_core::{Request, Response, Server, Status, Stream, Streaming, stream};
-use rpc_transport_verbs::Device;
+use verbline::{Device, Request, Response, Server, Status, Stream, Streaming, stream};
 
 struct Guide {
     features: Vec<Feature>,
@@ -148,17 +147,25 @@ fn features() -> Result<Vec<Feature>, Box<dyn Error>> {
     list.iter().map(feature).collect()
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let address = std::env::args().nth(1);
-    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+/// Serves gRPC's route guide
+#[derive(Parser)]
+#[command(
+    after_help = "Next: call each of its methods with route_guide_client in another terminal"
+)]
+struct Arguments {
+    /// The address to listen at. With port 0, the system chooses a port.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { address }: Arguments) -> Result<(), Box<dyn Error>> {
     let guide = Guide {
         features: features()?,
         notes: Mutex::default(),
     };
     let server = Server::builder(&Device::best()?)
         .add_service(RouteGuideServer::new(guide))
-        .bind(address)?;
+        .bind(&address)?;
     println!("listening at {}", server.local_addr());
     Ok(server.run()?)
 }
@@ -166,7 +173,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("route_guide_server: {error}");

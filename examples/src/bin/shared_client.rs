@@ -5,8 +5,7 @@
 //! cargo run --release -p examples --bin shared_client -- 100
 //! ```
 //!
-//! An optional second argument sets the server's address; the default is 127.0.0.1:50051. You can
-//! stop the server and start it again: the channel reconnects.
+//! You can stop the server and start it again: the channel reconnects. `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // Printing the responses is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -15,9 +14,21 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use proto::greeter::{GreeterClient, HelloRequest};
-use rpc_core::{Channel, Request};
-use rpc_transport_verbs::Device;
+use verbline::{Channel, Device, Request};
+
+/// Requests greetings from a running greeter_server, many at once
+#[derive(Parser)]
+#[command(after_help = "Next: a client and a server with streams: chat_server and chat_client")]
+struct Arguments {
+    /// The number of greetings.
+    #[arg(default_value_t = 10)]
+    count: usize,
+    /// The server's address.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
 async fn greet(count: usize, address: &str) -> Result<(), Box<dyn Error>> {
     // The channel is cheap to clone and can be used from any thread. A background thread owns the
@@ -43,17 +54,14 @@ async fn greet(count: usize, address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let count = args.next().map_or(Ok(10), |count| count.parse())?;
-    let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
+fn run(Arguments { count, address }: Arguments) -> Result<(), Box<dyn Error>> {
     tokio::runtime::Runtime::new()?.block_on(greet(count, &address))
 }
 
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("shared_client: {error}");

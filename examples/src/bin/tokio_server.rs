@@ -6,8 +6,8 @@
 //! cargo run --release -p examples --bin tokio_server
 //! ```
 //!
-//! An optional argument sets the listen address; the default is 127.0.0.1:50051. This program also
-//! starts the other server, which answers lines: it answers "Ada" with "Countess Ada".
+//! This program also starts the other server, which answers lines: it answers "Ada" with "Countess
+//! Ada". `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -17,12 +17,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use clap::Parser;
 use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
-use rpc_core::{Request, Response, Server, Service, Status};
-use rpc_transport_verbs::Device;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
+use verbline::server::Service;
+use verbline::{Device, Request, Response, Server, Status, TokioExecutor};
 
 struct TitledGreeter {
     titles: SocketAddr,
@@ -82,21 +83,26 @@ fn service(runtime: &Runtime) -> io::Result<impl Service> {
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
     let titles = listener.local_addr()?;
     runtime.spawn(serve_titles(listener));
-    let handle = runtime.handle().clone();
-    Ok(GreeterServer::new(TitledGreeter { titles })
-        .executor(move |handler| drop(handle.spawn(handler))))
+    let executor = TokioExecutor::from(runtime.handle().clone());
+    Ok(GreeterServer::new(TitledGreeter { titles }).executor(executor))
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let address = std::env::args().nth(1);
-    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+/// Serves greetings; its handlers wait for sockets, and run on tokio
+#[derive(Parser)]
+#[command(after_help = "Next: run `greeter_client Ada` in another terminal")]
+struct Arguments {
+    /// The address to listen at. With port 0, the system chooses a port.
+    #[arg(default_value = "127.0.0.1:50051")]
+    address: String,
+}
 
+fn run(Arguments { address }: Arguments) -> Result<(), Box<dyn Error>> {
     // The runtime's worker threads run next to the pollers and need their own cores.
     let runtime = Runtime::new()?;
     let device = Device::best()?;
     let server = Server::builder(&device)
         .add_service(service(&runtime)?)
-        .bind(address)?;
+        .bind(&address)?;
     println!("listening at {}", server.local_addr());
     Ok(server.run()?)
 }
@@ -104,7 +110,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tokio_server: {error}");
@@ -120,7 +126,7 @@ mod tests {
     use std::time::Duration;
 
     use proto::greeter::GreeterClient;
-    use rpc_core::{Code, LocalPoller};
+    use verbline::{Code, LocalPoller};
 
     use super::*;
 

@@ -29,6 +29,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Exchanges messages between two queue pairs of this process, step by step
 #[derive(Parser)]
+#[command(after_help = "Next: read docs/verbs.md, and this program's source")]
 struct Arguments {
     /// The device: `soft`, which exists on every machine, or an RDMA device such as `mlx5_0`
     #[arg(default_value = "soft")]

@@ -15,11 +15,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use proto::watch::{PutRequest, StoreClient, WatchRequest};
-use rpc_core::{CallError, Channel, Code, block_on};
-use rpc_transport_verbs::Device;
+use verbline::{CallError, Channel, Code, Device, block_on};
 
 /// Changes a key of a store, or prints changes.
 #[derive(Parser)]
+#[command(
+    after_help = "Next: put and watch, then stop the server and start it again: the watcher continues"
+)]
 struct Arguments {
     /// The server's address.
     #[arg(long, default_value = "127.0.0.1:50051")]
@@ -31,9 +33,17 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Sets the value of a key.
-    Put { key: String, value: String },
+    Put {
+        /// The key: any text.
+        key: String,
+        /// Its new value.
+        value: String,
+    },
     /// Prints all changes of the keys that begin with a prefix, the past ones first.
-    Watch { key_prefix: String },
+    Watch {
+        /// What the keys begin with. Empty for all keys.
+        key_prefix: String,
+    },
 }
 
 async fn put(store: &StoreClient, key: String, value: String) -> Result<(), CallError> {

@@ -6,8 +6,7 @@
 //! ```
 //!
 //! The argument is the file that keeps the changes, so a server that is started again continues with
-//! the next revision. An optional second argument sets the listen address; the default is
-//! 127.0.0.1:50051.
+//! the next revision. `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -15,14 +14,15 @@
 use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use clap::Parser;
 use proto::watch::{Event, PutReply, PutRequest, Store, StoreServer, WatchRequest};
-use rpc_core::{Request, Response, Server, Status, Stream, stream};
-use rpc_transport_verbs::Device;
 use serde_json::json;
 use tokio::sync::watch;
+use verbline::{Device, Request, Response, Server, Status, Stream, stream};
 
 /// Events that a watcher copies at a time, while it has locked the store.
 const BATCH: usize = 64;
@@ -40,7 +40,7 @@ struct Changes {
 }
 
 impl FileStore {
-    fn open(path: &str) -> Result<Self, Box<dyn Error>> {
+    fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
         let mut options = OpenOptions::new();
         let file = options.read(true).append(true).create(true).open(path)?;
         let mut events = Vec::new();
@@ -121,13 +121,33 @@ impl Store for FileStore {
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let file = args.next().ok_or("name the file of the store")?;
-    let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
+/// Serves a store of keys and values whose changes can be watched
+#[derive(Parser)]
+#[command(
+    after_help = "Next: run `watch_client watch \"\"` and `watch_client put color/sky blue` in other terminals"
+)]
+struct Arguments {
+    /// The file that keeps the changes. It is created if there is none.
+    file: PathBuf,
+    /// The address to listen at. With port 0, the system chooses a port.
+    #[arg(default_value = "127.0.0.1:50051", value_parser = host_and_port)]
+    address: String,
+}
 
+/// Accepts `host:port`, so that swapped arguments are an error before anything is created.
+fn host_and_port(text: &str) -> Result<String, &'static str> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err("expected host:port, such as 127.0.0.1:50051"),
+    }
+}
+
+fn run(Arguments { file, address }: Arguments) -> Result<(), Box<dyn Error>> {
+    let store = FileStore::open(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let server = Server::builder(&Device::best()?)
-        .add_service(StoreServer::new(FileStore::open(&file)?))
+        .add_service(StoreServer::new(store))
         .bind(&address)?;
     println!("listening at {}", server.local_addr());
     Ok(server.run()?)
@@ -136,7 +156,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
-    match run() {
+    match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("watch_server: {error}");

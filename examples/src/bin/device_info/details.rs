@@ -2,12 +2,12 @@
 
 use std::error::Error;
 
-use rpc_transport_verbs::SurveyedDevice;
 use rpc_transport_verbs::verbs::{
     Access, AddressWish, Context, DeviceAttributes, DeviceInfo, GidEntry, PartitionKey,
     PortAttributes, Psn, QpAttributes, QpInitAttributes, QueuePairConfig, RemoteEndpoint,
     RtrAttributes, RtsAttributes, devices,
 };
+use verbline::device::SurveyedDevice;
 
 /// Everything that a device reports, or the reason why it could not be queried.
 pub(super) struct Details {

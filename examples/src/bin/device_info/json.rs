@@ -4,11 +4,11 @@
 use std::error::Error;
 use std::time::Duration;
 
-use rpc_transport_verbs::Survey;
 use rpc_transport_verbs::verbs::{
     AddressVector, DeviceAttributes, PortAttributes, PortMtu, QpAttributes, QpInitAttributes, Rate,
 };
 use serde_json::{Map, Value, json};
+use verbline::device::Survey;
 
 use crate::details::{Details, Opened, Port};
 

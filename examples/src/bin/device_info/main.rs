@@ -22,14 +22,16 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rpc_core::LocalPoller;
-use rpc_transport_verbs::Device;
+use verbline::{Device, LocalPoller};
 
 use details::Details;
 
 /// Prints the capabilities of this machine's devices, which of them is chosen and why, and the
 /// limits of a poller with default settings there; then all attributes of each device.
 #[derive(Parser)]
+#[command(
+    after_help = "Next: read docs/rdma.md, or exchange messages over a device with verbs_tutorial"
+)]
 struct Arguments {
     /// The devices of the poller: `mlx5_0`, `mlx5_0:1:3` with port and GID index, `mlx5_0,soft`.
     /// Default: the devices that VERBLINE_DEVICE names, or else the best device.
