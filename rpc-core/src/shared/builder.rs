@@ -6,16 +6,12 @@ use std::time::Duration;
 
 use super::channel::Channel;
 use super::error::ChannelError;
-use super::open::ChannelSettings;
+use super::open::{CONNECTIONS, ChannelSettings};
 use super::source::PollerSource;
 use super::start::Start;
 use crate::limits::{Intents, Keepalive, Waiting};
 use crate::poller::CONNECT_TIMEOUT;
 use crate::transport::Fabric;
-
-/// Connections of a channel at a poller: one that accepts calls, and one to a server that is shutting
-/// down, while its last calls finish.
-pub(super) const CONNECTIONS: u32 = 2;
 
 /// Upper limit of the delay before the first reconnect attempt: short enough to find a restarted
 /// server soon, long enough to spread a thousand clients over time.

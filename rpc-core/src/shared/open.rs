@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{bounded, never};
 
 use super::backoff::Backoff;
 use super::channel::Channel;
@@ -25,6 +25,10 @@ use crate::limits::Intents;
 use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
+
+/// Connections of a channel at a poller: one that accepts calls, and one to a server that is shutting
+/// down, while its last calls finish.
+pub(super) const CONNECTIONS: u32 = 2;
 
 /// The settings that concern one channel alone.
 #[derive(Clone, Debug)]
@@ -132,7 +136,7 @@ pub(super) fn run_one<F: Fabric>(
     };
     thread.set_limits(transport.limits());
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    let mut poller = SharedPoller::new(driver, thread, Rc::new(ThreadSpawner));
+    let mut poller = SharedPoller::new(driver, thread, never(), Rc::new(ThreadSpawner));
     poller.add(new);
     poller.run(intents.waiting);
 }
