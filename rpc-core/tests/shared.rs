@@ -19,7 +19,7 @@ fn intents(max_in_flight: u32) -> Intents {
     Intents {
         max_message_len: 64,
         max_in_flight,
-        connections: 4,
+        connections: 16,
         ..Intents::default()
     }
 }

@@ -248,10 +248,11 @@ pub const VERBS: Package = Package {
             &["connect::keepalive", "connect::clock_exchange", "connect::liveness"],
             &["transport"],
         ),
+        layer("connect::address", &["connect::address"], &[]),
         layer(
             "connect::server",
             &["connect::server"],
-            &["transport", "connect::handshake", "connect::liveness"],
+            &["transport", "connect::address", "connect::handshake", "connect::liveness"],
         ),
         layer(
             "connect::control_thread",
@@ -269,6 +270,7 @@ pub const VERBS: Package = Package {
             &["connect"],
             &[
                 "transport",
+                "connect::address",
                 "connect::handshake",
                 "connect::liveness",
                 "connect::control_thread",

@@ -7,6 +7,7 @@ use super::State;
 use super::block_on_waker::BlockOnWaker;
 use super::call_table::WakeTarget;
 use super::handle::BeginOutcome;
+use super::held_permit::HeldPermit;
 use super::link::LinkKey;
 use super::waiters::{WaiterKey, Waiters};
 use crate::stats::Counter;
@@ -83,16 +84,6 @@ impl CallOrigin for CallingFuture<'_> {
     fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget {
         block_on_waker.target_of(self.waker)
     }
-}
-
-/// The permit of a call through a shared channel. The channel keeps the calls that have to wait, and
-/// their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeldPermit {
-    /// The number of the channel at the poller.
-    pub(crate) channel: u32,
-    /// The number of the permit in the channel.
-    pub(crate) number: u32,
 }
 
 /// There is no capacity yet, and nothing was queued.

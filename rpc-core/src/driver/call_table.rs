@@ -19,7 +19,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 
-use super::call_origin::HeldPermit;
+use super::held_permit::HeldPermit;
 use super::link_streams::StreamKey;
 use super::timers::TimerKey;
 use crate::call_error::CallError;

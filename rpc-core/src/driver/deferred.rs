@@ -3,8 +3,8 @@
 
 use std::task::Waker;
 
-use super::call_origin::HeldPermit;
 use super::call_table::WakeTarget;
+use super::held_permit::HeldPermit;
 use super::{Driver, State, TimerTarget};
 use crate::stream::core::wake_all;
 use crate::transport::Transport;

@@ -12,6 +12,7 @@ mod deferred;
 mod erased;
 pub(crate) mod handle;
 mod held_memory;
+pub(crate) mod held_permit;
 mod incoming;
 #[cfg(feature = "test-util")]
 mod leftovers;
@@ -47,7 +48,7 @@ use std::time::Instant;
 use slab::Slab;
 
 use self::block_on_waker::BlockOnWaker;
-use self::call_origin::HeldPermit;
+use self::held_permit::HeldPermit;
 use self::incoming::LentTask;
 use self::link::{Link, LinkKey};
 use self::link_streams::StreamKey;

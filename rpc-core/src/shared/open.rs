@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{bounded, never};
 
 use super::backoff::Backoff;
 use super::channel::Channel;
@@ -136,7 +136,7 @@ pub(super) fn run_one<F: Fabric>(
     };
     thread.set_limits(transport.limits());
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    let mut poller = SharedPoller::new(driver, thread, Rc::new(ThreadSpawner));
+    let mut poller = SharedPoller::new(driver, thread, never(), Rc::new(ThreadSpawner));
     poller.add(new);
     poller.run(intents.waiting);
 }

@@ -13,12 +13,11 @@
 //! ```
 
 use std::mem;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::poller_thread::PermitWaits;
 use crate::call_error::CallError;
 use crate::driver::call_table::LongResponse;
 use crate::driver::timers::Timers;
@@ -39,6 +38,13 @@ pub(crate) struct CallPermits {
     queue: Mutex<PermitQueue>,
     /// The poller's counters of calls that wait for permits.
     waits: Arc<PermitWaits>,
+}
+
+/// Calls that had to wait for a permit, and calls that gave up waiting.
+#[derive(Debug, Default)]
+pub(super) struct PermitWaits {
+    pub(super) waited: AtomicU64,
+    pub(super) gave_up: AtomicU64,
 }
 
 /// The outcome of a call. If it is `Ok`, the buffer contains the response's metadata and message.

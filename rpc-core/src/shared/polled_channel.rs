@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, SendError, Sender};
 
 use super::calls::Calls;
 use super::notices::{Closed, NoticeReceiver};
@@ -35,6 +35,15 @@ pub(super) struct NewChannel {
 }
 
 impl NewChannel {
+    /// Hands the channel over to its poller, which has the other end of `arrivals`.
+    pub(super) fn hand_over(self, arrivals: &Sender<Self>, poller: &PollerThread) {
+        let number = self.number;
+        match arrivals.send(self) {
+            Ok(()) => poller.notify(number),
+            Err(SendError(new)) => new.refuse(),
+        }
+    }
+
     /// Fails the calls of a channel whose poller has ended.
     pub(super) fn refuse(self) {
         self.target.shut_down();

@@ -20,13 +20,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::Receiver;
+
 use super::notices::Pending;
 use super::polled_channel::{NewChannel, PolledChannel, SHORT_SLEEP};
 use super::poller_thread::PollerThread;
 use super::reconnect::Spawner;
 use super::wakers::Wakers;
 use crate::driver::Driver;
-use crate::driver::call_origin::HeldPermit;
+use crate::driver::held_permit::HeldPermit;
 use crate::driver::timers::Timers;
 use crate::limits::Waiting;
 use crate::poller::idle::{BusyPoller, Idle};
@@ -50,6 +52,8 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct SharedPoller<T: Transport> {
     driver: Rc<Driver<T>>,
     thread: Arc<PollerThread>,
+    /// Channels that are handed over.
+    arrivals: Receiver<NewChannel>,
     spawner: Rc<dyn Spawner>,
     /// By number.
     channels: Vec<Option<PolledChannel<T>>>,
@@ -69,12 +73,14 @@ impl<T: Transport> SharedPoller<T> {
     pub(super) fn new(
         driver: Driver<T>,
         thread: Arc<PollerThread>,
+        arrivals: Receiver<NewChannel>,
         spawner: Rc<dyn Spawner>,
     ) -> Self {
         thread.start(&driver.wakeup, &driver.counters);
         Self {
             driver: Rc::new(driver),
             thread,
+            arrivals,
             spawner,
             channels: Vec::new(),
             unfinished: VecDeque::new(),
@@ -196,7 +202,7 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn take_arrivals(&mut self) {
-        for new in self.thread.take_arrivals() {
+        while let Ok(new) = self.arrivals.try_recv() {
             self.add(new);
         }
     }
@@ -453,7 +459,8 @@ impl<T: Transport> SharedPoller<T> {
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Settles all calls, so that no caller waits for this thread, however it ends.
     fn drop(&mut self) {
-        for new in self.thread.close() {
+        self.thread.close();
+        for new in self.arrivals.try_iter() {
             new.refuse();
         }
         for channel in self.channels.iter_mut().flatten() {

@@ -6,11 +6,11 @@
 //! The poller gives the number back after it has removed the channel.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::marks::Marks;
-use super::polled_channel::NewChannel;
+use super::permits::PermitWaits;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::Limits;
 use crate::stats::{PollerCounters, PollerStats};
@@ -33,22 +33,11 @@ pub(crate) struct PollerThread {
     room: Mutex<Room>,
 }
 
-/// Calls that had to wait for a permit, and calls that gave up waiting.
-#[derive(Debug, Default)]
-pub(super) struct PermitWaits {
-    pub(super) waited: AtomicU64,
-    pub(super) gave_up: AtomicU64,
-}
-
 /// The numbers of a poller's channels.
 struct Room {
     /// A stack of the numbers that are not in use.
     free: Vec<u32>,
     in_use: usize,
-    /// Channels that the poller has not taken yet.
-    arrivals: Vec<NewChannel>,
-    /// True once the poller has ended.
-    is_closed: bool,
 }
 
 impl PollerThread {
@@ -110,11 +99,6 @@ impl PollerThread {
         }
     }
 
-    /// Takes the channels that were handed over.
-    pub(super) fn take_arrivals(&self) -> Vec<NewChannel> {
-        std::mem::take(&mut self.room().arrivals)
-    }
-
     /// Gives the number of a channel back that the poller has removed.
     pub(super) fn give_back(&self, channel: u32) {
         let mut room = self.room();
@@ -122,14 +106,11 @@ impl PollerThread {
         room.in_use -= 1;
     }
 
-    /// Refuses further channels, because the poller ends. Returns those that it has not taken.
-    pub(super) fn close(&self) -> Vec<NewChannel> {
+    /// Publishes that the poller ends.
+    pub(super) fn close(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         // Before the queues of the channels are drained: see `PollerHandle::submit`.
         fence(Ordering::SeqCst);
-        let mut room = self.room();
-        room.is_closed = true;
-        std::mem::take(&mut room.arrivals)
     }
 
     fn room(&self) -> MutexGuard<'_, Room> {
@@ -155,8 +136,6 @@ impl PollerRef {
             room: Mutex::new(Room {
                 free: (0..channels).rev().collect(),
                 in_use: 0,
-                arrivals: Vec::new(),
-                is_closed: false,
             }),
         }))
     }
@@ -183,19 +162,6 @@ impl PollerRef {
             channel,
             is_used: false,
         })
-    }
-
-    /// Hands a channel over to the poller. Drops it if the poller has ended.
-    pub(super) fn hand_over(&self, new: NewChannel) {
-        let channel = new.number;
-        let mut room = self.room();
-        if room.is_closed {
-            drop(room);
-            return new.refuse();
-        }
-        room.arrivals.push(new);
-        drop(room);
-        self.notify(channel);
     }
 }
 

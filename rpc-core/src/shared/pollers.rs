@@ -3,12 +3,15 @@
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc;
 use std::thread;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::dial_threads::DialThreads;
 use super::error::ChannelError;
 use super::open::CONNECTIONS;
+use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
 use super::poller_thread::{PollerRef, PollerThread, Reserved};
 use crate::clock::Clock;
@@ -43,11 +46,20 @@ use crate::transport::{Fabric, FabricError, Transport};
 #[derive(Clone)]
 pub struct Pollers(Arc<Set>);
 
+/// Room for a channel, and how it is handed over.
+type Place = (Reserved, Sender<NewChannel>);
+
 struct Set {
-    pollers: Vec<PollerRef>,
+    pollers: Vec<Member>,
     /// Channels that each poller has room for.
     connections: u32,
     limits: Limits,
+}
+
+/// A poller, and how channels are handed over to it.
+struct Member {
+    poller: PollerRef,
+    arrivals: Sender<NewChannel>,
 }
 
 impl Pollers {
@@ -70,7 +82,12 @@ impl Pollers {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
-            pollers: self.0.pollers.iter().map(|poller| poller.stats()).collect(),
+            pollers: self
+                .0
+                .pollers
+                .iter()
+                .map(|member| member.poller.stats())
+                .collect(),
             server: None,
         }
     }
@@ -79,18 +96,22 @@ impl Pollers {
     /// channel and each of its pollers. Those that are not connected at the moment count too.
     #[must_use]
     pub fn connections_in_use(&self) -> usize {
-        self.0.pollers.iter().map(PollerRef::channels).sum()
+        self.0
+            .pollers
+            .iter()
+            .map(|member| member.poller.channels())
+            .sum()
     }
 
     /// Takes room for a channel at `count` pollers, or at all if there are fewer: at those that have
     /// the fewest channels.
-    pub(super) fn reserve(&self, count: usize) -> Result<Vec<Reserved>, ChannelError> {
+    pub(super) fn reserve(&self, count: usize) -> Result<Vec<Place>, ChannelError> {
         let mut pollers: Vec<_> = self.0.pollers.iter().collect();
-        pollers.sort_by_cached_key(|poller| poller.channels());
+        pollers.sort_by_cached_key(|member| member.poller.channels());
         let count = count.min(pollers.len());
         let reserved: Vec<_> = pollers
             .into_iter()
-            .filter_map(PollerRef::reserve)
+            .filter_map(|member| Some((member.poller.reserve()?, member.arrivals.clone())))
             .take(count)
             .collect();
         if reserved.len() < count {
@@ -178,10 +199,11 @@ impl<F: Fabric> PollersBuilder<F> {
             let poller = PollerRef::new(connections);
             let (fabric, intents, thread) = (self.fabric.clone(), intents.clone(), poller.thread());
             let (dial_threads, opened) = (Arc::clone(&dial_threads), opened.clone());
-            pollers.push(poller);
+            let (arrivals, receiver) = unbounded();
+            pollers.push(Member { poller, arrivals });
             thread::Builder::new()
                 .name(format!("verbline-client-{index}"))
-                .spawn(move || run(&fabric, &intents, thread, dial_threads, &opened))?;
+                .spawn(move || run(&fabric, &intents, (thread, receiver), dial_threads, &opened))?;
         }
         drop(opened);
         let mut limits = None;
@@ -202,9 +224,9 @@ impl<F: Fabric> PollersBuilder<F> {
 fn run<F: Fabric>(
     fabric: &F,
     intents: &Intents,
-    thread: Arc<PollerThread>,
+    (thread, arrivals): (Arc<PollerThread>, Receiver<NewChannel>),
     dial_threads: Arc<DialThreads>,
-    opened: &Sender<Result<Limits, FabricError>>,
+    opened: &mpsc::Sender<Result<Limits, FabricError>>,
 ) {
     let transport = match fabric.open(intents) {
         Ok(transport) => transport,
@@ -218,7 +240,7 @@ fn run<F: Fabric>(
     let limits = transport.limits().clone();
     let driver = Driver::new(transport, Methods::new(), Clock::system());
     driver.share_receives(intents.connections / CONNECTIONS);
-    let poller = SharedPoller::new(driver, thread, Rc::new(dial_threads));
+    let poller = SharedPoller::new(driver, thread, arrivals, Rc::new(dial_threads));
     let _ = opened.send(Ok(limits));
     poller.run(intents.waiting);
 }

@@ -67,11 +67,12 @@ impl Source for Pollers {
         settings: ChannelSettings,
         start: Option<&Arc<Start>>,
     ) -> Result<Channel, ChannelError> {
-        let reserved = self.reserve(settings.pollers)?;
+        let (reserved, arrivals): (Vec<_>, Vec<_>) =
+            self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
         let permits = settings.max_in_flight.unwrap_or(most).min(most);
-        open::channel(settings, reserved, permits, start, |_, poller, new| {
-            poller.hand_over(new);
+        open::channel(settings, reserved, permits, start, |index, poller, new| {
+            new.hand_over(&arrivals[index], poller);
             Ok(())
         })
     }

@@ -4,11 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use crossbeam_channel::{Sender, unbounded};
+
 use super::backoff::Backoff;
 use super::builder::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::open::{ChannelSettings, Ends};
+use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
 use super::poller_thread::PollerRef;
 use super::reconnect::Spawner;
@@ -26,6 +29,7 @@ const CHANNELS: u32 = 256;
 pub(crate) struct SteppedPoller<T: Transport> {
     pub(crate) poller: SharedPoller<T>,
     handle: PollerRef,
+    arrivals: Sender<NewChannel>,
     clock: Clock,
     permits: u32,
 }
@@ -38,9 +42,11 @@ impl<T: Transport> SteppedPoller<T> {
         let connections = transport.limits().max_connections;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
         driver.share_receives(connections);
+        let (arrivals, receiver) = unbounded();
         Self {
-            poller: SharedPoller::new(driver, handle.thread(), Rc::new(spawner)),
+            poller: SharedPoller::new(driver, handle.thread(), receiver, Rc::new(spawner)),
             handle,
+            arrivals,
             clock: clock.clone(),
             permits,
         }
@@ -64,7 +70,7 @@ impl<T: Transport> SteppedPoller<T> {
         let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
         let mut ends = Ends::new(&settings, reserved, self.permits, &connectivity, 0);
         ends.new.target.backoff = Backoff::seeded(FIRST_BACKOFF, LONGEST_BACKOFF, seed);
-        self.handle.hand_over(ends.new);
+        ends.new.hand_over(&self.arrivals, &self.handle);
         Channel(Arc::new(Shared {
             address: settings.address,
             pollers: [ends.handle].into(),

@@ -1,11 +1,14 @@
 //! The server's half of connection setup. It runs on the preparer threads of `control_thread`.
 
 use std::fmt;
+use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Instant;
 
 use rpc_core::transport::Admitted;
 
+use super::address;
 use super::handshake::choice::{self, EndpointMismatch};
 use super::handshake::{Challenge, Endpoint, Offer, Welcome};
 use super::keepalive::KeepaliveState;
@@ -16,6 +19,11 @@ use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::{ConnectionInRts, LivenessKey, Notice, NoticeSender};
 use crate::transport::peer_clock::monotonic_us;
 use crate::transport::queue_pairs::{AwaitedClaim, QpRts, QueuePairError, QueuePairs};
+
+/// Opens the listening socket at `host:port`.
+pub(crate) fn bind(address: &str) -> io::Result<TcpListener> {
+    TcpListener::bind(&address::resolve(address)?[..])
+}
 
 /// Hands a listener's connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]

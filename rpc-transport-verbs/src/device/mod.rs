@@ -13,7 +13,6 @@ pub(crate) mod survey;
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 
 use rpc_core::Intents;
@@ -23,9 +22,8 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use self::name::Name;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
-use crate::connect::address;
 use crate::connect::control_thread::{self, ListenerConfig};
-use crate::connect::server::Port;
+use crate::connect::server::{self, Port};
 use crate::transport::VerbsTransport;
 use crate::verbs::{AddressError, Context, OpenError};
 
@@ -245,8 +243,7 @@ impl Fabric for Device {
             address: address.to_owned(),
             source,
         };
-        let addresses = address::resolve(address).map_err(refused)?;
-        let listener = TcpListener::bind(&addresses[..]).map_err(refused)?;
+        let listener = server::bind(address).map_err(refused)?;
         let config = ListenerConfig { ports, admission };
         let listening = control_thread::control()
             .and_then(|control| control.listen(listener, config))
