@@ -134,15 +134,13 @@ pub mod client {
     #[doc(inline)]
     pub use rpc_core::{
         BlockOnInTurn, Caller, Cause, ChannelError, ConnectivityState, CurrentDeadline,
-        Idempotency, LengthLimit, MethodKind, MethodSpec, PollerSource, PollersBuilder, SendCaller,
-        Watch,
+        Idempotency, LengthLimit, LocalPollerBuilder, MethodKind, MethodSpec, PollerSource,
+        PollersBuilder, SendCaller, Watch,
     };
 }
 
 /// Servers: their errors, the handles of their statistics, and the types of their streams.
 pub mod server {
-    #[doc(inline)]
-    pub use rpc_core::transport::FabricError;
     #[doc(inline)]
     pub use rpc_core::{ResponseSender, Responses, ServerError, Service, Spawned, StatsReader};
 }
@@ -166,6 +164,8 @@ pub mod message {
 pub mod device {
     #[doc(inline)]
     pub use rpc_core::OtherDevice;
+    #[doc(inline)]
+    pub use rpc_core::transport::FabricError;
     #[doc(inline)]
     pub use rpc_transport_verbs::{
         DEVICE_VARIABLE, DeviceError, Sizing, Survey, SurveyedDevice, SurveyedPort,

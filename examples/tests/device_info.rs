@@ -29,7 +29,8 @@ fn it_says_what_there_is_which_is_taken_and_why_and_what_a_poller_gets() {
         "  port 1      active, shared memory, MTU 4096",
         "Device::best() opens soft: the environment variable VERBLINE_DEVICE names it.",
         "device soft, each poller: messages up to 4 MiB received and 2 GiB sent, 64 connections",
-        "  long       messages that do not fit a slot: by RDMA READ through memory windows; ",
+        "  long       messages that do not fit a slot",
+        "             by RDMA READ through memory windows",
     ] {
         assert!(
             printed.lines().any(|printed| printed.starts_with(line)),

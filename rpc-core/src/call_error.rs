@@ -142,7 +142,10 @@ impl CallError {
     /// shared channel keeps to it by itself.
     #[must_use]
     pub fn pushback(&self) -> Option<Duration> {
-        self.0.pushback
+        match self.0.cause {
+            Cause::PushedBack { wait } => Some(wait),
+            _ => self.0.pushback,
+        }
     }
 
     /// Returns the server's status, if the server failed the call.

@@ -21,9 +21,8 @@
 //!
 //! // The client:
 //! fn invalid_fields(error: &CallError) -> Vec<String> {
-//!     let details = error.status().and_then(|status| status.error_details().ok());
-//!     let bad_request = details.and_then(|details| details.bad_request);
-//!     let violations = bad_request.unwrap_or_default().field_violations;
+//!     let details = error.error_details().unwrap_or_default();
+//!     let violations = details.bad_request.unwrap_or_default().field_violations;
 //!     violations.into_iter().map(|violation| violation.field).collect()
 //! }
 //! # assert!(no_name().error_details().unwrap().bad_request.is_some());
@@ -38,6 +37,7 @@ use std::time::Duration;
 use prost::{Message, Name};
 use prost_types::Any;
 
+use crate::call_error::CallError;
 use crate::codec::{Codec, DecodeError, ProstCodec};
 use crate::status::{Code, Status};
 
@@ -201,6 +201,19 @@ impl Status {
             details.add(any)?;
         }
         Ok(details)
+    }
+}
+
+impl CallError {
+    /// Returns the typed details of the server's status. All of them are empty if the status has no
+    /// details, or if this side failed the call.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`Status::error_details`] does.
+    pub fn error_details(&self) -> Result<ErrorDetails, ErrorDetailsError> {
+        self.status()
+            .map_or_else(|| Ok(ErrorDetails::default()), Status::error_details)
     }
 }
 

@@ -288,10 +288,14 @@ impl fmt::Display for Limits {
             self.max_inline_len,
             self.completion_queue_depth
         )?;
+        write!(f, "\n  long       messages that do not fit a slot")?;
+        for sentence in self.long_messages.split("; ") {
+            write!(f, "\n             {sentence}")?;
+        }
         write!(
             f,
-            "\n  long       messages that do not fit a slot: {}; pieces of {}, {} at a time on a connection, {} of memory for the process, {} of it for those that arrive, and {} for a connection",
-            self.long_messages,
+            "\n             pieces of {}, {} at a time on a connection\
+             \n             {} of memory for the process, {} of it for those that arrive, and {} for a connection",
             bytes(self.piece_len),
             Count(self.read_depth.into(), "READ"),
             Bytes(self.message_memory),

@@ -9,9 +9,13 @@ pub const CORE: Package = Package {
             ],
             &[],
         ),
-        layer("error_details", &["error_details"], &["values"]),
         layer("transport", &["transport"], &["values"]),
         layer("call_error", &["call_error"], &["values", "transport"]),
+        layer(
+            "error_details",
+            &["error_details"],
+            &["values", "call_error"],
+        ),
         layer("protocol", &["protocol"], &["values", "transport"]),
         layer("outcome", &["outcome"], &["values", "call_error", "protocol"]),
         layer(

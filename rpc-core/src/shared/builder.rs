@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::channel::Channel;
 use super::error::ChannelError;
-use super::open::{CONNECTIONS, ChannelSettings};
+use super::open::ChannelSettings;
 use super::source::PollerSource;
 use super::start::Start;
 use crate::limits::{Intents, intent_setters};

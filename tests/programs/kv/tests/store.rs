@@ -76,12 +76,8 @@ async fn values_come_back_and_errors_have_their_details() -> Outcome {
     assert!(!error.is_retryable());
 
     let error = client.put(PutRequest::default()).await.unwrap_err();
-    let status = error.status().expect("the server answered");
-    let violations = status
-        .error_details()?
-        .bad_request
-        .unwrap()
-        .field_violations;
+    let details = error.error_details()?;
+    let violations = details.bad_request.unwrap().field_violations;
     assert_eq!(violations[0].field, "entry");
 
     let error = client.old(Old::default()).await.unwrap_err();
