@@ -154,9 +154,9 @@ pub mod message {
     #[doc(inline)]
     pub use rpc_core::{
         Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
-        IntoMetadataKey, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE, LengthChanged,
-        MessageBuf, Messages, MetadataError, MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, SendError,
-        allocate,
+        IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
+        LengthChanged, MessageBuf, Messages, MetadataError, MetadataIter, ProstCodec,
+        SLOT_MESSAGE_LEN, SendError, allocate,
     };
 }
 

@@ -162,7 +162,9 @@ impl CallError {
     /// the server asked for [`pushback`](Self::pushback), wait that long.
     ///
     /// A call that [may have run](Execution::MayHaveRun) returns false. Repeat it only if its method
-    /// may run twice.
+    /// may run twice. Limit the number of attempts: the reason may be one that does not pass, such as
+    /// a limit of the server's build that this side does not know. A
+    /// [`LocalChannel`](crate::LocalChannel) must be connected again first.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         let was_started = match self.execution() {
@@ -173,8 +175,12 @@ impl CallError {
             self.code(),
             Code::Unavailable | Code::ResourceExhausted | Code::Aborted
         );
-        let is_too_long = matches!(self.0.cause, Cause::RequestTooLong { .. });
-        !was_started && may_pass && !is_too_long
+        // A request that is too long stays so, and a channel that was closed stays closed.
+        let is_permanent = matches!(
+            self.0.cause,
+            Cause::RequestTooLong { .. } | Cause::NotConnected { latest: None, .. }
+        );
+        !was_started && may_pass && !is_permanent
     }
 
     /// Returns the message of the server's status, or a sentence about the failure on this side.
@@ -331,43 +337,74 @@ impl Error for CallError {
 /// Converts the error of a nested call into the handler's own status, for use with `?`.
 ///
 /// The code is kept, and the message says that a nested call failed. The details and metadata of a
-/// remote status are dropped: the remote server addressed them to this process, not to its clients.
+/// remote status are dropped: the remote server addressed them to this process, not to its clients. So
+/// are the address of the server and the reason for which it cannot be reached. The error becomes the
+/// source, which stays in this process.
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
-        let code = error.code();
-        let message = match error.status() {
-            Some(status) => format!("in a nested call: {}", status.message()),
-            None => format!("in a nested call: {error}"),
+        let message = match &error.0.cause {
+            Cause::NotConnected { .. } => "the server cannot be reached".into(),
+            Cause::DeadlineExceeded { .. } => "the call's deadline passed".into(),
+            Cause::Disconnected(_) => "the connection to the server ended".into(),
+            _ => error.message(),
         };
-        Self::new(code, message).with_source(Arc::new(error))
+        let message = format!("in a nested call: {message}");
+        Self::new(error.code(), message).with_source(Arc::new(error))
     }
 }
 
 impl Status {
-    /// Converts any error, for example one of an application's own types. The code is that of the
-    /// first error among `error` and its sources that has one: a [`Status`], a [`CallError`] or an
-    /// [`io::Error`]. It is `UNKNOWN` if there is none. The message is that of `error`, which becomes
-    /// the source. A `Status` is returned as it is.
+    /// Converts any error, for example one of an application's own types.
+    ///
+    /// - A `Status` is returned as it is, and a [`CallError`] is converted like a nested call's.
+    /// - An error with a `Status`, a `CallError` or an [`io::Error`] among its sources gets the code of
+    ///   the first one, and the details and metadata if that is a `Status`.
+    /// - Any other error gets the code `UNKNOWN`.
+    ///
+    /// In the last two cases the message is that of `error`, which becomes the source.
     #[must_use]
     pub fn from_error(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let error = match error.into().downcast::<Self>() {
             Ok(status) => return *status,
             Err(error) => error,
         };
-        let code = code_of(&*error).unwrap_or(Code::Unknown);
-        Self::new(code, error.to_string()).with_source(error.into())
+        let error = match error.downcast::<CallError>() {
+            Ok(error) => return (*error).into(),
+            Err(error) => error,
+        };
+        let status = match first_in_chain(&*error) {
+            Some(Found::Status(found)) => Self::new(found.code(), error.to_string())
+                .with_details(found.details().to_vec())
+                .with_metadata(found.metadata().clone()),
+            Some(Found::Code(code)) => Self::new(code, error.to_string()),
+            None => Self::unknown(error.to_string()),
+        };
+        status.with_source(error.into())
     }
 }
 
-/// Returns the code of the first error in a chain that has one.
-fn code_of(error: &(dyn Error + 'static)) -> Option<Code> {
-    let io_error = || error.downcast_ref::<io::Error>().map(status::code_of_io);
-    let code = error
-        .downcast_ref()
-        .map(Status::code)
-        .or_else(|| error.downcast_ref().map(CallError::code))
-        .or_else(io_error);
-    code.or_else(|| code_of(error.source()?))
+/// An error in a chain that has a code.
+enum Found<'a> {
+    Status(&'a Status),
+    Code(Code),
+}
+
+/// Returns the first error in a chain that has a code.
+fn first_in_chain<'a>(error: &'a (dyn Error + 'static)) -> Option<Found<'a>> {
+    if let Some(status) = error.downcast_ref() {
+        return Some(Found::Status(status));
+    }
+    if let Some(error) = error.downcast_ref::<CallError>() {
+        return Some(Found::Code(error.code()));
+    }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        // An error that it wraps is not among its sources.
+        let wrapped = error.get_ref();
+        let found = wrapped.and_then(|wrapped| first_in_chain(wrapped));
+        let code = status::code_of_io(error);
+        return found.or((code != Code::Unknown).then_some(Found::Code(code)));
+    }
+    first_in_chain(error.source()?)
 }
 
 #[cfg(test)]

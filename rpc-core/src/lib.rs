@@ -162,7 +162,9 @@ pub use limits::{
 #[doc(inline)]
 pub use message::{Extensions, IntoRequest, Request, Response};
 #[doc(inline)]
-pub use metadata::{IntoMetadataKey, Metadata, MetadataError, MetadataIter, MetadataKey};
+pub use metadata::{
+    IntoMetadataKey, IntoMetadataValue, Metadata, MetadataError, MetadataIter, MetadataKey,
+};
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
 #[doc(inline)]

@@ -134,12 +134,13 @@ impl<T> Request<T> {
         self
     }
 
-    /// Returns the metadata, the extensions and the message, and drops the time limit of the call.
+    /// Returns the metadata, the extensions and the message, and drops the options of the call: its
+    /// time limit, and whether it waits for ready. [`map`](Self::map) keeps them.
     pub fn into_parts(self) -> (Metadata, Extensions, T) {
         (self.metadata, self.extensions, self.message)
     }
 
-    /// Creates a request from its parts, without a time limit of its own.
+    /// Creates a request from its parts, with the default options.
     pub fn from_parts(metadata: Metadata, extensions: Extensions, message: T) -> Self {
         Self {
             metadata,

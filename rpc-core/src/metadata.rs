@@ -5,6 +5,7 @@
 //! frame.
 
 mod key;
+mod value;
 
 use std::fmt;
 use std::slice;
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use prost::Message;
 
 pub use self::key::{IntoMetadataKey, MetadataKey};
+pub use self::value::IntoMetadataValue;
 
 /// Key-value pairs in insertion order. A key may have several values.
 ///
@@ -33,7 +35,7 @@ pub use self::key::{IntoMetadataKey, MetadataKey};
 /// assert_eq!(metadata.get_bin("token-bin"), Some(&[0, 255][..]));
 /// # Ok::<_, MetadataError>(())
 /// ```
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct Metadata(
     // The box makes empty metadata a null pointer. Every request and response has this field.
     #[allow(clippy::box_collection)] Option<Box<Vec<Entry>>>,
@@ -65,7 +67,7 @@ pub enum MetadataError {
     },
     /// The bytes received from a peer do not decode as metadata.
     #[error("the metadata of a frame cannot be decoded: {0}")]
-    Undecodable(#[from] prost::DecodeError),
+    Undecodable(prost::DecodeError),
 }
 
 /// Length of the length that precedes initial metadata in a section with both kinds.
@@ -134,7 +136,7 @@ impl Metadata {
     pub fn insert(
         &mut self,
         key: impl IntoMetadataKey,
-        value: impl Into<Bytes>,
+        value: impl IntoMetadataValue,
     ) -> Result<(), MetadataError> {
         let entry = Entry::new(key, value)?;
         let entries = self.0.get_or_insert_default();
@@ -152,7 +154,7 @@ impl Metadata {
     pub fn append(
         &mut self,
         key: impl IntoMetadataKey,
-        value: impl Into<Bytes>,
+        value: impl IntoMetadataValue,
     ) -> Result<(), MetadataError> {
         let entry = Entry::new(key, value)?;
         self.0.get_or_insert_default().push(entry);
@@ -270,7 +272,10 @@ impl Metadata {
     #[inline(never)]
     fn decode_wire(bytes: &[u8]) -> Result<Self, MetadataError> {
         let mut metadata = Self::new();
-        for pair in WireMetadata::decode(bytes)?.pairs {
+        for pair in WireMetadata::decode(bytes)
+            .map_err(MetadataError::Undecodable)?
+            .pairs
+        {
             metadata.append(pair.key, pair.value)?;
         }
         Ok(metadata)
@@ -288,8 +293,11 @@ impl Metadata {
 }
 
 impl Entry {
-    fn new(key: impl IntoMetadataKey, value: impl Into<Bytes>) -> Result<Self, MetadataError> {
-        let (key, value) = (key.into_metadata_key()?, value.into());
+    fn new(
+        key: impl IntoMetadataKey,
+        value: impl IntoMetadataValue,
+    ) -> Result<Self, MetadataError> {
+        let (key, value) = (key.into_metadata_key()?, value.into_metadata_value());
         if !key.is_binary() && !value.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
             return Err(MetadataError::Value {
                 key: key.as_str().to_owned(),
@@ -339,6 +347,15 @@ impl<'a> IntoIterator for &'a Metadata {
         self.iter()
     }
 }
+
+/// Equal if the pairs are, in their order.
+impl PartialEq for Metadata {
+    fn eq(&self, other: &Self) -> bool {
+        self.entries() == other.entries()
+    }
+}
+
+impl Eq for Metadata {}
 
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -426,6 +443,9 @@ mod tests {
         assert!(!metadata.contains("a"));
         assert!(metadata.contains("b"));
         assert_eq!(metadata.remove("a"), None);
+        assert!(metadata.remove("b").is_some());
+        assert_eq!(metadata, Metadata::new());
+        metadata.insert("b", "2").unwrap();
         metadata.clear();
         assert!(metadata.is_empty());
         assert_eq!(metadata.remove("b"), None);

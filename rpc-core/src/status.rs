@@ -246,6 +246,11 @@ impl Status {
     pub fn metadata(&self) -> &Metadata {
         &self.0.metadata
     }
+
+    /// Returns the metadata for modification.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.0.metadata
+    }
 }
 
 macro_rules! constructors {

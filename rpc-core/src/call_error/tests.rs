@@ -49,13 +49,15 @@ fn a_response_over_its_budget_exhausts_resources() {
 
 #[test]
 fn a_call_may_be_made_again_if_it_did_not_run_and_the_reason_may_pass() {
-    let not_connected = || Cause::NotConnected {
+    let closed = Cause::NotConnected {
         address: "host:1".to_owned(),
         latest: None,
     };
     let is_retryable = |cause, execution| CallError::new(cause, execution).is_retryable();
-    assert!(is_retryable(not_connected(), Execution::NeverSent));
-    assert!(!is_retryable(not_connected(), Execution::MayHaveRun));
+    let gone = || Cause::Disconnected(CloseReason::PeerGone);
+    assert!(is_retryable(gone(), Execution::NeverSent));
+    assert!(!is_retryable(gone(), Execution::MayHaveRun));
+    assert!(!is_retryable(closed, Execution::NeverSent));
     let path = "a.B/C";
     assert!(!is_retryable(
         Cause::Unimplemented { path },
@@ -120,6 +122,19 @@ fn any_error_has_the_code_of_the_first_source_that_has_one() {
         Code::PermissionDenied
     );
     assert_eq!(Status::from_error("some text").code(), Code::Unknown);
+    let wrapped = io::Error::other(Status::not_found("no row").with_details(vec![7]));
+    let status = Status::from_error(Load(wrapped));
+    assert_eq!(
+        (status.code(), status.details()),
+        (Code::NotFound, &[7][..])
+    );
+    assert_eq!(
+        Status::from_error(io::Error::other("x")).code(),
+        Code::Unknown
+    );
+    let remote = CallError::remote(Status::not_found("no user 7"));
+    let expected = "NOT_FOUND: in a nested call: no user 7";
+    assert_eq!(Status::from_error(remote).to_string(), expected);
     let call = CallError::new(Cause::Cancelled, Execution::NeverSent);
     assert_eq!(Status::from_error(Load(call)).code(), Code::Cancelled);
     let itself = Status::aborted("again").with_details(vec![1]);
@@ -132,4 +147,20 @@ fn a_nested_failure_keeps_its_code_and_its_source() {
     assert_eq!(status.code(), Code::NotFound);
     assert_eq!(status.message(), "in a nested call: no user 7");
     assert!(status.source().is_some());
+}
+
+#[test]
+fn clients_do_not_learn_which_server_a_handler_calls() {
+    let cause = Cause::NotConnected {
+        address: "10.0.0.5:50051".to_owned(),
+        latest: None,
+    };
+    let error = CallError::new(cause, Execution::NeverSent);
+    let status = Status::from(error);
+    assert_eq!(
+        status.to_string(),
+        "UNAVAILABLE: in a nested call: the server cannot be reached"
+    );
+    let source = status.source().map(ToString::to_string);
+    assert!(source.is_some_and(|source| source.contains("10.0.0.5")));
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::str::FromStr;
 
 use super::MetadataError;
 
@@ -96,6 +97,20 @@ impl IntoMetadataKey for &str {
     }
 }
 
+impl IntoMetadataKey for &String {
+    fn into_metadata_key(self) -> Result<MetadataKey, MetadataError> {
+        self.as_str().into_metadata_key()
+    }
+}
+
+impl FromStr for MetadataKey {
+    type Err = MetadataError;
+
+    fn from_str(key: &str) -> Result<Self, MetadataError> {
+        key.into_metadata_key()
+    }
+}
+
 const fn is_key(key: &str) -> bool {
     // Iterators are not available in constants.
     let mut rest = key.as_bytes();
@@ -117,6 +132,7 @@ mod tests {
         const KEY: MetadataKey = MetadataKey::from_static("a-b.c_9-bin");
         assert_eq!("a-b.c_9-bin".into_metadata_key(), Ok(KEY));
         assert_eq!((&KEY).into_metadata_key(), Ok(KEY));
+        assert_eq!("a-b.c_9-bin".parse(), Ok(KEY));
         assert!(KEY.is_binary());
         assert_eq!(format!("{KEY} {KEY:?}"), "a-b.c_9-bin \"a-b.c_9-bin\"");
     }

@@ -58,7 +58,7 @@ thread_local! {
 }
 
 impl LocalPoller {
-    /// Creates a poller on this thread with the default [`Intents`].
+    /// Creates a poller on this thread with the default [`Intents`](crate::Intents).
     ///
     /// # Errors
     ///

@@ -14,6 +14,7 @@ mod thread_time;
 mod threads;
 mod watchdog;
 
+use std::error::Error;
 use std::fmt;
 use std::future::{pending, poll_fn};
 use std::io;
@@ -29,31 +30,24 @@ use self::watchdog::Watchdog;
 use crate::deadline::DeadlinePolicy;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
+use crate::poller::block_on;
 use crate::stats::{BlockedMethods, Stats, StatsReader};
 use crate::transport::{Fabric, FabricError, Listener};
 
-/// The reason that a server could not be started, or that it ended.
-#[derive(thiserror::Error)]
+/// The reason that a server could not be started, or that it ended. It prints as one sentence, with the
+/// reason of the layer below.
 #[non_exhaustive]
 pub enum ServerError {
     /// The device or the listening socket failed.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
+    Fabric(FabricError),
     /// A poller's thread could not be started.
-    #[error("cannot start a poller thread: {0}")]
-    Thread(#[from] io::Error),
+    Thread(io::Error),
     /// Two services have the same name.
-    #[error(
-        "two services named {name} were added: give each service a different name, or add it once"
-    )]
     DuplicateService {
         /// The services' name, `package.Service`.
         name: &'static str,
     },
     /// A poller could not be pinned to its core.
-    #[error(
-        "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may use, or to an empty list to disable pinning"
-    )]
     Pin {
         /// The core.
         core: usize,
@@ -61,13 +55,56 @@ pub enum ServerError {
         source: io::Error,
     },
     /// A poller's thread panicked, because of a bug in this library or in the device's.
-    #[error("poller {poller} panicked: {message}")]
     PollerPanicked {
         /// The poller's index.
         poller: usize,
         /// The panic's message.
         message: String,
     },
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fabric(error) => error.fmt(f),
+            Self::Thread(error) => write!(f, "cannot start a poller thread: {error}"),
+            Self::DuplicateService { name } => write!(
+                f,
+                "two services named {name} were added: give each service a different name, or add it once"
+            ),
+            Self::Pin { core, source } => write!(
+                f,
+                "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may \
+                 use, or to an empty list to disable pinning"
+            ),
+            Self::PollerPanicked { poller, message } => {
+                write!(f, "poller {poller} panicked: {message}")
+            }
+        }
+    }
+}
+
+impl Error for ServerError {
+    /// Returns what lies below the error that the sentence already contains.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Fabric(error) => error.source(),
+            Self::Thread(error) | Self::Pin { source: error, .. } => error.source(),
+            Self::DuplicateService { .. } | Self::PollerPanicked { .. } => None,
+        }
+    }
+}
+
+impl From<FabricError> for ServerError {
+    fn from(error: FabricError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
+impl From<io::Error> for ServerError {
+    fn from(error: io::Error) -> Self {
+        Self::Thread(error)
+    }
 }
 
 /// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
@@ -86,7 +123,12 @@ pub struct Server {
     running: Running,
 }
 
-/// A server that runs on its own threads. Dropping the handle stops it.
+/// A server that runs on its own threads.
+///
+/// Dropping the handle stops the server, and blocks until it has stopped: for as long as the time
+/// limits of [`ServerBuilder::shutdown`] permit. In asynchronous code, use
+/// [`shutdown_async`](Self::shutdown_async).
+#[must_use = "the server stops when its handle is dropped"]
 pub struct ServerHandle {
     running: Running,
 }
@@ -145,13 +187,13 @@ impl Server {
         self.running.stats_reader.clone()
     }
 
-    /// Serves until the process ends. Blocks the calling thread.
+    /// Serves until the process ends, like [`serve`](Self::serve). Blocks the calling thread.
     ///
     /// # Errors
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn run(self) -> Result<(), ServerError> {
-        self.spawn().running.threads.join()
+        block_on(self.serve())
     }
 
     /// Serves until the process ends, or until the future is dropped, which stops the server like
@@ -191,7 +233,6 @@ impl Server {
     }
 
     /// Serves on its own threads.
-    #[must_use = "the server stops when its handle is dropped"]
     pub fn spawn(self) -> ServerHandle {
         self.running.threads.start();
         ServerHandle {

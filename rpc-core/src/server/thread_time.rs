@@ -72,6 +72,10 @@ impl Sample {
         let (Some(now), Some(before)) = (self.times, earlier.times) else {
             return passed;
         };
+        // A kernel that is configured not to count prints zeros.
+        if now.ran.is_zero() {
+            return passed;
+        }
         let ran = now.ran.saturating_sub(before.ran);
         if now.is_running {
             // The time for which a ready thread has waited is counted when the wait ends.
@@ -112,6 +116,9 @@ mod tests {
         // It sleeps, and had waited for 40 ms before.
         let later = sample(start, [100, 8, 45], false);
         assert_eq!(later.in_use_since(&first), MS * 60);
+        let uncounted = sample(start, [100, 0, 0], true);
+        let nothing = sample(start, [0, 0, 0], true);
+        assert_eq!(uncounted.in_use_since(&nothing), MS * 100);
         let unknown = Sample {
             times: None,
             ..later

@@ -42,22 +42,20 @@ impl Panic {
     #[cold]
     #[inline(never)]
     pub(crate) fn report(&self, path: &'static str) -> Status {
-        tracing::error!(
-            method = path,
-            "the handler panicked: {self}{}",
-            self.advice()
-        );
-        Status::internal("the handler panicked; the server's log has the reason")
+        tracing::error!(method = path, "the handler panicked: {self}");
+        // What a developer sees first, who has not set a log up yet.
+        Status::internal(if self.needs_runtime() {
+            "the handler panicked: it uses an async runtime, and a poller has none: serve it with an executor \
+             (`ServerBuilder::executor`)"
+        } else {
+            "the handler panicked; the server's log has the reason"
+        })
     }
 
-    /// Returns what to do about a panic of an async runtime's types outside of the runtime.
-    fn advice(&self) -> &'static str {
-        let needs_runtime = ["there is no reactor running", "no current reactor"];
-        if needs_runtime.iter().any(|text| self.0.contains(text)) {
-            ". A poller has no reactor: serve it with an executor (`ServerBuilder::executor`)"
-        } else {
-            ""
-        }
+    /// Returns true for the panic of an async runtime's types outside of the runtime.
+    fn needs_runtime(&self) -> bool {
+        let texts = ["there is no reactor running", "no current reactor"];
+        texts.iter().any(|text| self.0.contains(text))
     }
 }
 
@@ -90,7 +88,7 @@ mod tests {
         let panic = catch_panic(|| panic!("the password is {}", 42)).unwrap_err();
         assert_eq!(panic.to_string(), "the password is 42");
         assert!(!panic.report("a.B/C").to_string().contains("42"));
-        assert_eq!(panic.advice(), "");
+        assert!(!panic.needs_runtime());
         let again = catch_panic(|| panic.resume()).unwrap_err();
         assert_eq!(again.to_string(), "the password is 42");
     }
@@ -102,7 +100,8 @@ mod tests {
                 "there is no reactor running, must be called from the context of a Tokio 1.x runtime"
             )
         });
-        let advice = panic.unwrap_err().advice();
-        assert!(advice.contains("serve it with an executor"), "{advice}");
+        let status = panic.unwrap_err().report("a.B/C");
+        let message = status.message();
+        assert!(message.contains("serve it with an executor"), "{message}");
     }
 }

@@ -234,8 +234,6 @@ pub enum FabricError {
     Memory {
         /// Bytes that the poller would register.
         needed: u64,
-        /// Bytes that other pollers of the process are about to use.
-        claimed: u64,
         /// Bytes that are left.
         available: u64,
         /// The memory of the machine, or the limit of a control group.
@@ -263,25 +261,15 @@ impl fmt::Display for FabricError {
             } => write!(f, "{setting} = {value} does not fit: {reason}"),
             Self::Memory {
                 needed,
-                claimed,
                 available,
                 bound,
-            } => {
-                write!(
-                    f,
-                    "a poller needs {} of memory for its slots",
-                    Bytes(*needed)
-                )?;
-                if *claimed > 0 {
-                    write!(f, " (and others of this process {})", Bytes(*claimed))?;
-                }
-                let available = Bytes(*available);
-                write!(
-                    f,
-                    ", and {available} are left of {bound}: lower `connections` or `max_in_flight`, set \
-                     `max_memory`, use fewer pollers, or provide more memory"
-                )
-            }
+            } => write!(
+                f,
+                "a poller needs {} of memory for its slots, and {} are left of {bound}: lower `connections` or \
+                 `max_in_flight`, set `max_memory`, use fewer pollers, or provide more memory",
+                Bytes(*needed),
+                Bytes(*available)
+            ),
         }
     }
 }

@@ -2,52 +2,47 @@
 //!
 //! The pages of a poller's slots are touched when they are registered. A process that touches more
 //! than there is gets no error: the kernel ends it, or another process. So the memory is compared
-//! with the rest of the machine's memory, and with that of each control group of the process.
+//! with the rest of the machine's memory, and with that of each control group of the process. Swap
+//! does not count: registered memory is pinned, and slots that are swapped out are slower than calls.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rpc_core::transport::FabricError;
 
-/// Bytes that pollers of this process have claimed and not touched yet.
-static CLAIMED: AtomicU64 = AtomicU64::new(0);
+/// Held from the comparison until the memory has been touched, so that two pollers that start together
+/// do not both count on the same memory.
+static TOUCHING: Mutex<()> = Mutex::new(());
 
-/// Memory that a poller is about to touch. Drop it when the memory has been touched: from then on the
-/// system counts it.
+/// Memory that a poller may touch. Drop it when the memory has been touched: from then on the system
+/// counts it.
 #[derive(Debug)]
 pub(super) struct Claim {
-    bytes: u64,
+    _touching: MutexGuard<'static, ()>,
 }
 
 impl Claim {
-    /// Claims memory for the slots of a poller.
+    /// Claims memory for the slots of a poller. Waits for other pollers that are being opened.
     ///
     /// # Errors
     ///
     /// Returns [`FabricError::Memory`] if there is less.
     pub(super) fn new(bytes: u64) -> Result<Self, FabricError> {
-        let earlier = CLAIMED.fetch_add(bytes, Ordering::Relaxed);
-        let claim = Self { bytes };
-        // A system that does not say how much there is refuses nothing.
+        // The lock protects nothing that a panic could leave undone.
+        let touching = TOUCHING.lock().unwrap_or_else(PoisonError::into_inner);
+        // If the system does not say how much memory there is, nothing is refused.
         match available(Path::new("/")) {
-            Some(available) if available.bytes < earlier.saturating_add(bytes) => {
-                Err(FabricError::Memory {
-                    needed: bytes,
-                    claimed: earlier,
-                    available: available.bytes,
-                    bound: available.bound.to_string(),
-                })
-            }
-            _ => Ok(claim),
+            Some(available) if available.bytes < bytes => Err(FabricError::Memory {
+                needed: bytes,
+                available: available.bytes,
+                bound: available.bound.to_string(),
+            }),
+            _ => Ok(Self {
+                _touching: touching,
+            }),
         }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        CLAIMED.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -134,20 +129,20 @@ fn of_control_groups(root: &Path) -> Vec<Available> {
 struct Files {
     limit: &'static str,
     usage: &'static str,
-    /// The entry of `memory.stat` with the cache that is given up first.
-    cache: &'static str,
+    /// The entries of `memory.stat` with memory that the kernel takes back before it ends a process.
+    reclaimable: &'static [&'static str],
 }
 
 const VERSION_2: Files = Files {
     limit: "memory.max",
     usage: "memory.current",
-    cache: "inactive_file ",
+    reclaimable: &["active_file", "inactive_file", "slab_reclaimable"],
 };
 
 const VERSION_1: Files = Files {
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
-    cache: "total_inactive_file ",
+    reclaimable: &["total_active_file", "total_inactive_file"],
 };
 
 impl Files {
@@ -159,9 +154,13 @@ impl Files {
             |path: &Path| -> Option<u64> { fs::read_to_string(path).ok()?.trim().parse().ok() };
         let (limit, usage) = (number(&file)?, number(&group.join(self.usage))?);
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-        let cache = stat.lines().find_map(|line| line.strip_prefix(self.cache));
-        let cache = cache.and_then(|cache| cache.trim().parse().ok());
-        let used = usage.saturating_sub(cache.unwrap_or(0));
+        let reclaimable: u64 = stat
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(name, _)| self.reclaimable.contains(name))
+            .filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok())
+            .sum();
+        let used = usage.saturating_sub(reclaimable);
         Some(Available {
             bytes: limit.saturating_sub(used),
             bound: Bound::ControlGroup(file),
@@ -230,7 +229,7 @@ mod tests {
             ("sys/fs/cgroup/slice/memory.current", "2147483648\n"),
             (
                 "sys/fs/cgroup/slice/memory.stat",
-                "file 9\ninactive_file 1073741824\n",
+                "file 9\nactive_file 536870912\ninactive_file 536870912\nanon 9\n",
             ),
             ("sys/fs/cgroup/slice/service/memory.max", "max\n"),
         ];
@@ -257,7 +256,7 @@ mod tests {
     #[test]
     fn more_than_there_is_is_refused_and_claimed_by_nobody() {
         let all = available(Path::new("/")).expect("Linux says how much memory there is");
-        let claim = Claim::new(1).expect("one byte is there");
+        drop(Claim::new(1).expect("one byte is there"));
         let error = Claim::new(2 * all.bytes).expect_err("twice of all is not");
         let FabricError::Memory { needed, .. } = &error else {
             panic!("{error}");
@@ -265,7 +264,6 @@ mod tests {
         assert_eq!(*needed, 2 * all.bytes);
         let said = error.to_string();
         assert!(said.contains("`max_memory`"), "{said}");
-        drop(claim);
         Claim::new(1).expect("what was refused is not claimed");
     }
 }
