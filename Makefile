@@ -6,7 +6,7 @@
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Run the greeter as two processes, then the latency table
+demo: ## Run the greeter as two processes, then measure what a call takes
 	@examples/demo
 
 new: ## Write a crate of your own to start from, outside of this folder (NAME=../my-service)

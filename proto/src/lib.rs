@@ -6,7 +6,7 @@
 //!
 //! 1. write `greeter.proto` (copy [the one here][greeter.proto]) and put it next to your
 //!    `Cargo.toml`;
-//! 2. depend on `rpc-core`, add `rpc-codegen` as a build dependency, and write this `build.rs`:
+//! 2. depend on `verbline`, add `rpc-codegen` as a build dependency, and write this `build.rs`:
 //!
 //!    ```ignore
 //!    fn main() -> Result<(), rpc_codegen::Error> {
@@ -17,7 +17,7 @@
 //!
 //!    ```ignore
 //!    pub mod greeter {
-//!        rpc_core::include_proto!("verbline.greeter");
+//!        verbline::include_proto!("verbline.greeter");
 //!    }
 //!    ```
 //!

@@ -25,7 +25,7 @@ use crate::services::ServiceSettings;
 /// Compiles one `.proto` file into `OUT_DIR` with the default settings.
 ///
 /// Imports are looked up in the file's directory. Include the code of package `demo` with
-/// `rpc_core::include_proto!("demo")`. For other settings, see [`configure`].
+/// `verbline::include_proto!("demo")`. For other settings, see [`configure`].
 ///
 /// # Errors
 ///

@@ -11,8 +11,8 @@
 //!
 //! # Getting started
 //!
-//! Depend on `rpc-core` and build-depend on `rpc-codegen`. Generated code finds everything else
-//! through `rpc-core`. Then write three files:
+//! Depend on `verbline` and build-depend on `rpc-codegen`. Generated code finds everything else
+//! through `verbline`. Then write three files:
 //!
 //! 1. `greeter.proto`, beside `Cargo.toml`:
 //!
@@ -41,7 +41,7 @@
 //!
 //!    ```ignore
 //!    pub mod demo {
-//!        rpc_core::include_proto!("demo");
+//!        verbline::include_proto!("demo");
 //!    }
 //!    ```
 //!
@@ -167,7 +167,7 @@
 //! Include that file instead of the packages:
 //!
 //! ```ignore
-//! rpc_core::include_protos!("shop.rs");
+//! verbline::include_protos!("shop.rs");
 //! ```
 //!
 //! # The runtime's path

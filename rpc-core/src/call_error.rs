@@ -265,7 +265,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// A sentence about the cause, without its code. That of a status is the status's message.
+/// A sentence about the cause, without its code. For a status, it is the status's message.
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -287,7 +287,7 @@ fn a_handler_that_panics_answers_internal_and_harms_nobody_else() {
             (error.code(), error.execution()),
             (Code::Internal, Execution::Answered)
         );
-        // Why it panicked is the server's affair.
+        // The panic's message stays at the server.
         assert_eq!(
             error.message(),
             "the handler panicked; the server's log has the reason"

@@ -118,7 +118,8 @@ impl Builder {
     /// or one from `crate`.
     ///
     /// The default is the name under which the package's `Cargo.toml` has `verbline`, or else
-    /// `rpc-core`. It is `::rpc_core` if there is neither.
+    /// `rpc-core`. It is `::rpc_core` if there is neither. Development dependencies count too, so a
+    /// package whose library uses `rpc-core` and whose tests use `verbline` must set the path.
     pub fn crate_path(mut self, path: impl AsRef<str>) -> Self {
         self.crate_path = Some(path.as_ref().to_owned());
         self
@@ -222,7 +223,7 @@ impl Builder {
 
     /// Also writes a file of this name in the output directory, which includes all packages in
     /// modules named and nested like them. Packages that use one another's messages need it. Include
-    /// it with `rpc_core::include_protos!("shop.rs")`.
+    /// it with `verbline::include_protos!("shop.rs")`.
     pub fn include_file(mut self, path: impl AsRef<Path>) -> Self {
         self.include_file = Some(path.as_ref().to_owned());
         self

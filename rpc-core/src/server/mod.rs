@@ -285,7 +285,7 @@ impl ServerHandle {
         self.running.threads.join()
     }
 
-    /// Shuts down like [`shutdown`](Self::shutdown), without blocking the calling thread. The
+    /// Shuts down like [`shutdown`](Self::shutdown), without waiting on the calling thread. The
     /// shutdown begins when the future is first polled. If the future is dropped before it completes,
     /// the drop blocks until the server has stopped.
     ///

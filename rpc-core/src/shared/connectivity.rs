@@ -178,7 +178,8 @@ impl Watch {
     }
 
     /// Waits for the next state change and returns the current state. Intermediate states that
-    /// occurred between two calls are skipped.
+    /// occurred between two calls are skipped. After [`ConnectivityState::Shutdown`] there are no more
+    /// changes, and it waits for ever.
     pub async fn changed(&mut self) -> ConnectivityState {
         std::future::poll_fn(|cx| self.poll_changed(cx)).await
     }

@@ -8,6 +8,7 @@ use @CRATE@::greeter::GreeterServer;
 use verbline::{Device, Server};
 
 fn main() -> Result<(), Box<dyn Error>> {
+    // Verbline logs through the crate `tracing`: to see it, call `tracing_subscriber::fmt::init()` here.
     let address = env::args().nth(1);
     let address = address.as_deref().unwrap_or("127.0.0.1:50051");
     // An RDMA device if there is one and the feature `rdma` is on, and the software device otherwise.
