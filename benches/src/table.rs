@@ -3,49 +3,43 @@
 use std::fmt;
 use std::time::Duration;
 
+use comfy_table::CellAlignment;
+use comfy_table::presets::NOTHING;
 use hdrhistogram::Histogram;
 
 /// Rows of text under a header. Each column is as wide as its widest cell. The first column is
-/// left-aligned, the others right-aligned.
-#[derive(Clone, Debug, Default)]
-pub struct Table {
-    rows: Vec<Vec<String>>,
-}
+/// left-aligned, the others right-aligned. There are no lines, so that figures are easy to copy.
+#[derive(Clone, Debug)]
+pub struct Table(comfy_table::Table);
 
 impl Table {
     /// Creates a table with these columns.
     pub fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
-        Self {
-            rows: vec![header.into_iter().map(str::to_owned).collect()],
+        let mut table = comfy_table::Table::new();
+        table
+            .load_preset(NOTHING)
+            .set_header(header.into_iter().collect::<Vec<_>>());
+        for (index, column) in table.column_iter_mut().enumerate() {
+            if index == 0 {
+                column.set_padding((0, 0));
+            } else {
+                column
+                    .set_padding((2, 0))
+                    .set_cell_alignment(CellAlignment::Right);
+            }
         }
+        Self(table)
     }
 
     /// Adds a row.
     pub fn add(&mut self, row: impl IntoIterator<Item = String>) {
-        self.rows.push(row.into_iter().collect());
+        self.0.add_row(row.into_iter().collect::<Vec<_>>());
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width_of = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width_of).collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                if column == 0 {
-                    line += &format!("{cell:<width$}");
-                } else {
-                    line += &format!("  {cell:>width$}");
-                }
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
+        writeln!(f, "{}", self.0.trim_fmt())
     }
 }
 

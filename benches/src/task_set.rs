@@ -2,6 +2,14 @@
 //!
 //! It does the job of `FuturesUnordered` for a fixed number of tasks. Each task has one bit that
 //! records that it was woken, so waking a task neither allocates nor locks.
+//!
+//! `FuturesUnordered` would change what the benchmarks measure. With 32 calls in flight over
+//! `soft`, from a new connection on, callgrind counts 4,460 instructions for each call with this
+//! set, and 5,450 with `FuturesUnordered`. The set itself makes a difference of 1 percent. The rest
+//! comes from the order: `FuturesUnordered` polls tasks in the order in which they were woken. With
+//! this order, once a connection has run out of credits, all later calls wait behind each other
+//! before they are sent. This set polls tasks by index, and calls stop waiting as soon as there are
+//! credits.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,30 +7,54 @@ use tracing::Level;
 
 use crate::verbs::{AsyncEvent, QpNum};
 
-/// An asynchronous event of a device. Its message says what happened, what the consequences are,
-/// and what to do.
+/// An asynchronous event of a device.
+///
+/// Its message names the object, the device and the event, and says what the event means
+/// ([`AsyncEvent::explanation`]), what Verbline does about it ([`Consequence`]), and, if it needs a
+/// person, what to look at.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) struct DeviceEvent {
     pub(super) device: Arc<str>,
     pub(super) event: AsyncEvent,
 }
 
-/// How an event is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How an event is handled. Prints as a sentence about what Verbline does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Consequence {
     /// Post the reserve of receives.
+    #[error("Its poller lags: Verbline posts the reserve of receives")]
     Refill,
     /// The queue pair has failed, and so has its connection.
+    #[error("Verbline closes its connection")]
     ConnectionFails(QpNum),
     /// The queue pair is in the error state and will complete no more receives: it can be
     /// destroyed.
+    #[error("Verbline destroys it now")]
     LastReceiveTaken(QpNum),
     /// A resource that all connections of the lane share has failed.
+    #[error(
+        "Verbline closes all of this poller's connections over the device; the process has to open it again"
+    )]
     LaneFails,
-    /// Choose the address again, for connections that are made from now on.
-    AddressChanges,
+    /// Choose the address again, for connections that are made from now on, and log the event at
+    /// this level.
+    #[error("Verbline reads the port's address again: new connections use the current address")]
+    AddressChanges(Level),
     /// Only log the event, at this level.
+    #[error("Verbline does nothing about it: its connections stay open")]
     OnlyLogged(Level),
+}
+
+impl Consequence {
+    /// Returns the level at which the event is logged.
+    pub(super) fn level(self) -> Level {
+        match self {
+            // The reserve logs the warning, with the number of receives that it posted.
+            Self::Refill | Self::LastReceiveTaken(_) => Level::DEBUG,
+            Self::ConnectionFails(_) | Self::LaneFails => Level::ERROR,
+            Self::AddressChanges(level) | Self::OnlyLogged(level) => level,
+        }
+    }
 }
 
 pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
@@ -43,12 +67,14 @@ pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
         | AsyncEvent::SrqError { .. }
         | AsyncEvent::DeviceFatal => Consequence::LaneFails,
         AsyncEvent::QpLastWqeReached { qp_num } => Consequence::LastReceiveTaken(qp_num),
+        AsyncEvent::LidChange { .. } | AsyncEvent::GidChange { .. } => {
+            Consequence::AddressChanges(Level::WARN)
+        }
         // A port that comes up may have another address than before it went down: the address could
         // not be read while the port was down.
-        AsyncEvent::LidChange { .. }
-        | AsyncEvent::GidChange { .. }
-        | AsyncEvent::PortActive { .. }
-        | AsyncEvent::ClientReregister { .. } => Consequence::AddressChanges,
+        AsyncEvent::PortActive { .. } | AsyncEvent::ClientReregister { .. } => {
+            Consequence::AddressChanges(Level::INFO)
+        }
         AsyncEvent::PortError { .. }
         | AsyncEvent::DeviceSpeedChange { .. }
         | AsyncEvent::PkeyChange { .. }
@@ -72,100 +98,64 @@ impl DeviceEvent {
     }
 }
 
+impl DeviceEvent {
+    /// Logs the event at this level.
+    pub(super) fn log(&self, level: Level) {
+        match level {
+            Level::ERROR => tracing::error!("{self}"),
+            Level::WARN => tracing::warn!("{self}"),
+            Level::INFO => tracing::info!("{self}"),
+            _ => tracing::debug!("{self}"),
+        }
+    }
+}
+
 impl fmt::Display for DeviceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = &self.device;
-        match self.event {
-            AsyncEvent::SrqLimitReached { srq } => write!(
-                f,
-                "shared receive queue {} of {device} is running low because its poller lags: the reserve is posted",
-                srq.0
-            ),
-            AsyncEvent::QpFatal { qp_num } => write!(
-                f,
-                "queue pair {qp_num} of {device} failed outside of any request; closing its connection. Check the system's log for the device"
-            ),
-            AsyncEvent::QpRequestError { qp_num } => write!(
-                f,
-                "queue pair {qp_num} of {device} received an unsupported request; closing its connection. Verbline never sends these: check that the peer runs a compatible version"
-            ),
-            AsyncEvent::QpAccessError { qp_num } => write!(
-                f,
-                "queue pair {qp_num} of {device} received a request for memory that no peer may access; closing its connection. Verbline never sends these: check which other program sends to this address"
-            ),
-            AsyncEvent::CompletionQueueError { cq } => write!(
-                f,
-                "completion queue {cq} of {device} overran or failed; closing all of this poller's connections over {device}. The queue is sized for all of them, so this is a bug in Verbline or in the driver: check the system's log, and please report it. The process has to open the device again"
-            ),
-            AsyncEvent::SrqError { srq } => write!(
-                f,
-                "shared receive queue {} of {device} failed, so nothing can be received; closing all of this poller's connections over {device}. Check the system's log for the device; the process has to open it again",
-                srq.0
-            ),
-            AsyncEvent::DeviceFatal => write!(
-                f,
-                "the device {device} has failed with everything created from it; closing all connections over it. It needs a reset, which its driver may do by itself (see the system's log); then the process has to open it again"
-            ),
-            AsyncEvent::PortError { port } => write!(
-                f,
-                "port {port} of {device} is down: calls in flight may time out; connections survive if the port is back before their retries are used up. Check the cable, the switch and the network device"
-            ),
-            AsyncEvent::PortActive { port } => write!(f, "port {port} of {device} is up"),
-            AsyncEvent::DeviceSpeedChange { port } => {
-                write!(
-                    f,
-                    "the link of port {port} of {device} has changed its speed: check its cable if it became slower"
-                )
-            }
-            AsyncEvent::LidChange { port } => write!(
-                f,
-                "port {port} of {device} has a new local identifier: connections to the old one will fail, and new connections use the new one"
-            ),
-            AsyncEvent::GidChange { port } => write!(
-                f,
-                "the GIDs of port {port} of {device} changed: connections whose address was removed will fail, and new connections use the current table. If this was not intended, check the addresses of its network device"
-            ),
-            AsyncEvent::PkeyChange { port } => write!(
-                f,
-                "the partition keys of port {port} of {device} changed: connections whose partition was removed will fail. If this was not intended, ask the subnet's administrator"
-            ),
-            AsyncEvent::SmChange { port } => write!(
-                f,
-                "port {port} of {device} has a new subnet manager: connections are not affected"
-            ),
-            AsyncEvent::ClientReregister { port } => write!(
-                f,
-                "the subnet manager asks the users of port {port} of {device} to register again: Verbline registers nothing there, and connections are not affected"
-            ),
-            AsyncEvent::SqDrained { qp_num } => {
-                write!(
-                    f,
-                    "the send queue of queue pair {qp_num} of {device} is drained"
-                )
-            }
-            AsyncEvent::QpLastWqeReached { qp_num } => write!(
-                f,
-                "queue pair {qp_num} of {device} is in the error state and takes no more receives"
-            ),
-            AsyncEvent::CommunicationEstablished { qp_num } => write!(
-                f,
-                "queue pair {qp_num} of {device} received a message before it could send"
-            ),
-            AsyncEvent::PathMigrated { qp_num } => {
-                write!(f, "queue pair {qp_num} of {device} uses its alternate path")
-            }
-            AsyncEvent::PathMigrationError { qp_num } => write!(
-                f,
-                "queue pair {qp_num} of {device} could not switch to its alternate path"
-            ),
-            AsyncEvent::WorkQueueFatal => write!(
-                f,
-                "a work queue of {device} failed that Verbline did not create: connections are not affected. Check the system's log for the device"
-            ),
-            AsyncEvent::Unknown(number) => write!(
-                f,
-                "{device} raised event {number}, which this version of Verbline does not know: it is ignored"
-            ),
+        let Self { device, event } = self;
+        write_object(f, *event)?;
+        write!(f, "{device}: ")?;
+        match event {
+            AsyncEvent::Unknown(number) => write!(f, "event {number}")?,
+            named => f.write_str(named.verbs_name())?,
         }
+        let explanation = event.explanation();
+        let consequence = consequence_of(*event);
+        write!(f, ". {} {consequence}", explanation.meaning)?;
+        // Levels are ordered by verbosity.
+        if consequence.level() <= Level::WARN {
+            // Like other messages, it ends without a full stop.
+            let look_at = explanation.look_at.trim_end_matches('.');
+            write!(f, ". Look at: {look_at}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes what the event is about, up to the name of the device.
+fn write_object(f: &mut fmt::Formatter<'_>, event: AsyncEvent) -> fmt::Result {
+    match event {
+        AsyncEvent::QpFatal { qp_num }
+        | AsyncEvent::QpRequestError { qp_num }
+        | AsyncEvent::QpAccessError { qp_num }
+        | AsyncEvent::QpLastWqeReached { qp_num }
+        | AsyncEvent::SqDrained { qp_num }
+        | AsyncEvent::CommunicationEstablished { qp_num }
+        | AsyncEvent::PathMigrated { qp_num }
+        | AsyncEvent::PathMigrationError { qp_num } => write!(f, "queue pair {qp_num} of "),
+        AsyncEvent::CompletionQueueError { cq } => write!(f, "completion queue {cq} of "),
+        AsyncEvent::SrqLimitReached { srq } | AsyncEvent::SrqError { srq } => {
+            write!(f, "shared receive queue {} of ", srq.0)
+        }
+        AsyncEvent::PortError { port }
+        | AsyncEvent::PortActive { port }
+        | AsyncEvent::DeviceSpeedChange { port }
+        | AsyncEvent::LidChange { port }
+        | AsyncEvent::GidChange { port }
+        | AsyncEvent::PkeyChange { port }
+        | AsyncEvent::SmChange { port }
+        | AsyncEvent::ClientReregister { port } => write!(f, "port {port} of "),
+        AsyncEvent::WorkQueueFatal => f.write_str("a work queue of "),
+        AsyncEvent::DeviceFatal | AsyncEvent::Unknown(_) => f.write_str("the device "),
     }
 }

@@ -137,6 +137,9 @@ impl std::error::Error for QueuePairFailure {}
 impl fmt::Display for QueuePairFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.event, f)?;
+        if self.queue_pair.is_some() {
+            f.write_str(". The queue pair")?;
+        }
         write_attributes(f, self.queue_pair.as_ref(), self.port.as_ref())
     }
 }

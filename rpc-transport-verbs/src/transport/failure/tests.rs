@@ -1,7 +1,6 @@
 //! The details of a queue pair's failure are reported to every call that was in flight on it.
 
 use std::cell::Cell;
-use std::error::Error;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,8 +9,8 @@ use std::time::Duration;
 
 use rpc_core::testing::Clock;
 use rpc_core::transport::{
-    AllocateError, ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric,
-    HeapMemory, PeerClock, ReserveError, SendError, SlotsByState, Transport,
+    AllocateError, CloseReason, ConnectError, Connected, ConnectionId, CounterReader, Dialer,
+    Event, Fabric, HeapMemory, PeerClock, ReserveError, SendError, SlotsByState, Transport,
 };
 use rpc_core::{
     Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
@@ -23,7 +22,7 @@ use crate::connect::client::Dialed;
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::notices::Notice;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
-use crate::verbs::AsyncEvent;
+use crate::verbs::{AsyncEvent, QpNum};
 
 const NEVER: MethodSpec = MethodSpec::new(
     "test.Silent/Never",
@@ -162,9 +161,13 @@ fn the_end_of_a_queue_pair_is_told_to_every_call_in_flight_with_all_that_is_know
         std::thread::yield_now();
     }
     breaks.set(true);
+    let qp_num = QpNum(0);
+    let meaning = AsyncEvent::QpFatal { qp_num }.explanation().meaning;
     for call in calls {
         let error = poller.block_on(call).unwrap_err();
-        assert!(matches!(error.cause(), Cause::Disconnected(_)), "{error}");
+        let Cause::Disconnected(CloseReason::Failed(post_mortem)) = error.cause() else {
+            panic!("{error}");
+        };
         assert_eq!(error.code(), Code::Unavailable);
         if error.execution() == Execution::NeverSent {
             // The call was waiting for a credit. It gets the same details.
@@ -172,14 +175,8 @@ fn the_end_of_a_queue_pair_is_told_to_every_call_in_flight_with_all_that_is_know
         } else {
             assert!(error.to_string().ends_with("may have run"), "{error}");
         }
-        let post_mortem = error.source().expect("there is more to be said");
         let text = post_mortem.to_string();
-        for part in [
-            "failed outside of any request",
-            "(now in ",
-            ", its peer is ",
-            "; port ",
-        ] {
+        for part in [meaning, "(now in ", ", its peer is ", "; port "] {
             assert!(text.contains(part), "'{part}' is not in: {text}");
         }
         assert!(error.to_string().contains(&text), "{error}");

@@ -72,22 +72,24 @@ pub(super) const ALL: [Event; 21] = [
         "CQ_ERR",
         [
             "A completion queue has failed: a completion did not fit and is lost. Queue pairs that complete to it go \
-             to ERR; on some devices, completions that it held already can still be polled.",
+             to ERR; on some devices, completions that it held already can still be polled. The queue cannot be \
+             repaired: a new one has to be created. On Soft-RoCE it continues to work without the lost completions.",
             "The queue is smaller than the sum of what can complete to it: the send and receive queues of all its queue \
              pairs, and the shared receive queue. It was not polled in time.",
             "Compare the depth given at creation with that sum (the device may have granted deeper queues than \
-             requested). Create a new queue: it cannot be repaired. On Soft-RoCE it continues to work without the \
-             lost completions.",
+             requested). The queues of Verbline's transport are as deep as the sum: if one of them fails, check the system's \
+             log, and report a bug in Verbline or in the driver.",
         ],
     ),
     event(
         1,
         "QP_FATAL",
         [
-            "A queue pair has failed in a way that no completion reports. It is in ERR.",
+            "A queue pair has failed outside of any request, so no completion reports it. It is in ERR: it has to be \
+             destroyed, and the connection made again.",
             "Its completion queue overran, so the error cannot be reported there; the device or the driver found \
              the queue pair's own memory or state to be inconsistent.",
-            "CQ_ERR of its completion queues at about the same time; the system's log. Destroy the queue pair and connect again.",
+            "The system's log for the device; CQ_ERR of its completion queues at about the same time.",
         ],
     ),
     event(
@@ -99,7 +101,8 @@ pub(super) const ALL: [Event; 21] = [
             "A remote operation that the queue pair's `access` does not permit; more READs and atomics at a time than \
              its max_dest_rd_atomic; an atomic operation at an address that is no multiple of 8; a packet that does \
              not fit the one before.",
-            "Compare `access` and max_dest_rd_atomic of this queue pair with the peer's requests; the peer's \
+            "Whether the peer runs a compatible version of the program: Verbline's transport never sends such requests. \
+             Compare `access` and max_dest_rd_atomic of this queue pair with the peer's requests; the peer's \
              max_rd_atomic must not be larger.",
         ],
     ),
@@ -112,7 +115,7 @@ pub(super) const ALL: [Event; 21] = [
             "A remote key that is stale, of another protection domain or bound to another queue pair; a range that is \
              not inside of the region or the window; rights that were not granted; or an attack.",
             "The address, length and remote key that this side sent to the peer; whether the region or the window \
-             was removed since; its access flags.",
+             was removed since; its access flags; which other program sends to this address.",
         ],
     ),
     event(
@@ -160,11 +163,12 @@ pub(super) const ALL: [Event; 21] = [
         8,
         "DEVICE_FATAL",
         [
-            "The device has failed, and with it everything created from it. No more completions are to be expected.",
+            "The device has failed, and with it everything created from it. No more completions are to be expected. It \
+             needs a reset, which its driver may do by itself; then it has to be opened again.",
             "A failure of the hardware or the firmware; a reset by the driver; the device was taken out of the machine \
              or of this virtual machine.",
-            "The system's log (`dmesg`). Destroy everything and close the device; then it may be opened again, if it \
-             is present.",
+            "The system's log (`dmesg`); whether the device is present. A program has to destroy everything and close the \
+             device before it opens it again.",
         ],
     ),
     event(
@@ -182,38 +186,40 @@ pub(super) const ALL: [Event; 21] = [
         10,
         "PORT_ERR",
         [
-            "A port's link is down. Queue pairs keep their state; their requests are repeated until the retries \
-             run out, and then fail with RETRY_EXC_ERR.",
+            "A port's link is down. Requests are repeated until the retries run out, and then fail with RETRY_EXC_ERR: \
+             calls in flight may time out, and connections survive if the link is back before.",
             "A cable; the switch; `ip link set … down`; on InfiniBand, a subnet manager that took the port down.",
-            "physical_state and state of the port; the switch's port; the system's log. A link that comes back within \
-             timeout × (retry_cnt + 1) costs nothing.",
+            "The cable, the switch's port and the network device; physical_state and state of the port; the system's log. \
+             A link that comes back within timeout × (retry_cnt + 1) ends no connection.",
         ],
     ),
     event(
         11,
         "LID_CHANGE",
         [
-            "The subnet manager gave a port another local identifier (or first one).",
+            "The subnet manager gave a port another local identifier (or its first one). Connections to an old one will \
+             fail.",
             "A subnet manager that was started, or replaced by one with other tables; two subnets that were joined.",
             "`lid` of the port. Peers that have the old one in their address vectors no longer reach this side: \
-             connections have to be created again.",
+             they have to connect again.",
         ],
     ),
     event(
         12,
         "PKEY_CHANGE",
         [
-            "A port's table of partition keys has changed.",
+            "A port's table of partition keys has changed. Connections whose partition was removed will fail.",
             "The subnet manager's configuration of partitions; on Ethernet it is not raised.",
             "The table (`query_pkey_table`): whether the key is still at the index that queue pairs were given. If not, \
-             packets are dropped on one of the two sides (bad_pkey_count), and requests end with RETRY_EXC_ERR.",
+             packets are dropped on one of the two sides (bad_pkey_count), and requests end with RETRY_EXC_ERR. If the \
+             change was not intended, ask the subnet's administrator.",
         ],
     ),
     event(
         13,
         "SM_CHANGE",
         [
-            "A port's subnet has another subnet manager. Traffic continues.",
+            "A port's subnet has another subnet manager. Connections are not affected.",
             "The subnet manager was restarted, or another one took over.",
             "`sm_lid` and `sm_sl` of the port, for programs that communicate with it. Multicast groups and other \
              registrations may have to be repeated (CLIENT_REREGISTER reports this).",
@@ -224,9 +230,9 @@ pub(super) const ALL: [Event; 21] = [
         "SRQ_ERR",
         [
             "A shared receive queue has failed: nothing can be received through it any more, nor posted to it. Its queue \
-             pairs will fail.",
+             pairs will fail; they have to be destroyed, and then the queue.",
             "The device or the driver found the queue's memory or state to be inconsistent.",
-            "The system's log. Destroy its queue pairs and then the queue; create new ones.",
+            "The system's log for the device.",
         ],
     ),
     event(
@@ -256,30 +262,31 @@ pub(super) const ALL: [Event; 21] = [
         17,
         "CLIENT_REREGISTER",
         [
-            "The subnet manager asks for a port's registrations again: multicast groups, services, events.",
+            "The subnet manager asks for a port's registrations again: multicast groups, services, events. Connections are \
+             not affected.",
             "A subnet manager that was restarted and has lost them.",
-            "Join multicast groups again. Connections are not affected.",
+            "The multicast groups that the program uses: join them again.",
         ],
     ),
     event(
         18,
         "GID_CHANGE",
         [
-            "A port's table of GIDs has changed.",
+            "A port's table of GIDs has changed. Connections over an entry that was removed will fail with RETRY_EXC_ERR.",
             "On Ethernet: an IP address, a VLAN or a MAC address was added, changed or taken away; the network device \
              went up or down. On InfiniBand: the subnet's prefix changed.",
             "The table (`query_gid_table`): whether the GID is still at the index that queue pairs and address handles \
-             were given. Connections over an entry that is gone fail with RETRY_EXC_ERR.",
+             were given. If the change was not intended: the addresses of the port's network device.",
         ],
     ),
     event(
         19,
         "WQ_FATAL",
         [
-            "A work queue, one half of a queue pair that was created from parts, has failed.",
-            "The device or the driver found its memory or state to be inconsistent. This layer creates no such \
-             queues, so it belongs to another part of the program.",
-            "The system's log; the part of the program that created the queue.",
+            "A work queue, one half of a queue pair that was created from parts, has failed. This layer creates no such \
+             queues: it belongs to another part of the program.",
+            "The device or the driver found its memory or state to be inconsistent.",
+            "The system's log for the device; the part of the program that created the queue.",
         ],
     ),
     event(
@@ -289,8 +296,8 @@ pub(super) const ALL: [Event; 21] = [
             "A port's link has another speed or width than before.",
             "The link was trained again: a bad cable or module that lost lanes, a switch that was configured anew, a \
              power state.",
-            "Compare `rate` of the port with what the cable and the switch support; error counters of the link \
-             (symbol_error, link_error_recovery).",
+            "The cable, if the link became slower. Compare `rate` of the port with what the cable and the switch support; \
+             error counters of the link (symbol_error, link_error_recovery).",
         ],
     ),
 ];
