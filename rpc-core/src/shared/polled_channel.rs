@@ -18,6 +18,7 @@ use super::wakers::Wakers;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
 use crate::driver::timers::TimerKey;
+use crate::stream::core::wake_all;
 use crate::stream::inbound::StreamEnd;
 use crate::transport::{ConnectError, Transport};
 
@@ -87,9 +88,7 @@ impl NewChannel {
             long: None,
             outcome: Err(error),
         };
-        if let Some(waker) = self.permits.settle(number, settled) {
-            waker.wake();
-        }
+        wake_all(self.permits.settle(number, settled));
     }
 }
 
