@@ -203,7 +203,7 @@ impl<F: Fabric> PollersBuilder<F> {
             pollers.push(Member { poller, arrivals });
             thread::Builder::new()
                 .name(format!("verbline-client-{index}"))
-                .spawn(move || run(&fabric, &intents, (thread, receiver), dial_threads, &opened))?;
+                .spawn(move || run(&fabric, &intents, (thread, receiver), dial_threads, opened))?;
         }
         drop(opened);
         let mut limits = None;
@@ -226,7 +226,7 @@ fn run<F: Fabric>(
     intents: &Intents,
     (thread, arrivals): (Arc<PollerThread>, Receiver<NewChannel>),
     dial_threads: Arc<DialThreads>,
-    opened: &mpsc::Sender<Result<Limits, FabricError>>,
+    opened: mpsc::Sender<Result<Limits, FabricError>>,
 ) {
     let transport = match fabric.open(intents) {
         Ok(transport) => transport,
@@ -239,8 +239,10 @@ fn run<F: Fabric>(
     thread.set_limits(transport.limits());
     let limits = transport.limits().clone();
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    driver.share_receives(intents.connections / CONNECTIONS);
+    driver.share_receives();
     let poller = SharedPoller::new(driver, thread, arrivals, Rc::new(dial_threads));
     let _ = opened.send(Ok(limits));
+    // If another poller's thread has panicked, nothing but the end of all senders tells.
+    drop(opened);
     poller.run(intents.waiting);
 }

@@ -39,9 +39,8 @@ impl<T: Transport> SteppedPoller<T> {
         let handle = PollerRef::new(CHANNELS);
         handle.set_limits(transport.limits());
         let permits = transport.limits().max_in_flight;
-        let connections = transport.limits().max_connections;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
-        driver.share_receives(connections);
+        driver.share_receives();
         let (arrivals, receiver) = unbounded();
         Self {
             poller: SharedPoller::new(driver, handle.thread(), receiver, Rc::new(spawner)),
