@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, SendError, Sender};
 
 use super::calls::Calls;
+use super::dial_job::Spawner;
 use super::notices::{Closed, NoticeReceiver};
 use super::permits::{CallPermit, CallPermits, Settled};
 use super::poller_thread::PollerThread;
-use super::reconnect::{Attempt, Reconnect, Spawner, Target};
+use super::reconnect::{Attempt, Reconnect, Target};
 use super::start::Report;
 use super::streams::Streams;
 use super::submissions::Submission;

@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
+use super::dial_job::Spawner;
 use super::notices::Pending;
 use super::polled_channel::{NewChannel, PolledChannel, SHORT_SLEEP};
 use super::poller_thread::PollerThread;
-use super::reconnect::Spawner;
 use super::wakers::Wakers;
 use crate::driver::Driver;
 use crate::driver::held_permit::HeldPermit;
@@ -341,7 +341,7 @@ impl<T: Transport> SharedPoller<T> {
         if channel.needs_turns() && !mem::replace(&mut channel.is_listed, true) {
             self.unfinished.push_back(number);
         }
-        let next = channel.connection.next_attempt();
+        let next = channel.connection.next_time();
         if next != channel.attempt.map(|(until, _)| until) {
             if let Some((_, timer)) = channel.attempt.take() {
                 self.attempts.cancel(timer);
@@ -419,11 +419,16 @@ impl<T: Transport> SharedPoller<T> {
 
 #[cfg(feature = "test-util")]
 impl<T: Transport> SharedPoller<T> {
+    /// Expires deadlines, as at the end of a sleep. The next turn settles their calls.
+    pub(crate) fn expire_deadlines(&mut self) {
+        self.driver.run_in_turn(|| self.driver.expire_deadlines());
+        self.driver.wake_collected();
+    }
+
     /// Expires deadlines, and detects whether the connections are idle.
     pub(crate) fn check_timers(&mut self) {
         let now = self.driver.clock.now();
-        self.driver.run_in_turn(|| self.driver.expire_deadlines());
-        self.driver.wake_collected();
+        self.expire_deadlines();
         self.driver.on_idle(now);
         self.settle();
         for channel in self.channels.iter_mut().flatten() {

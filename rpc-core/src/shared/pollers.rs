@@ -40,9 +40,10 @@ use crate::transport::{Fabric, FabricError, Transport};
 /// ```
 ///
 /// The threads end when the last clone, and the last channel over them, are dropped. A set of pollers
-/// performs up to 16 handshakes at a time, each on a thread that ends with it. Up to 8 of them are for
-/// channels whose previous attempt has failed, so that servers that stay silent do not hold up the
-/// others.
+/// performs up to 16 handshakes at a time, on threads that end when there are none. Up to 8 of them
+/// are for channels whose previous attempt has failed, and up to 4 are with one address, so that
+/// servers that stay silent do not hold up the others. An attempt fails if it gets no thread within
+/// its [`connect_timeout`](super::ChannelBuilder::connect_timeout).
 #[derive(Clone)]
 pub struct Pollers(Arc<Set>);
 

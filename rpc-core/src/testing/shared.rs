@@ -5,7 +5,7 @@ use std::io;
 
 use super::loopback::Loopback;
 use crate::clock::Clock;
-use crate::shared::{Channel, Spawner, SteppedPoller};
+use crate::shared::{Channel, DialJob, Spawner, SteppedPoller};
 use crate::transport::Transport;
 
 /// A channel with its poller, which may have further channels. Handshakes run immediately, on the same
@@ -19,8 +19,8 @@ pub struct SharedNode<T: Transport> {
 struct InlineSpawner;
 
 impl Spawner for InlineSpawner {
-    fn spawn(&self, job: Box<dyn FnOnce() + Send>, _: bool) -> io::Result<()> {
-        job();
+    fn spawn(&self, job: DialJob) -> io::Result<()> {
+        job.run();
         Ok(())
     }
 }
@@ -59,7 +59,12 @@ impl<T: Transport> SharedNode<T> {
         self.stepped.borrow_mut().poller.turn()
     }
 
-    /// Expires deadlines, as a poller does periodically.
+    /// Expires deadlines, as a poller does at the end of a sleep. The next turn settles their calls.
+    pub fn expire_deadlines(&self) {
+        self.stepped.borrow_mut().poller.expire_deadlines();
+    }
+
+    /// Expires deadlines, as a poller does periodically, and settles their calls.
     pub fn check_timers(&self) {
         self.stepped.borrow_mut().poller.check_timers();
     }
