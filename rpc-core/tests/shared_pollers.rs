@@ -4,8 +4,8 @@
 mod support;
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -305,7 +305,7 @@ fn drop_channels(random: &Random) {
 }
 
 /// Drops a channel when it is woken.
-struct DropsChannel(std::sync::Mutex<Option<Channel>>, AtomicBool);
+struct DropsChannel(Mutex<Option<Channel>>, AtomicBool);
 
 impl Wake for DropsChannel {
     fn wake(self: Arc<Self>) {
@@ -334,6 +334,76 @@ fn a_waker_may_drop_a_channel_of_the_poller_that_calls_it() {
     assert!(poll(&mut first).is_some());
     assert_eq!(node.channels(), 1);
     drop(first);
+    network.assert_nothing_left();
+}
+
+/// Polls a call when it is woken, as an executor may.
+struct PollsAtOnce(
+    Mutex<Option<Pin<Box<dyn Future<Output = CallResult> + Send>>>>,
+    AtomicBool,
+);
+
+impl Wake for PollsAtOnce {
+    fn wake(self: Arc<Self>) {
+        let mut call = self.0.lock().unwrap();
+        let call = call.as_mut().expect("a call that waits");
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.1.store(polled.is_pending(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_deadline_does_not_end_the_next_call_with_the_same_permit() {
+    let (mut network, gate) = servers(1);
+    let node = network.share("server0", &intents(4));
+    let waiting = || Request::new(vec![]).wait_for_ready(true);
+    let channel = node.add_channel("absent", 1);
+    let short = waiting().with_timeout(Duration::from_millis(10));
+    let mut expires = call(&channel, &ECHO, short);
+    assert!(poll(&mut expires).is_none());
+    let mut others: Vec<Call> = (1..PERMITS)
+        .map(|_| call(&channel, &HELD, waiting()))
+        .collect();
+    assert!(others.iter_mut().all(|call| poll(call).is_none()));
+    let next = Arc::new(PollsAtOnce(Mutex::default(), AtomicBool::new(false)));
+    let mut future = Box::pin({
+        let channel = channel.clone();
+        async move { channel.unary(&ECHO, waiting()).await }
+    });
+    let waker = Waker::from(Arc::clone(&next));
+    let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    *next.0.lock().unwrap() = Some(future);
+    network.settle();
+    assert!(!next.1.load(Ordering::Relaxed), "there is no permit");
+    // The deadline passes while the poller sleeps. Before its next turn, the caller drops the call.
+    network.clock().advance(Duration::from_millis(20));
+    node.expire_deadlines();
+    drop(expires);
+    network.step();
+    assert!(next.1.load(Ordering::Relaxed), "it has submitted");
+    network.settle();
+    let mut next = next.0.lock().unwrap().take().unwrap();
+    let polled = next.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "{polled:?}");
+    drop((next, others, channel, gate));
+    network.assert_nothing_left();
+}
+
+#[test]
+fn no_deadline_is_left_of_a_channel_with_calls_that_were_leaked() {
+    let (mut network, _) = servers(1);
+    let node = network.share("server0", &intents(4));
+    let channel = node.add_channel("absent", 1);
+    let request = Request::new(vec![])
+        .wait_for_ready(true)
+        .with_timeout(Duration::from_secs(60));
+    let mut leaked = Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(leaked.as_mut().poll(&mut cx).is_pending());
+    network.settle();
+    std::mem::forget(leaked);
+    drop(channel);
     network.assert_nothing_left();
 }
 
