@@ -42,7 +42,10 @@ impl NewChannel {
         let number = self.number;
         match arrivals.send(self) {
             Ok(()) => poller.notify(number),
-            Err(SendError(new)) => new.refuse(),
+            Err(SendError(new)) => {
+                poller.release(number);
+                new.refuse();
+            }
         }
     }
 

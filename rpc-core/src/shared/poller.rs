@@ -216,7 +216,7 @@ impl<T: Transport> SharedPoller<T> {
         };
         let Pending {
             streams,
-            any_given_up,
+            given_up,
             abandoned,
             pushback,
             allocations,
@@ -235,9 +235,7 @@ impl<T: Transport> SharedPoller<T> {
             channel.streams.submit(streams, connection, held_until);
             channel.open_streams();
         }
-        if any_given_up {
-            channel.streams.drop_given_up();
-        }
+        channel.streams.drop_given_up(given_up);
         if any_queued && !mem::replace(&mut channel.has_queue, true) {
             self.queues.push(number);
         }
@@ -364,7 +362,7 @@ impl<T: Transport> SharedPoller<T> {
         // Calls of the next channel with this number may have the same permits.
         let settled = &mut self.driver.state.borrow_mut().settled;
         settled.retain(|permit| permit.channel != number);
-        self.thread.give_back(number);
+        self.thread.release(number);
     }
 
     /// Wakes the callers that wait for permits, as far as it is their turn.
@@ -466,6 +464,7 @@ impl<T: Transport> Drop for SharedPoller<T> {
     fn drop(&mut self) {
         self.thread.close();
         for new in self.arrivals.try_iter() {
+            self.thread.release(new.number);
             new.refuse();
         }
         for channel in self.channels.iter_mut().flatten() {

@@ -47,6 +47,10 @@ use crate::transport::{Fabric, FabricError, Transport};
 #[derive(Clone)]
 pub struct Pollers(Arc<Set>);
 
+/// Maximum number of connections of a poller: more than devices have, and no more than there may be
+/// memory for.
+const MOST_CONNECTIONS: u32 = 1 << 20;
+
 /// Room for a channel, and how it is handed over.
 type Place = (Reserved, Sender<NewChannel>);
 
@@ -104,10 +108,17 @@ impl Pollers {
             .sum()
     }
 
-    /// Takes room for a channel at `count` pollers, or at all if there are fewer: at those that have
-    /// the fewest channels.
+    /// Reserves a channel number at the `count` least loaded pollers, or at every poller if there are
+    /// fewer.
     pub(super) fn reserve(&self, count: usize) -> Result<Vec<Place>, ChannelError> {
-        let mut pollers: Vec<_> = self.0.pollers.iter().collect();
+        let pollers = self.0.pollers.iter();
+        let mut pollers: Vec<_> = pollers
+            .filter(|member| !member.poller.is_stopped())
+            .collect();
+        if pollers.is_empty() {
+            // `self` keeps them running.
+            return Err(ChannelError::PollerPanicked);
+        }
         pollers.sort_by_cached_key(|member| member.poller.channels());
         let count = count.min(pollers.len());
         let reserved: Vec<_> = pollers
@@ -161,12 +172,12 @@ impl<F: Fabric> PollersBuilder<F> {
     }
 
     /// Sets the number of connections that each poller supports: one for each channel over it. Default:
-    /// 64. A channel beyond them is refused ([`ChannelError::NoConnection`]).
+    /// 64. The most is 2²⁰. A channel beyond them is refused ([`ChannelError::NoConnection`]).
     ///
     /// [`Pollers::limits`] show twice as many: a channel whose server shuts down connects again while
     /// the calls of its previous connection finish.
     pub fn connections(mut self, connections: u32) -> Self {
-        self.intents.connections = connections.max(1);
+        self.intents.connections = connections.clamp(1, MOST_CONNECTIONS);
         self
     }
 

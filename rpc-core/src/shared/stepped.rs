@@ -82,6 +82,6 @@ impl<T: Transport> SteppedPoller<T> {
 
     /// Returns the number of channels that the poller has not removed.
     pub(crate) fn channels(&self) -> usize {
-        self.handle.channels()
+        self.handle.numbered()
     }
 }
