@@ -1,5 +1,6 @@
 //! Opens a channel: makes its ends at the callers and at its pollers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -131,9 +132,15 @@ pub(super) fn run_one<F: Fabric>(
     thread: Arc<PollerThread>,
     new: NewChannel,
 ) {
-    let transport = match fabric.open(intents) {
-        Ok(transport) => transport,
-        Err(error) => return fail_to_open(new, error),
+    let transport = match catch_unwind(AssertUnwindSafe(|| fabric.open(intents))) {
+        Ok(Ok(transport)) => transport,
+        Ok(Err(error)) => return fail_to_open(new, error),
+        Err(panic) => {
+            // In this order, so that no caller waits: see `PollerHandle::submit`.
+            thread.close();
+            new.refuse();
+            resume_unwind(panic);
+        }
     };
     thread.set_limits(transport.limits());
     let driver = Driver::new(transport, Methods::new(), Clock::system());

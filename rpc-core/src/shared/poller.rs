@@ -35,11 +35,13 @@ use crate::poller::idle::{BusyPoller, Idle};
 use crate::stream::core::wake_all;
 use crate::transport::Transport;
 
-/// Turns between two checks of the permit queues.
-const TURNS_PER_QUEUE_CHECK: u32 = 64;
+/// Turns between two checks of the times of attempts to connect, and of the permit queues. Like the
+/// driver, a poller reads the clock only now and then while it spins.
+const TURNS_PER_CHECK: u32 = 64;
 
-/// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
-/// of callers does not delay responses.
+/// Number of submissions after which a turn looks at no further word of marks. Each channel of a word
+/// gets its turn, so there may be 63 more. A few doorbells suffice for them, so a burst of callers does
+/// not delay responses.
 const SUBMISSIONS: usize = 64;
 
 /// Maximum number of channels with waiting calls that are looked at in one turn.
@@ -65,6 +67,8 @@ pub(crate) struct SharedPoller<T: Transport> {
     queues: Vec<u32>,
     /// The times of the next attempts to connect.
     attempts: Timers<u32>,
+    /// The word of marks with which the next turn begins.
+    first_word: usize,
     wakers: Wakers,
     turns: u32,
 }
@@ -87,6 +91,7 @@ impl<T: Transport> SharedPoller<T> {
             behind: 0,
             queues: Vec::new(),
             attempts: Timers::default(),
+            first_word: 0,
             wakers: Wakers::default(),
             turns: 0,
         }
@@ -118,6 +123,7 @@ impl<T: Transport> SharedPoller<T> {
                 self.driver.sleep(&|| self.max_sleep());
                 // Send slots may have become free, and times may have come.
                 self.behind = self.unfinished.len();
+                self.connect_when_due();
             }
         }
         self.driver.close_all();
@@ -135,12 +141,9 @@ impl<T: Transport> SharedPoller<T> {
         if !self.unfinished.is_empty() {
             self.look_at_unfinished(any_settled);
         }
-        if !self.attempts.is_empty() {
-            self.connect_when_due();
-        }
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_QUEUE_CHECK) && !self.queues.is_empty() {
-            self.maintain_queues();
+        if self.turns.is_multiple_of(TURNS_PER_CHECK) {
+            self.check_times();
         }
         self.wakers.wake();
         any_settled || self.behind > 0
@@ -153,18 +156,30 @@ impl<T: Transport> SharedPoller<T> {
             _ => self.thread.marks.count().max(1) as usize,
         };
         let most = (SUBMISSIONS / marked).max(1);
-        let mut any_submitted = false;
-        for word in 0..self.thread.marks.words() {
+        let mut left = SUBMISSIONS;
+        let words = self.thread.marks.words();
+        let mut word = self.first_word;
+        for _ in 0..words {
             for number in self.thread.marks.take(word) {
-                any_submitted |= self.take_from(number, most);
+                let taken = self.take_from(number, most.min(left).max(1));
+                left = left.saturating_sub(taken);
+            }
+            word += 1;
+            if word == words {
+                word = 0;
+            }
+            if left == 0 {
+                // The next turn begins with the marks that are left.
+                self.first_word = word;
+                break;
             }
         }
-        any_submitted
+        left < SUBMISSIONS
     }
 
-    /// Takes what other threads have for a channel. Returns true if there were calls.
+    /// Takes what other threads have for a channel. Returns the number of calls.
     #[inline]
-    fn take_from(&mut self, number: u32, most: usize) -> bool {
+    fn take_from(&mut self, number: u32, most: usize) -> usize {
         match self.channels.get(number as usize) {
             Some(Some(channel)) if !channel.notices.any() => {}
             Some(Some(_)) => self.take_notices(number),
@@ -175,7 +190,7 @@ impl<T: Transport> SharedPoller<T> {
             }
         }
         let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
-            return false;
+            return 0;
         };
         let taken = channel
             .calls
@@ -183,7 +198,7 @@ impl<T: Transport> SharedPoller<T> {
         if !channel.connection.is_connected() || channel.any_waiting() || taken == most {
             self.after_taking(number, taken == most);
         }
-        taken > 0
+        taken
     }
 
     #[cold]
@@ -308,6 +323,16 @@ impl<T: Transport> SharedPoller<T> {
         self.behind = left.min(self.unfinished.len());
     }
 
+    fn check_times(&mut self) {
+        if !self.attempts.is_empty() {
+            self.connect_when_due();
+        }
+        if !self.queues.is_empty() {
+            self.maintain_queues();
+        }
+    }
+
+    /// Begins the attempts to connect whose times have come.
     #[cold]
     #[inline(never)]
     fn connect_when_due(&mut self) {
@@ -429,6 +454,7 @@ impl<T: Transport> SharedPoller<T> {
         self.expire_deadlines();
         self.driver.on_idle(now);
         self.settle();
+        self.connect_when_due();
         for channel in self.channels.iter_mut().flatten() {
             channel.permits.maintain_queue(now);
             channel.streams.expire(&channel.connection);
