@@ -13,7 +13,7 @@
 //! [`Wakeup::notify`](crate::driver::wakeup::Wakeup::notify), and the poller checks the words after
 //! its own fence.
 //!
-//! A bit promises nothing: a channel may have no work, or may be gone, and its bit may be that of a
+//! A bit is only a hint: a channel may have no work, or may be gone, and its bit may be that of a
 //! later channel.
 
 #[cfg(loom)]

@@ -37,6 +37,7 @@ mod builder;
 mod call;
 mod calls;
 mod channel;
+mod channels;
 mod connectivity;
 mod dial_job;
 mod dial_threads;

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
+use super::channels::Channels;
 use super::dial_job::Spawner;
 use super::notices::Pending;
 use super::polled_channel::{NewChannel, PolledChannel, SHORT_SLEEP};
@@ -57,8 +58,7 @@ pub(crate) struct SharedPoller<T: Transport> {
     /// Channels that are handed over.
     arrivals: Receiver<NewChannel>,
     spawner: Rc<dyn Spawner>,
-    /// By number.
-    channels: Vec<Option<PolledChannel<T>>>,
+    channels: Channels<T>,
     /// Channels that need further turns, the one that has waited longest first.
     unfinished: VecDeque<u32>,
     /// How many of them have not been looked at since the latest event.
@@ -86,7 +86,7 @@ impl<T: Transport> SharedPoller<T> {
             thread,
             arrivals,
             spawner,
-            channels: Vec::new(),
+            channels: Channels::default(),
             unfinished: VecDeque::new(),
             behind: 0,
             queues: Vec::new(),
@@ -102,15 +102,7 @@ impl<T: Transport> SharedPoller<T> {
         let number = new.number;
         let (driver, thread) = (&self.driver, &self.thread);
         let channel = PolledChannel::new(driver, new, thread, &self.spawner, &self.wakers);
-        let index = number as usize;
-        if self.channels.len() <= index {
-            self.channels.resize_with(index + 1, || None);
-        }
-        debug_assert!(
-            self.channels[index].is_none(),
-            "two channels with one number"
-        );
-        self.channels[index] = Some(channel);
+        self.channels.insert(number, channel);
         self.list(number);
     }
 
@@ -151,7 +143,7 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Looks at the channels that have work from other threads. Returns true if any had calls.
     fn take_marked(&mut self) -> bool {
-        let marked = match self.channels.len() {
+        let marked = match self.channels.end() {
             0 | 1 => 1,
             _ => self.thread.marks.count().max(1) as usize,
         };
@@ -180,16 +172,16 @@ impl<T: Transport> SharedPoller<T> {
     /// Takes what other threads have for a channel. Returns the number of calls.
     #[inline]
     fn take_from(&mut self, number: u32, most: usize) -> usize {
-        match self.channels.get(number as usize) {
-            Some(Some(channel)) if !channel.notices.any() => {}
-            Some(Some(_)) => self.take_notices(number),
-            _ => {
+        match self.channels.get(number) {
+            Some(channel) if !channel.notices.any() => {}
+            Some(_) => self.take_notices(number),
+            None => {
                 // It may have been dropped already.
                 self.take_arrivals();
                 self.take_notices(number);
             }
         }
-        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+        let Some(channel) = self.channels.get_mut(number) else {
             return 0;
         };
         let taken = channel
@@ -207,7 +199,7 @@ impl<T: Transport> SharedPoller<T> {
         if may_have_more {
             self.thread.marks.set(number);
         }
-        match &self.channels[number as usize] {
+        match self.channels.get(number) {
             // The second half of the turn looks at it.
             Some(channel) if channel.connection.is_connected() => self.list(number),
             _ => self.attend(number),
@@ -226,7 +218,7 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn take_notices(&mut self, number: u32) {
-        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+        let Some(channel) = self.channels.get_mut(number) else {
             return;
         };
         let Pending {
@@ -279,7 +271,7 @@ impl<T: Transport> SharedPoller<T> {
 
     fn settle_all(&mut self, mut settled: Vec<HeldPermit>) {
         for permit in settled.drain(..) {
-            if let Some(Some(channel)) = self.channels.get_mut(permit.channel as usize) {
+            if let Some(channel) = self.channels.get_mut(permit.channel) {
                 channel.calls.settle(permit.number, &channel.connection);
             }
         }
@@ -293,13 +285,10 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn maintain_connections(&mut self) {
-        for number in 0..self.channels.len() {
-            let channel = &self.channels[number];
-            if channel
-                .as_ref()
-                .is_some_and(|channel| channel.connection.is_unusable())
-            {
-                self.attend(number as u32);
+        for number in 0..self.channels.end() {
+            let channel = self.channels.get(number);
+            if channel.is_some_and(|channel| channel.connection.is_unusable()) {
+                self.attend(number);
             }
         }
     }
@@ -314,7 +303,7 @@ impl<T: Transport> SharedPoller<T> {
             let Some(number) = self.unfinished.pop_front() else {
                 break;
             };
-            if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+            if let Some(channel) = self.channels.get_mut(number) {
                 channel.is_listed = false;
             }
             self.attend(number);
@@ -338,7 +327,7 @@ impl<T: Transport> SharedPoller<T> {
     fn connect_when_due(&mut self) {
         let now = self.driver.clock.now();
         while let Some(number) = self.attempts.pop_expired(now) {
-            if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+            if let Some(channel) = self.channels.get_mut(number) {
                 channel.attempt = None;
             }
             self.attend(number);
@@ -349,16 +338,16 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn attend(&mut self, number: u32) {
-        if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+        if let Some(channel) = self.channels.get_mut(number) {
             channel.attend();
             self.list(number);
         }
     }
 
-    /// Adds a channel to the lists of those that need further turns, as far as it does.
+    /// Schedules the channel's next visit, if it needs one.
     #[cold]
     fn list(&mut self, number: u32) {
-        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+        let Some(channel) = self.channels.get_mut(number) else {
             return;
         };
         if channel.needs_turns() && !mem::replace(&mut channel.is_listed, true) {
@@ -375,7 +364,7 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Removes a channel whose last handle was dropped.
     fn remove(&mut self, number: u32) {
-        let Some(mut channel) = self.channels[number as usize].take() else {
+        let Some(mut channel) = self.channels.remove(number) else {
             return;
         };
         if let Some((_, timer)) = channel.attempt {
@@ -397,7 +386,7 @@ impl<T: Transport> SharedPoller<T> {
         let now = self.driver.clock.now();
         let channels = &mut self.channels;
         self.queues.retain(|&number| {
-            let Some(channel) = &mut channels[number as usize] else {
+            let Some(channel) = channels.get_mut(number) else {
                 return false;
             };
             channel.has_queue = channel.permits.maintain_queue(now).any;
@@ -418,14 +407,14 @@ impl<T: Transport> SharedPoller<T> {
             until = until.into_iter().chain(moment).min();
         };
         for &number in &self.queues {
-            if let Some(channel) = &self.channels[number as usize] {
+            if let Some(channel) = self.channels.get(number) {
                 let queue = channel.permits.maintain_queue(now);
                 at_most(queue.next_deadline);
                 is_short |= queue.is_waiting;
             }
         }
         for &number in &self.unfinished {
-            if let Some(channel) = &self.channels[number as usize] {
+            if let Some(channel) = self.channels.get(number) {
                 let sleep = channel.sleep();
                 at_most(sleep.until);
                 is_short |= sleep.is_short;
@@ -455,7 +444,7 @@ impl<T: Transport> SharedPoller<T> {
         self.driver.on_idle(now);
         self.settle();
         self.connect_when_due();
-        for channel in self.channels.iter_mut().flatten() {
+        for channel in self.channels.iter_mut() {
             channel.permits.maintain_queue(now);
             channel.streams.expire(&channel.connection);
         }
@@ -465,14 +454,14 @@ impl<T: Transport> SharedPoller<T> {
     /// Describes everything that is in flight: empty when all calls have ended.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = self.driver.leftovers();
-        for channel in self.channels.iter().flatten() {
+        for channel in self.channels.iter() {
             for (count, what) in channel.leftovers() {
                 if count > 0 {
                     left.push(format!("{count} {what}"));
                 }
             }
         }
-        let listed = self.channels.iter().flatten();
+        let listed = self.channels.iter();
         let attempts = listed.filter(|channel| channel.attempt.is_some()).count();
         if self.attempts.len() != attempts {
             left.push("attempts of channels that are gone".to_owned());
@@ -493,7 +482,7 @@ impl<T: Transport> Drop for SharedPoller<T> {
             self.thread.release(new.number);
             new.refuse();
         }
-        for channel in self.channels.iter_mut().flatten() {
+        for channel in self.channels.iter_mut() {
             channel.end();
         }
         self.wakers.wake();
