@@ -32,7 +32,7 @@ pub(super) struct Marks {
 impl Marks {
     /// Creates an empty set for channels with numbers below `channels`.
     pub(super) fn new(channels: u32) -> Self {
-        let words = channels.div_ceil(u64::BITS);
+        let words = channels.div_ceil(u64::BITS).max(1);
         Self {
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
             used: AtomicUsize::new(0),
@@ -58,7 +58,16 @@ impl Marks {
     /// Returns true if there are any.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        let mut used = self.words.iter().take(self.words());
+        match self.words() {
+            // Most pollers have few channels.
+            0 | 1 => self.words[0].load(Ordering::Relaxed) != 0,
+            used => self.any_within(used),
+        }
+    }
+
+    #[cold]
+    fn any_within(&self, used: usize) -> bool {
+        let mut used = self.words.iter().take(used);
         used.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 

@@ -14,6 +14,9 @@
 //! A turn takes a bounded number of submissions, and shares it among the channels that have some. So
 //! a channel with a thousand callers, or with a server that takes nothing, delays the others little.
 
+#[cfg(feature = "test-util")]
+mod stepping;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::rc::Rc;
@@ -142,11 +145,27 @@ impl<T: Transport> SharedPoller<T> {
     }
 
     /// Looks at the channels that have work from other threads. Returns true if any had calls.
+    #[inline]
     fn take_marked(&mut self) -> bool {
-        let marked = match self.channels.end() {
-            0 | 1 => 1,
-            _ => self.thread.marks.count().max(1) as usize,
+        if self.thread.marks.words() > 1 {
+            return self.take_marked_words();
+        }
+        // A word has at most as many channels as a turn takes submissions.
+        let most = match self.channels.end() {
+            0 | 1 => SUBMISSIONS,
+            _ => SUBMISSIONS / self.thread.marks.count().max(1) as usize,
         };
+        let mut any_submitted = false;
+        for number in self.thread.marks.take(0) {
+            any_submitted |= self.take_from(number, most) > 0;
+        }
+        any_submitted
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_marked_words(&mut self) -> bool {
+        let marked = self.thread.marks.count().max(1) as usize;
         let most = (SUBMISSIONS / marked).max(1);
         let mut left = SUBMISSIONS;
         let words = self.thread.marks.words();
@@ -312,6 +331,8 @@ impl<T: Transport> SharedPoller<T> {
         self.behind = left.min(self.unfinished.len());
     }
 
+    #[cold]
+    #[inline(never)]
     fn check_times(&mut self) {
         if !self.attempts.is_empty() {
             self.connect_when_due();
@@ -426,51 +447,6 @@ impl<T: Transport> SharedPoller<T> {
         } else {
             longest
         })
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl<T: Transport> SharedPoller<T> {
-    /// Expires deadlines, as at the end of a sleep. The next turn settles their calls.
-    pub(crate) fn expire_deadlines(&mut self) {
-        self.driver.run_in_turn(|| self.driver.expire_deadlines());
-        self.driver.wake_collected();
-    }
-
-    /// Expires deadlines, and detects whether the connections are idle.
-    pub(crate) fn check_timers(&mut self) {
-        let now = self.driver.clock.now();
-        self.expire_deadlines();
-        self.driver.on_idle(now);
-        self.settle();
-        self.connect_when_due();
-        for channel in self.channels.iter_mut() {
-            channel.permits.maintain_queue(now);
-            channel.streams.expire(&channel.connection);
-        }
-        self.wakers.wake();
-    }
-
-    /// Describes everything that is in flight: empty when all calls have ended.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
-        let mut left = self.driver.leftovers();
-        for channel in self.channels.iter() {
-            for (count, what) in channel.leftovers() {
-                if count > 0 {
-                    left.push(format!("{count} {what}"));
-                }
-            }
-        }
-        let listed = self.channels.iter();
-        let attempts = listed.filter(|channel| channel.attempt.is_some()).count();
-        if self.attempts.len() != attempts {
-            left.push("attempts of channels that are gone".to_owned());
-        }
-        left
-    }
-
-    pub(crate) fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut self.driver.state.borrow_mut().transport)
     }
 }
 
