@@ -1,17 +1,19 @@
 //! Channels that share pollers, as users use them: from threads, with servers that come and go.
 
 use std::fs;
+use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
+use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rpc_core::{
-    CallError, Cause, Channel, ChannelError, Code, ConnectivityState, Pollers, Request, Response,
-    Server, ServerHandle, Status, block_on,
+    CallError, Cause, Channel, ChannelError, Code, ConnectivityState, Intents, Pollers, Request,
+    Response, Server, ServerHandle, Status, block_on,
 };
 use rpc_transport_verbs::Device;
 
@@ -158,53 +160,160 @@ fn the_calls_of_other_channels_go_on_when_a_server_ends_and_it_is_found_again() 
     let (ends, stays) = (connect(&first.address), connect(&second.address));
     let mut watch = ends.watch();
     let address = first.address.clone();
+    let (calls, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let answered = || calls.load(Ordering::Relaxed);
     thread::scope(|scope| {
         let caller = scope.spawn(|| {
-            for call in 0..2000 {
+            while !is_over.load(Ordering::Relaxed) {
+                let call = answered();
                 let greeting = greet(&stays, &call.to_string()).unwrap();
                 assert_eq!(greeting, format!("{call} from 2"));
+                calls.store(call + 1, Ordering::Relaxed);
             }
+        });
+        until("calls are made before", || {
+            answered() > 100 || caller.is_finished()
         });
         first.server.shutdown().unwrap();
         assert_ne!(block_on(watch.changed()), ConnectivityState::Ready);
+        let during = answered();
+        until("calls are made while the other server is gone", || {
+            answered() > during + 100 || caller.is_finished()
+        });
+        is_over.store(true, Ordering::Relaxed);
         caller.join().unwrap();
     });
     let again = serve_at(3, &address);
     assert_eq!(greet(&ends, "Ada").unwrap(), "Ada from 3");
     assert_eq!(again.greeted.load(Ordering::Relaxed), 1);
-    assert_eq!(second.greeted.load(Ordering::Relaxed), 2000);
+    assert_eq!(second.greeted.load(Ordering::Relaxed), answered());
     assert_eq!(stays.state(), ConnectivityState::Ready);
 }
 
 #[test]
 fn servers_that_stay_silent_do_not_keep_others_from_connecting() {
-    // It accepts connections and never answers.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let silent_address = silent.local_addr().unwrap().to_string();
+    // They accept connections and never answer.
+    let silent: Vec<TcpListener> = (0..6)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
     let started = serve(1);
     let pollers = Pollers::builder(&device()).start().unwrap();
-    let minute = Duration::from_secs(60);
-    let stuck: Vec<_> = (0..12)
-        .map(|_| {
-            let builder = Channel::builder(&pollers, &silent_address).connect_timeout(minute);
-            let mut connecting = Box::pin(builder.connect());
-            let mut cx = Context::from_waker(Waker::noop());
-            assert!(connecting.as_mut().poll(&mut cx).is_pending());
-            connecting
+    // More than there are threads for handshakes. Their calls make them try again and again.
+    let stuck: Vec<Channel> = (0..24)
+        .map(|index| {
+            let address = silent[index % silent.len()].local_addr().unwrap();
+            Channel::builder(&pollers, &address.to_string())
+                .connect_timeout(Duration::from_millis(300))
+                .reconnect_backoff(Duration::from_millis(1), Duration::from_millis(1))
+                .connect_lazy()
+                .unwrap()
         })
         .collect();
-    until("the silent server is being dialed", || {
-        threads("verbline-dial") >= 12
+    let mut calls: Vec<_> = stuck
+        .iter()
+        .map(|channel| {
+            let request = Request::new(HelloRequest::default()).wait_for_ready(true);
+            let greeter = GreeterClient::new(channel.clone());
+            Box::pin(async move { greeter.say_hello(request).await })
+        })
+        .collect();
+    for call in &mut calls {
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(call.as_mut().poll(&mut cx).is_pending());
+    }
+    until("each of them has failed once", || {
+        stuck.iter().all(|channel| channel.latest_error().is_some())
     });
+    for call in 0..20 {
+        let builder = Channel::builder(&pollers, &started.address);
+        let channel = block_on(builder.connect()).unwrap();
+        let name = call.to_string();
+        assert_eq!(greet(&channel, &name).unwrap(), format!("{name} from 1"));
+        assert!(
+            stuck
+                .iter()
+                .all(|channel| channel.state() != ConnectivityState::Ready)
+        );
+    }
+    drop((stuck, calls));
+    assert_eq!(pollers.connections_in_use(), 0);
     let channel = block_on(Channel::connect(&pollers, &started.address)).unwrap();
-    assert_eq!(greet(&channel, "Ada").unwrap(), "Ada from 1");
-    assert_eq!(pollers.connections_in_use(), 13);
-    drop(stuck);
-    until(
-        "the channels are removed while their handshakes go on",
-        || pollers.connections_in_use() == 1,
-    );
     assert_eq!(greet(&channel, "Grace").unwrap(), "Grace from 1");
+    until("the threads of the handshakes end", || {
+        threads("verbline-dial") == 0
+    });
+}
+
+/// A device with a bug.
+#[derive(Clone)]
+struct Panics {
+    device: Device,
+    at: u32,
+    opened: Arc<AtomicU32>,
+}
+
+impl Fabric for Panics {
+    type Transport = <Device as Fabric>::Transport;
+    type Port = <Device as Fabric>::Port;
+
+    fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError> {
+        let nth = self.opened.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(nth, self.at, "this device has a bug");
+        self.device.open(intents)
+    }
+    fn port(&self, transport: &Self::Transport) -> Self::Port {
+        self.device.port(transport)
+    }
+    fn listen(
+        &self,
+        address: &str,
+        ports: Vec<Self::Port>,
+        admission: Arc<dyn Admission>,
+    ) -> Result<Box<dyn Listener>, FabricError> {
+        self.device.listen(address, ports, admission)
+    }
+    fn allowed_cores(&self) -> Vec<usize> {
+        self.device.allowed_cores()
+    }
+    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
+        self.device.pin_current_thread(core)
+    }
+}
+
+/// A device that panics when it is opened for the `at`th time, counted from 0.
+fn panics(at: u32) -> Panics {
+    Panics {
+        device: device(),
+        at,
+        opened: Arc::default(),
+    }
+}
+
+#[test]
+fn a_poller_that_panics_when_it_starts_is_reported_although_others_run() {
+    for at in 0..3 {
+        let error = Pollers::builder(&panics(at))
+            .pollers(3)
+            .start()
+            .unwrap_err();
+        assert!(matches!(error, ChannelError::PollerPanicked), "{error}");
+    }
+}
+
+#[test]
+fn the_calls_of_a_lazy_channel_fail_if_its_device_panics() {
+    let channel = Channel::builder(&panics(0), "127.0.0.1:1")
+        .wait_for_ready(true)
+        .connect_lazy()
+        .unwrap();
+    for call in 0..100 {
+        let error = greet(&channel, &call.to_string()).unwrap_err();
+        assert!(
+            matches!(error.cause(), Cause::NotConnected { .. }),
+            "{error}"
+        );
+    }
+    assert_eq!(channel.state(), ConnectivityState::Shutdown);
 }
 
 #[test]

@@ -4,15 +4,16 @@
 mod support;
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use rpc_core::testing::{Faults, Network, Random};
 use rpc_core::{
-    CallError, Caller, Cause, Channel, Code, ConnectivityState, Intents, Request, Response,
+    CallError, Caller, Cause, Channel, Code, ConnectivityState, Intents, Request, Response, sender,
 };
+use support::streams::{IDLE, Probe, register_streams};
 use support::{ECHO, Gate, HELD, register};
 
 type CallResult = Result<Response<Vec<u8>>, CallError>;
@@ -64,6 +65,7 @@ fn servers_with(count: usize, intents: &Intents) -> (Network, Gate) {
     for number in 0..count {
         network.add(&format!("server{number}"), intents, |methods| {
             register(methods, &gate);
+            register_streams(methods, &Probe::default());
         });
     }
     (network, gate)
@@ -208,6 +210,18 @@ fn servers_that_answer_nothing_leave_receives_to_the_other_channels() {
     let (mut network, gate) = servers_with(5, &intents);
     let node = network.share("server0", &intents);
     let quick = node.add_channel("server4", 1);
+    // A stream takes receives for its window, and no share of those for unary calls.
+    let (_numbers, messages) = sender::<u64>();
+    let mut stream = Box::pin({
+        let quick = quick.clone();
+        async move {
+            let request = Request::new(messages);
+            quick.streaming::<u64, u64>(&IDLE, request).await.map(drop)
+        }
+    });
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(stream.as_mut().poll(&mut cx).is_pending());
+    network.settle();
     let hanging: Vec<Channel> = (0..16)
         .map(|index| node.add_channel(&format!("server{}", index % 4), index))
         .collect();
@@ -238,7 +252,7 @@ fn servers_that_answer_nothing_leave_receives_to_the_other_channels() {
     for mut call in calls.into_iter().chain(two.into_iter().skip(1)) {
         poll(&mut call).expect("it is answered").unwrap();
     }
-    drop((hanging, quick));
+    drop((stream, hanging, quick));
     network.assert_nothing_left();
 }
 
@@ -291,7 +305,7 @@ fn drop_channels(random: &Random) {
 }
 
 /// Drops a channel when it is woken.
-struct DropsChannel(std::sync::Mutex<Option<Channel>>, AtomicBool);
+struct DropsChannel(Mutex<Option<Channel>>, AtomicBool);
 
 impl Wake for DropsChannel {
     fn wake(self: Arc<Self>) {
@@ -320,6 +334,121 @@ fn a_waker_may_drop_a_channel_of_the_poller_that_calls_it() {
     assert!(poll(&mut first).is_some());
     assert_eq!(node.channels(), 1);
     drop(first);
+    network.assert_nothing_left();
+}
+
+/// Polls a call when it is woken, as an executor may.
+struct PollsAtOnce(
+    Mutex<Option<Pin<Box<dyn Future<Output = CallResult> + Send>>>>,
+    AtomicBool,
+);
+
+impl Wake for PollsAtOnce {
+    fn wake(self: Arc<Self>) {
+        let mut call = self.0.lock().unwrap();
+        let call = call.as_mut().expect("a call that waits");
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.1.store(polled.is_pending(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_deadline_does_not_end_the_next_call_with_the_same_permit() {
+    let (mut network, gate) = servers(1);
+    let node = network.share("server0", &intents(4));
+    let waiting = || Request::new(vec![]).wait_for_ready(true);
+    let channel = node.add_channel("absent", 1);
+    let short = waiting().with_timeout(Duration::from_millis(10));
+    let mut expires = call(&channel, &ECHO, short);
+    assert!(poll(&mut expires).is_none());
+    let mut others: Vec<Call> = (1..PERMITS)
+        .map(|_| call(&channel, &HELD, waiting()))
+        .collect();
+    assert!(others.iter_mut().all(|call| poll(call).is_none()));
+    let next = Arc::new(PollsAtOnce(Mutex::default(), AtomicBool::new(false)));
+    let mut future = Box::pin({
+        let channel = channel.clone();
+        async move { channel.unary(&ECHO, waiting()).await }
+    });
+    let waker = Waker::from(Arc::clone(&next));
+    let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    *next.0.lock().unwrap() = Some(future);
+    network.settle();
+    assert!(!next.1.load(Ordering::Relaxed), "there is no permit");
+    // The deadline passes while the poller sleeps. Before its next turn, the caller drops the call.
+    network.clock().advance(Duration::from_millis(20));
+    node.expire_deadlines();
+    drop(expires);
+    network.step();
+    assert!(next.1.load(Ordering::Relaxed), "it has submitted");
+    network.settle();
+    let mut next = next.0.lock().unwrap().take().unwrap();
+    let polled = next.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "{polled:?}");
+    drop((next, others, channel, gate));
+    network.assert_nothing_left();
+}
+
+#[test]
+fn no_deadline_is_left_of_a_channel_with_calls_that_were_leaked() {
+    let (mut network, _) = servers(1);
+    let node = network.share("server0", &intents(4));
+    let channel = node.add_channel("absent", 1);
+    let request = Request::new(vec![])
+        .wait_for_ready(true)
+        .with_timeout(Duration::from_secs(60));
+    let mut leaked = Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(leaked.as_mut().poll(&mut cx).is_pending());
+    network.settle();
+    std::mem::forget(leaked);
+    drop(channel);
+    network.assert_nothing_left();
+}
+
+struct Panics(AtomicU32);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("this waker has a bug");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_ends_no_other_call_of_the_poller() {
+    let (mut network, gate) = servers(1);
+    let node = network.share("server0", &intents(4));
+    let panics = Arc::new(Panics(AtomicU32::new(0)));
+    let waker = Waker::from(Arc::clone(&panics));
+    let mut cx = Context::from_waker(&waker);
+    let mut watch = node.channel().watch();
+    let mut changed = Box::pin(watch.changed());
+    assert!(changed.as_mut().poll(&mut cx).is_pending());
+    let mut running: Vec<Call> = (0..PERMITS).map(|_| held(node.channel())).collect();
+    assert!(running.iter_mut().all(|call| poll(call).is_none()));
+    network.settle();
+    let by_connecting = panics.0.load(Ordering::Relaxed);
+    assert!(by_connecting > 0);
+    // One that waits for a permit until its deadline, and one that gets its turn.
+    let short = Request::new(vec![]).with_timeout(Duration::from_millis(10));
+    let mut waiting = [call(node.channel(), &ECHO, short), echo(node.channel(), "")];
+    for call in &mut waiting {
+        assert!(call.as_mut().poll(&mut cx).is_pending());
+    }
+    network.advance(Duration::from_millis(20));
+    assert_eq!(panics.0.load(Ordering::Relaxed), by_connecting + 1);
+    assert!(poll(&mut waiting[0]).expect("its time has passed").is_err());
+    drop(running.pop());
+    gate.open();
+    network.settle();
+    assert_eq!(panics.0.load(Ordering::Relaxed), by_connecting + 2);
+    for call in &mut running {
+        poll(call).expect("it is answered").unwrap();
+    }
+    drop((running, waiting, changed));
+    assert_echo(&network, node.channel(), "Ada");
     network.assert_nothing_left();
 }
 

@@ -12,15 +12,17 @@ use crate::transport::{ReserveError, Transport};
 const POSTED_AHEAD: u32 = 64;
 
 impl<T: Transport> Driver<T> {
-    /// Keeps half of the receives for links that use few, so that each of `connections` links always
-    /// gets its share of them, whatever the others have in flight.
-    pub(crate) fn share_receives(&self, connections: u32) {
+    /// Keeps half of the receives for links with few unary calls, so that each link always gets its
+    /// share of them, whatever the others have in flight.
+    pub(crate) fn share_receives(&self) {
         let state = &mut *self.state.borrow_mut();
         state.kept_receives = state.budget.capacity() / 2;
-        // A link's first window may take one receive from those of the others. The least is a call
-        // beside the frames without a credit.
-        let share = state.kept_receives / connections.max(1);
-        state.link_share = share.saturating_sub(1).max(UNCREDITED_RECEIVES + 1);
+        let links = state.transport.limits().max_connections.max(1);
+        // Of the kept receives, a link may also take those for frames without a credit, and one for
+        // the first window of its streams. The windows grow by other receives.
+        let others = UNCREDITED_RECEIVES + 1;
+        let share = state.kept_receives / links;
+        state.link_share = share.saturating_sub(others).max(1);
     }
 }
 

@@ -84,6 +84,13 @@ impl<B> Link<B> {
     }
 }
 
+impl<B> Link<B> {
+    /// Returns the number of calls in the call table that are not streams.
+    pub(super) fn unary_calls(&self) -> u32 {
+        (self.calls.len() as u32).saturating_sub(self.connection.streams())
+    }
+}
+
 impl LinkKey {
     pub(crate) fn index(self) -> usize {
         self.0 as usize

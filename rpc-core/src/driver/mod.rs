@@ -121,8 +121,8 @@ pub(crate) struct State<T: Transport> {
     posted_for: u32,
     /// The number of promises up to which those receives suffice.
     promisable: u32,
-    /// The last receives, which are kept for links that have been promised fewer than `link_share`: so
-    /// that a server that does not answer leaves some to the others. 0 unless links are shared out.
+    /// The last receives, which are kept for links with fewer unary calls than `link_share`: so that a
+    /// server that does not answer leaves some to the others. 0 unless links are shared out.
     kept_receives: u32,
     link_share: u32,
     clock: Clock,

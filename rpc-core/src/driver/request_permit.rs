@@ -153,9 +153,11 @@ impl<T: Transport> State<T> {
         let Some(link) = self.links.get(key.index()) else {
             return true;
         };
-        let has_share = self.kept_receives == 0
-            || link.promised() + (link.calls.len() as u32) < self.link_share;
-        let lacks_receive = self.budget.left() == 0 || !has_share;
+        // A stream holds no receive for its response.
+        let has_share = self.kept_receives == 0 || link.unary_calls() < self.link_share;
+        // Without a share, the responses would free too few: then each refused request would look for
+        // them in vain.
+        let lacks_receive = has_share && self.budget.left() == 0;
         if lacks_receive && link.connection.requests_allowed() > 0 && is_turn(link) {
             self.copy_responses_out();
         }

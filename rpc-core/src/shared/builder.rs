@@ -105,7 +105,8 @@ impl<S: PollerSource> ChannelBuilder<S> {
     }
 
     /// Limits the time of an attempt to connect, excluding the resolution of the host name.
-    /// Default: 5 seconds.
+    /// Default: 5 seconds. Over [`Pollers`](super::Pollers), it also limits the time for which an
+    /// attempt waits for a thread before.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self

@@ -335,7 +335,10 @@ impl<T: Transport> Calls<T> {
             Record::Free => {}
             // An earlier call with this permit has ended.
             Record::Dropped => self.records[number as usize] = Record::Dropped,
-            Record::Backlogged { .. } => self.expire_backlogged(number, connection),
+            record @ Record::Backlogged { .. } => {
+                self.records[number as usize] = record;
+                self.expire_backlogged(number, connection);
+            }
             Record::InFlight {
                 link,
                 call,
@@ -370,10 +373,16 @@ impl<T: Transport> Calls<T> {
         }
     }
 
-    /// Fails a call whose deadline has passed while it waited to be sent. Its timer has fired.
+    /// Fails a call whose deadline has passed while it waited to be sent. The timer that has fired may
+    /// be that of an earlier call with this permit.
     #[cold]
     fn expire_backlogged(&mut self, number: u32, connection: &Reconnect<T>) {
-        let is_expired = |submission: &Submission| submission.permit.number == number;
+        let now = self.driver.clock.now();
+        let has_passed =
+            |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        let is_expired = |submission: &Submission| {
+            submission.permit.number == number && has_passed(submission.deadline)
+        };
         let index = self.backlog.iter().position(is_expired);
         if let Some(submission) = index.and_then(|index| self.backlog.remove(index)) {
             let latest = connection.latest_error();
@@ -433,12 +442,15 @@ impl<T: Transport> Calls<T> {
     /// Settles all calls, because the channel or its poller ends.
     pub(super) fn end_all(&mut self, connection: &Reconnect<T>) {
         for number in 0..self.records.len() {
-            let record = mem::replace(&mut self.records[number], Record::Free);
-            if let Record::InFlight { buf, .. } = record {
-                let cause = Cause::Disconnected(CloseReason::Local);
-                let error = CallError::new(cause, Execution::MayHaveRun);
-                let number = number as u32;
-                self.settle_one(CallPermit { number, buf }, Err(error));
+            match mem::replace(&mut self.records[number], Record::Free) {
+                Record::InFlight { buf, .. } => {
+                    let cause = Cause::Disconnected(CloseReason::Local);
+                    let error = CallError::new(cause, Execution::MayHaveRun);
+                    let number = number as u32;
+                    self.settle_one(CallPermit { number, buf }, Err(error));
+                }
+                // Its timer would name a call of a later channel.
+                record => self.cancel(record),
             }
         }
         let backlog = mem::take(&mut self.backlog);

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
+use crate::stream::core::wake_all;
 use crate::transport::ConnectError;
 
 /// The state of a channel's connection to its server. Names and meanings are gRPC's ("gRPC
@@ -105,9 +106,7 @@ impl Connectivity {
             wakers = watches.filter_map(|(_, waker)| waker.take()).collect();
         }
         drop(inner);
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(wakers);
     }
 
     pub(crate) fn state(&self) -> ConnectivityState {

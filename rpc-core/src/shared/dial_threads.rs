@@ -1,20 +1,29 @@
 //! [`DialThreads`]: the threads that perform the handshakes of a set of pollers.
+//!
+//! A server that accepts connections and stays silent keeps a thread for as long as a handshake may
+//! take. Three rules leave threads to the others: few handshakes go to one address, few are those of
+//! channels whose previous attempt has failed, and first attempts and retries take turns.
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::reconnect::{Job, Spawner, spawn_dialer};
+use super::dial_job::{DialJob, Spawner, spawn_dialer};
 
 /// Handshakes at a time. A handshake waits for its server most of the time, so the number bounds
 /// threads rather than load: a hundred channels that are opened at once, to servers that answer,
 /// connect within some ten milliseconds.
 const MOST: usize = 16;
 
-/// Of these, handshakes of channels whose previous attempt has failed. Servers that accept connections
-/// and stay silent keep a thread for as long as a handshake may take, so they get half of the threads
-/// at most: what remains is for channels that have just been opened or have lost their connection.
+/// Of these, handshakes of channels whose previous attempt has failed: what remains is for channels
+/// that have just been opened or have lost their connection.
 const MOST_RETRIES: usize = MOST / 2;
+
+/// Of these, handshakes with one address. An application that gives up soon and tries again with a new
+/// channel makes a first attempt each time.
+const MOST_TO_ONE: usize = MOST / 4;
 
 /// Threads for handshakes, which end when there are none.
 #[derive(Default)]
@@ -24,25 +33,70 @@ pub(super) struct DialThreads(Mutex<State>);
 struct State {
     /// Threads that run.
     running: usize,
-    /// Those that perform the handshake of a channel whose previous attempt has failed.
-    retrying: usize,
-    /// Handshakes that wait for a thread: first attempts, and retries.
-    first: VecDeque<Job>,
-    retries: VecDeque<Job>,
+    /// The handshakes that they perform: the address of each, and whether it is a retry.
+    current: Vec<(String, bool)>,
+    /// Handshakes that wait for a thread.
+    first: VecDeque<DialJob>,
+    retries: VecDeque<DialJob>,
+    /// True if a retry is next, if both wait.
+    is_turn_of_retries: bool,
+    /// The length of the queues at which those that were given up are removed.
+    purge_at: usize,
 }
 
 impl State {
-    /// Returns the next handshake that may begin, and whether it is a retry.
-    fn next(&mut self) -> Option<(Job, bool)> {
-        if let Some(job) = self.first.pop_front() {
-            return Some((job, false));
+    fn queue(&mut self, is_retry: bool) -> &mut VecDeque<DialJob> {
+        match is_retry {
+            true => &mut self.retries,
+            false => &mut self.first,
         }
-        if self.retrying >= MOST_RETRIES {
-            return None;
+    }
+
+    fn push(&mut self, job: DialJob) {
+        if self.first.len() + self.retries.len() >= self.purge_at {
+            self.first.retain(|job| !job.is_given_up());
+            self.retries.retain(|job| !job.is_given_up());
+            // So far apart that a job is looked at only a few times.
+            self.purge_at = 2 * (self.first.len() + self.retries.len()) + MOST;
         }
-        let job = self.retries.pop_front()?;
-        self.retrying += 1;
-        Some((job, true))
+        self.queue(job.is_retry).push_back(job);
+    }
+
+    /// Returns the queue and the index of the next handshake that may begin.
+    fn next(&self) -> Option<(bool, usize)> {
+        let is_full = |job: &DialJob| {
+            let to_same = self.current.iter();
+            to_same.filter(|(to, _)| *to == job.address).count() >= MOST_TO_ONE
+        };
+        let may_begin = |job: &DialJob| job.is_given_up() || !is_full(job);
+        let retrying = self.current.iter().filter(|(_, is_retry)| *is_retry);
+        let may_retry = retrying.count() < MOST_RETRIES;
+        let first = self.first.iter().position(may_begin);
+        let retry = match may_retry {
+            true => self.retries.iter().position(may_begin),
+            false => None,
+        };
+        match (first, retry) {
+            (Some(_), Some(index)) if self.is_turn_of_retries => Some((true, index)),
+            (Some(index), _) => Some((false, index)),
+            (None, index) => Some((true, index?)),
+        }
+    }
+
+    /// Takes the next handshake that may begin.
+    fn take(&mut self) -> Option<DialJob> {
+        let (is_retry, index) = self.next()?;
+        let job = self.queue(is_retry).remove(index)?;
+        self.is_turn_of_retries = !is_retry;
+        self.current.push((job.address.clone(), is_retry));
+        Some(job)
+    }
+
+    fn end(&mut self, address: &str, is_retry: bool) {
+        let is_it = |(to, retries): &(String, bool)| to == address && *retries == is_retry;
+        if let Some(index) = self.current.iter().position(is_it) {
+            self.current.swap_remove(index);
+        }
     }
 }
 
@@ -53,46 +107,48 @@ impl DialThreads {
     }
 
     /// Performs handshakes until none may begin.
-    fn run(&self) {
-        let mut was_retry = false;
-        loop {
-            let mut state = self.lock();
-            state.retrying -= usize::from(was_retry);
-            let Some((job, is_retry)) = state.next() else {
-                state.running -= 1;
-                return;
-            };
+    fn run(self: &Arc<Self>) {
+        let mut state = self.lock();
+        while let Some(job) = state.take() {
+            // The end of a handshake may let two begin.
+            let _ = self.start_thread(&mut state);
             drop(state);
-            // It does not panic: it catches the panics of the device.
-            job();
-            was_retry = is_retry;
+            let (address, is_retry) = (job.address.clone(), job.is_retry);
+            // The handshake catches the panics of the device. Nothing else may stop the queues either.
+            if catch_unwind(AssertUnwindSafe(|| job.run())).is_err() {
+                tracing::error!(address, "the end of a handshake panicked");
+            }
+            state = self.lock();
+            state.end(&address, is_retry);
         }
+        state.running -= 1;
+    }
+
+    /// Starts a thread if a handshake may begin. It may find that another thread has taken it.
+    fn start_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+        if state.running < MOST && state.next().is_some() {
+            let threads = Arc::clone(self);
+            // Under the lock, so that a thread that runs cannot end meanwhile.
+            spawn_dialer(move || threads.run())?;
+            state.running += 1;
+        }
+        Ok(())
     }
 }
 
 impl Spawner for Arc<DialThreads> {
-    fn spawn(&self, job: Job, is_retry: bool) -> io::Result<()> {
+    fn spawn(&self, job: DialJob) -> io::Result<()> {
         let mut state = self.lock();
-        let queue = match is_retry {
-            true => &mut state.retries,
-            false => &mut state.first,
-        };
-        queue.push_back(job);
+        state.push(job);
+        let started = self.start_thread(&mut state);
+        if started.is_err() && state.running == 0 {
+            // No other job is in the queues: threads that run would have taken it.
+            let jobs = (mem::take(&mut state.first), mem::take(&mut state.retries));
+            drop(state);
+            drop(jobs);
+            return started;
+        }
         // A thread that runs takes it.
-        if state.running >= MOST || (is_retry && state.retrying >= MOST_RETRIES) {
-            return Ok(());
-        }
-        let threads = Self::clone(self);
-        // Under the lock, so that a thread that runs cannot end meanwhile.
-        let spawned = spawn_dialer(move || threads.run());
-        if spawned.is_ok() {
-            state.running += 1;
-        } else if state.running == 0 {
-            // No other job is in the queues, for the same reason.
-            state.first.clear();
-            state.retries.clear();
-            return spawned;
-        }
         Ok(())
     }
 }
@@ -101,8 +157,10 @@ impl Spawner for Arc<DialThreads> {
 mod tests {
     use std::sync::Condvar;
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
+    use super::super::dial_job::DialProgress;
     use super::*;
 
     /// Handshakes that last until the gate opens.
@@ -123,34 +181,111 @@ mod tests {
         }
     }
 
+    fn job(address: &str, is_retry: bool, handshake: impl FnOnce() + Send + 'static) -> DialJob {
+        DialJob {
+            address: address.to_owned(),
+            is_retry,
+            progress: Arc::default(),
+            handshake: Box::new(handshake),
+        }
+    }
+
+    fn until(threads: &DialThreads, condition: impl Fn(&State) -> bool) {
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !condition(&threads.lock()) {
+            assert!(Instant::now() < patience, "the threads are stuck");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Runs a hundred handshakes with servers that answer.
+    fn dial_others(threads: &Arc<DialThreads>, is_retry: bool) {
+        let (sender, receiver) = mpsc::channel();
+        for number in 0..100 {
+            let sender = sender.clone();
+            let send = move || sender.send(number).unwrap();
+            threads.spawn(job("answers", is_retry, send)).unwrap();
+        }
+        drop(sender);
+        let patience = Duration::from_secs(30);
+        let mut done: Vec<i32> = (0..100)
+            .map(|_| receiver.recv_timeout(patience).expect("all get their turn"))
+            .collect();
+        done.sort_unstable();
+        assert_eq!(done, (0..100).collect::<Vec<_>>());
+        assert!(threads.lock().running <= MOST);
+    }
+
+    fn hang(threads: &Arc<DialThreads>, gate: &Arc<Gate>, address: &str, is_retry: bool) {
+        let gate = Arc::clone(gate);
+        let hangs = job(address, is_retry, move || gate.wait());
+        threads.spawn(hangs).unwrap();
+    }
+
     #[test]
     fn silent_servers_leave_threads_for_others_and_all_get_their_turn() {
         let threads = Arc::<DialThreads>::default();
         let gate = Arc::<Gate>::default();
-        for _ in 0..3 * MOST {
-            let gate = Arc::clone(&gate);
-            threads.spawn(Box::new(move || gate.wait()), true).unwrap();
+        // Retries with many servers, and first attempts with one.
+        for number in 0..3 * MOST {
+            hang(&threads, &gate, &format!("silent{number}"), true);
+            hang(&threads, &gate, "silent", false);
         }
-        let (sender, receiver) = mpsc::channel();
-        for number in 0..100 {
-            let sender = sender.clone();
-            let job = Box::new(move || sender.send(number).unwrap());
-            threads.spawn(job, false).unwrap();
-        }
-        drop(sender);
-        let mut done: Vec<i32> = receiver.iter().collect();
-        done.sort_unstable();
-        assert_eq!(done, (0..100).collect::<Vec<_>>());
-        assert!(threads.lock().running <= MOST);
-        // The threads of the first attempts end or find no retry that may begin.
-        while threads.lock().running != MOST_RETRIES || threads.lock().retrying != MOST_RETRIES {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(&threads, |state| {
+            state.current.len() == MOST_RETRIES + MOST_TO_ONE
+        });
+        dial_others(&threads, false);
         gate.open();
-        while threads.lock().running > 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(&threads, |state| state.running == 0);
         let state = threads.lock();
-        assert!(state.retries.is_empty() && state.retrying == 0);
+        assert!(state.first.is_empty() && state.retries.is_empty() && state.current.is_empty());
+    }
+
+    #[test]
+    fn first_attempts_without_end_do_not_hold_up_retries() {
+        fn again(threads: &Arc<DialThreads>, gate: &Arc<Gate>, number: usize) {
+            let (more, open) = (Arc::clone(threads), Arc::clone(gate));
+            let address = format!("closes{number}");
+            let next = move || {
+                if !*open.0.lock().unwrap() {
+                    again(&more, &open, number);
+                }
+            };
+            threads.spawn(job(&address, false, next)).unwrap();
+        }
+        let threads = Arc::<DialThreads>::default();
+        let gate = Arc::<Gate>::default();
+        (0..3 * MOST).for_each(|number| again(&threads, &gate, number));
+        dial_others(&threads, true);
+        gate.open();
+        until(&threads, |state| state.running == 0);
+    }
+
+    #[test]
+    fn handshakes_that_were_given_up_do_not_run_and_do_not_accumulate() {
+        let threads = Arc::<DialThreads>::default();
+        let gate = Arc::<Gate>::default();
+        (0..MOST_TO_ONE).for_each(|_| hang(&threads, &gate, "silent", false));
+        until(&threads, |state| state.current.len() == MOST_TO_ONE);
+        for _ in 0..100 * MOST {
+            let given_up = job("silent", false, || panic!("it was given up"));
+            let progress: Arc<DialProgress> = Arc::clone(&given_up.progress);
+            threads.spawn(given_up).unwrap();
+            assert!(progress.give_up());
+        }
+        assert!(threads.lock().first.len() <= 2 * MOST);
+        gate.open();
+        until(&threads, |state| state.running == 0);
+    }
+
+    #[test]
+    fn a_handshake_that_panics_stops_nothing() {
+        let threads = Arc::<DialThreads>::default();
+        for _ in 0..2 * MOST {
+            let panics = job("panics", false, || panic!("a bug"));
+            threads.spawn(panics).unwrap();
+        }
+        dial_others(&threads, false);
+        until(&threads, |state| state.running == 0);
     }
 }

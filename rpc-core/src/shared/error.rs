@@ -27,10 +27,8 @@ pub enum ChannelError {
         /// The number of connections that each poller supports.
         connections: u32,
     },
-    /// A poller's thread panicked, because of a bug in this library or in the device's.
-    #[error(
-        "a poller thread panicked during startup. This is a bug in Verbline or in the device's library"
-    )]
+    /// A poller's thread has panicked, because of a bug in this library or in the device's.
+    #[error("a poller thread has panicked. This is a bug in Verbline or in the device's library")]
     PollerPanicked,
 }
 

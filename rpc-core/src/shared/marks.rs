@@ -13,23 +13,38 @@
 //! [`Wakeup::notify`](crate::driver::wakeup::Wakeup::notify), and the poller checks the words after
 //! its own fence.
 //!
-//! A bit promises nothing: a channel may have no work, or may be gone, and its bit may be that of a
+//! A bit is only a hint: a channel may have no work, or may be gone, and its bit may be that of a
 //! later channel.
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A set of channels, by their numbers at the poller.
 #[derive(Debug)]
-pub(super) struct Marks(Box<[AtomicU64]>);
+pub(super) struct Marks {
+    words: Box<[AtomicU64]>,
+    /// The number of words that channels have used so far: the poller reads no others.
+    used: AtomicUsize,
+}
 
 impl Marks {
     /// Creates an empty set for channels with numbers below `channels`.
     pub(super) fn new(channels: u32) -> Self {
-        let words = channels.div_ceil(u64::BITS);
-        Self((0..words).map(|_| AtomicU64::new(0)).collect())
+        let words = channels.div_ceil(u64::BITS).max(1);
+        Self {
+            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// Lets the poller look for a channel from now on. Called before the channel is first marked, by
+    /// the thread that marks it or by one that it has synchronized with: the fence that follows the
+    /// mark publishes this too.
+    pub(super) fn include(&self, channel: u32) {
+        let used = (channel / u64::BITS) as usize + 1;
+        self.used.fetch_max(used, Ordering::Relaxed);
     }
 
     /// Adds a channel. Called after its work was stored.
@@ -37,38 +52,46 @@ impl Marks {
     pub(super) fn set(&self, channel: u32) {
         let bit = 1 << (channel % u64::BITS);
         // Release: the work was stored before.
-        self.0[(channel / u64::BITS) as usize].fetch_or(bit, Ordering::Release);
+        self.words[(channel / u64::BITS) as usize].fetch_or(bit, Ordering::Release);
     }
 
     /// Returns true if there are any.
     #[inline]
     pub(super) fn any(&self) -> bool {
-        self.0.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+        match self.words() {
+            // Most pollers have few channels.
+            0 | 1 => self.words[0].load(Ordering::Relaxed) != 0,
+            used => self.any_within(used),
+        }
+    }
+
+    #[cold]
+    fn any_within(&self, used: usize) -> bool {
+        let mut used = self.words.iter().take(used);
+        used.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// Returns the number of channels in the set.
     pub(super) fn count(&self) -> u32 {
-        let counts = self
-            .0
-            .iter()
-            .map(|word| word.load(Ordering::Relaxed).count_ones());
-        counts.sum()
+        let used = self.words.iter().take(self.words());
+        used.map(|word| word.load(Ordering::Relaxed).count_ones())
+            .sum()
     }
 
-    /// Returns the number of words.
+    /// Returns the number of words that may contain channels.
     #[inline]
     pub(super) fn words(&self) -> usize {
-        self.0.len()
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Takes the channels of one word out of the set.
     #[inline]
     pub(super) fn take(&self, word: usize) -> Taken {
         // The load keeps the cache line shared while there is no work.
-        let bits = match self.0[word].load(Ordering::Relaxed) {
+        let bits = match self.words[word].load(Ordering::Relaxed) {
             0 => 0,
             // Acquire: the work of these channels was stored before their bits.
-            _ => self.0[word].swap(0, Ordering::Acquire),
+            _ => self.words[word].swap(0, Ordering::Acquire),
         };
         let first = word as u32 * u64::BITS;
         Taken { first, bits }
@@ -107,6 +130,7 @@ mod tests {
             let marks = Marks::new(300);
             prop_assert!(!marks.any());
             for &channel in &channels {
+                marks.include(channel);
                 marks.set(channel);
                 marks.set(channel);
             }
@@ -140,6 +164,7 @@ mod loom_models {
             let callers = [0, 1].map(|channel: u32| {
                 let (marks, sleep_flag, work) = (marks.clone(), sleep_flag.clone(), work.clone());
                 thread::spawn(move || {
+                    marks.include(channel);
                     work[channel as usize].store(1, Ordering::Relaxed);
                     marks.set(channel);
                     sleep_flag.claim_wake()

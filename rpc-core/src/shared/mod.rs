@@ -37,7 +37,9 @@ mod builder;
 mod call;
 mod calls;
 mod channel;
+mod channels;
 mod connectivity;
+mod dial_job;
 mod dial_threads;
 mod error;
 mod marks;
@@ -62,10 +64,10 @@ mod wakers;
 pub use self::builder::ChannelBuilder;
 pub use self::channel::Channel;
 pub use self::connectivity::{ConnectivityState, Watch};
+#[cfg(feature = "test-util")]
+pub(crate) use self::dial_job::{DialJob, Spawner};
 pub use self::error::ChannelError;
 pub use self::pollers::{Pollers, PollersBuilder};
-#[cfg(feature = "test-util")]
-pub(crate) use self::reconnect::Spawner;
 pub use self::source::PollerSource;
 #[cfg(feature = "test-util")]
 pub(crate) use self::stepped::SteppedPoller;

@@ -57,8 +57,8 @@ struct Queue {
 pub(super) struct Pending {
     /// Streams to open, by number: the oldest first.
     pub(super) streams: BTreeMap<u64, StreamSubmission>,
-    /// True if a stream was given up that the poller had taken.
-    pub(super) any_given_up: bool,
+    /// Streams that were given up after the poller had taken them.
+    pub(super) given_up: Vec<u64>,
     /// Permits of unary calls whose futures have been dropped.
     pub(super) abandoned: Vec<u32>,
     /// How long the server wants no further calls, according to its answer to a stream.
@@ -112,17 +112,23 @@ impl Notices {
     pub(super) fn give_up(&self, number: u64) -> bool {
         let mut queue = self.queue();
         let removed = queue.pending.streams.remove(&number);
-        if removed.is_none() {
-            queue.pending.any_given_up = true;
+        // A poller that has ended has ended the stream.
+        let is_with_poller = removed.is_none() && queue.closed.is_none();
+        if is_with_poller {
+            queue.pending.given_up.push(number);
             self.any.store(true, Ordering::Relaxed);
         }
         drop(queue);
-        removed.is_none()
+        is_with_poller
     }
 
     /// Passes on that the future of the unary call with this permit has been dropped.
     pub(super) fn abandon(&self, permit: u32) {
         let mut queue = self.queue();
+        if queue.closed.is_some() {
+            // Nobody takes it. What ended the poller has settled the call, or will.
+            return;
+        }
         queue.pending.abandoned.push(permit);
         self.any.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,6 @@
 //! Opens a channel: makes its ends at the callers and at its pollers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,13 +11,14 @@ use crossbeam_channel::{bounded, never};
 use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
+use super::dial_job::ThreadSpawner;
 use super::error::ChannelError;
 use super::notices::{NoticeReceiver, Notices};
 use super::permits::CallPermits;
 use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
 use super::poller_thread::{PollerRef, PollerThread, Reserved};
-use super::reconnect::{Target, ThreadSpawner};
+use super::reconnect::Target;
 use super::start::{Report, Start};
 use super::submissions::{PollerHandle, Shared};
 use crate::clock::Clock;
@@ -130,9 +132,15 @@ pub(super) fn run_one<F: Fabric>(
     thread: Arc<PollerThread>,
     new: NewChannel,
 ) {
-    let transport = match fabric.open(intents) {
-        Ok(transport) => transport,
-        Err(error) => return fail_to_open(new, error),
+    let transport = match catch_unwind(AssertUnwindSafe(|| fabric.open(intents))) {
+        Ok(Ok(transport)) => transport,
+        Ok(Err(error)) => return fail_to_open(new, error),
+        Err(panic) => {
+            // In this order, so that no caller waits: see `PollerHandle::submit`.
+            thread.close();
+            new.refuse();
+            resume_unwind(panic);
+        }
     };
     thread.set_limits(transport.limits());
     let driver = Driver::new(transport, Methods::new(), Clock::system());

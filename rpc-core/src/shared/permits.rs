@@ -23,6 +23,7 @@ use crate::driver::call_table::LongResponse;
 use crate::driver::timers::Timers;
 use crate::driver::waiters::{RemovedWaiter, WaiterKey, Waiters};
 use crate::protocol::frame::ResponseHead;
+use crate::stream::core::wake_all;
 
 /// A call permit: the right to have one call in flight, with its buffer.
 #[derive(Debug)]
@@ -182,9 +183,7 @@ impl CallPermits {
             .wake_next_within_turn(room, |waker| woken.push(waker));
         drop(queue);
         // Wakers are the callers' code, so they are called without the lock.
-        for waker in woken {
-            waker.wake();
-        }
+        wake_all(woken);
     }
 
     /// Wakes the waiters whose deadline has passed, and skips woken waiters that do not retry.
@@ -207,9 +206,7 @@ impl CallPermits {
             next_deadline: queue.deadlines.next_deadline(),
         };
         drop(queue);
-        for waker in woken {
-            waker.wake();
-        }
+        wake_all(woken);
         state
     }
 

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, SendError, Sender};
 
 use super::calls::Calls;
+use super::dial_job::Spawner;
 use super::notices::{Closed, NoticeReceiver};
 use super::permits::{CallPermit, CallPermits, Settled};
 use super::poller_thread::PollerThread;
-use super::reconnect::{Attempt, Reconnect, Spawner, Target};
+use super::reconnect::{Attempt, Reconnect, Target};
 use super::start::Report;
 use super::streams::Streams;
 use super::submissions::Submission;
@@ -18,6 +19,7 @@ use super::wakers::Wakers;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
 use crate::driver::timers::TimerKey;
+use crate::stream::core::wake_all;
 use crate::stream::inbound::StreamEnd;
 use crate::transport::{ConnectError, Transport};
 
@@ -40,7 +42,10 @@ impl NewChannel {
         let number = self.number;
         match arrivals.send(self) {
             Ok(()) => poller.notify(number),
-            Err(SendError(new)) => new.refuse(),
+            Err(SendError(new)) => {
+                poller.release(number);
+                new.refuse();
+            }
         }
     }
 
@@ -87,9 +92,7 @@ impl NewChannel {
             long: None,
             outcome: Err(error),
         };
-        if let Some(waker) = self.permits.settle(number, settled) {
-            waker.wake();
-        }
+        wake_all(self.permits.settle(number, settled));
     }
 }
 

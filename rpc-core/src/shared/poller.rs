@@ -14,6 +14,9 @@
 //! A turn takes a bounded number of submissions, and shares it among the channels that have some. So
 //! a channel with a thousand callers, or with a server that takes nothing, delays the others little.
 
+#[cfg(feature = "test-util")]
+mod stepping;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::rc::Rc;
@@ -22,10 +25,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
+use super::channels::Channels;
+use super::dial_job::Spawner;
 use super::notices::Pending;
 use super::polled_channel::{NewChannel, PolledChannel, SHORT_SLEEP};
 use super::poller_thread::PollerThread;
-use super::reconnect::Spawner;
 use super::wakers::Wakers;
 use crate::driver::Driver;
 use crate::driver::held_permit::HeldPermit;
@@ -35,11 +39,13 @@ use crate::poller::idle::{BusyPoller, Idle};
 use crate::stream::core::wake_all;
 use crate::transport::Transport;
 
-/// Turns between two checks of the permit queues.
-const TURNS_PER_QUEUE_CHECK: u32 = 64;
+/// Turns between two checks of the times of attempts to connect, and of the permit queues. Like the
+/// driver, a poller reads the clock only now and then while it spins.
+const TURNS_PER_CHECK: u32 = 64;
 
-/// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
-/// of callers does not delay responses.
+/// Number of submissions after which a turn looks at no further word of marks. Each channel of a word
+/// gets its turn, so there may be 63 more. A few doorbells suffice for them, so a burst of callers does
+/// not delay responses.
 const SUBMISSIONS: usize = 64;
 
 /// Maximum number of channels with waiting calls that are looked at in one turn.
@@ -55,8 +61,7 @@ pub(crate) struct SharedPoller<T: Transport> {
     /// Channels that are handed over.
     arrivals: Receiver<NewChannel>,
     spawner: Rc<dyn Spawner>,
-    /// By number.
-    channels: Vec<Option<PolledChannel<T>>>,
+    channels: Channels<T>,
     /// Channels that need further turns, the one that has waited longest first.
     unfinished: VecDeque<u32>,
     /// How many of them have not been looked at since the latest event.
@@ -65,6 +70,8 @@ pub(crate) struct SharedPoller<T: Transport> {
     queues: Vec<u32>,
     /// The times of the next attempts to connect.
     attempts: Timers<u32>,
+    /// The word of marks with which the next turn begins.
+    first_word: usize,
     wakers: Wakers,
     turns: u32,
 }
@@ -82,11 +89,12 @@ impl<T: Transport> SharedPoller<T> {
             thread,
             arrivals,
             spawner,
-            channels: Vec::new(),
+            channels: Channels::default(),
             unfinished: VecDeque::new(),
             behind: 0,
             queues: Vec::new(),
             attempts: Timers::default(),
+            first_word: 0,
             wakers: Wakers::default(),
             turns: 0,
         }
@@ -97,15 +105,7 @@ impl<T: Transport> SharedPoller<T> {
         let number = new.number;
         let (driver, thread) = (&self.driver, &self.thread);
         let channel = PolledChannel::new(driver, new, thread, &self.spawner, &self.wakers);
-        let index = number as usize;
-        if self.channels.len() <= index {
-            self.channels.resize_with(index + 1, || None);
-        }
-        debug_assert!(
-            self.channels[index].is_none(),
-            "two channels with one number"
-        );
-        self.channels[index] = Some(channel);
+        self.channels.insert(number, channel);
         self.list(number);
     }
 
@@ -118,6 +118,7 @@ impl<T: Transport> SharedPoller<T> {
                 self.driver.sleep(&|| self.max_sleep());
                 // Send slots may have become free, and times may have come.
                 self.behind = self.unfinished.len();
+                self.connect_when_due();
             }
         }
         self.driver.close_all();
@@ -135,47 +136,72 @@ impl<T: Transport> SharedPoller<T> {
         if !self.unfinished.is_empty() {
             self.look_at_unfinished(any_settled);
         }
-        if !self.attempts.is_empty() {
-            self.connect_when_due();
-        }
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_QUEUE_CHECK) && !self.queues.is_empty() {
-            self.maintain_queues();
+        if self.turns.is_multiple_of(TURNS_PER_CHECK) {
+            self.check_times();
         }
         self.wakers.wake();
         any_settled || self.behind > 0
     }
 
     /// Looks at the channels that have work from other threads. Returns true if any had calls.
+    #[inline]
     fn take_marked(&mut self) -> bool {
-        let marked = match self.channels.len() {
-            0 | 1 => 1,
-            _ => self.thread.marks.count().max(1) as usize,
+        if self.thread.marks.words() > 1 {
+            return self.take_marked_words();
+        }
+        // A word has at most as many channels as a turn takes submissions.
+        let most = match self.channels.end() {
+            0 | 1 => SUBMISSIONS,
+            _ => SUBMISSIONS / self.thread.marks.count().max(1) as usize,
         };
-        let most = (SUBMISSIONS / marked).max(1);
         let mut any_submitted = false;
-        for word in 0..self.thread.marks.words() {
-            for number in self.thread.marks.take(word) {
-                any_submitted |= self.take_from(number, most);
-            }
+        for number in self.thread.marks.take(0) {
+            any_submitted |= self.take_from(number, most) > 0;
         }
         any_submitted
     }
 
-    /// Takes what other threads have for a channel. Returns true if there were calls.
+    #[cold]
+    #[inline(never)]
+    fn take_marked_words(&mut self) -> bool {
+        let marked = self.thread.marks.count().max(1) as usize;
+        let most = (SUBMISSIONS / marked).max(1);
+        let mut left = SUBMISSIONS;
+        let words = self.thread.marks.words();
+        let mut word = self.first_word;
+        for _ in 0..words {
+            for number in self.thread.marks.take(word) {
+                let taken = self.take_from(number, most.min(left).max(1));
+                left = left.saturating_sub(taken);
+            }
+            word += 1;
+            if word == words {
+                word = 0;
+            }
+            if left == 0 {
+                // The next turn begins with the marks that are left.
+                self.first_word = word;
+                break;
+            }
+        }
+        left < SUBMISSIONS
+    }
+
+    /// Takes what other threads have for a channel. Returns the number of calls.
     #[inline]
-    fn take_from(&mut self, number: u32, most: usize) -> bool {
-        match self.channels.get(number as usize) {
-            Some(Some(channel)) if !channel.notices.any() => {}
-            Some(Some(_)) => self.take_notices(number),
-            _ => {
+    fn take_from(&mut self, number: u32, most: usize) -> usize {
+        match self.channels.get(number) {
+            Some(channel) if !channel.notices.any() => {}
+            Some(_) => self.take_notices(number),
+            None => {
                 // It may have been dropped already.
                 self.take_arrivals();
                 self.take_notices(number);
             }
         }
-        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
-            return false;
+        let Some(channel) = self.channels.get_mut(number) else {
+            return 0;
         };
         let taken = channel
             .calls
@@ -183,7 +209,7 @@ impl<T: Transport> SharedPoller<T> {
         if !channel.connection.is_connected() || channel.any_waiting() || taken == most {
             self.after_taking(number, taken == most);
         }
-        taken > 0
+        taken
     }
 
     #[cold]
@@ -192,7 +218,7 @@ impl<T: Transport> SharedPoller<T> {
         if may_have_more {
             self.thread.marks.set(number);
         }
-        match &self.channels[number as usize] {
+        match self.channels.get(number) {
             // The second half of the turn looks at it.
             Some(channel) if channel.connection.is_connected() => self.list(number),
             _ => self.attend(number),
@@ -211,12 +237,12 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn take_notices(&mut self, number: u32) {
-        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+        let Some(channel) = self.channels.get_mut(number) else {
             return;
         };
         let Pending {
             streams,
-            any_given_up,
+            given_up,
             abandoned,
             pushback,
             allocations,
@@ -235,9 +261,7 @@ impl<T: Transport> SharedPoller<T> {
             channel.streams.submit(streams, connection, held_until);
             channel.open_streams();
         }
-        if any_given_up {
-            channel.streams.drop_given_up();
-        }
+        channel.streams.drop_given_up(given_up);
         if any_queued && !mem::replace(&mut channel.has_queue, true) {
             self.queues.push(number);
         }
@@ -266,7 +290,7 @@ impl<T: Transport> SharedPoller<T> {
 
     fn settle_all(&mut self, mut settled: Vec<HeldPermit>) {
         for permit in settled.drain(..) {
-            if let Some(Some(channel)) = self.channels.get_mut(permit.channel as usize) {
+            if let Some(channel) = self.channels.get_mut(permit.channel) {
                 channel.calls.settle(permit.number, &channel.connection);
             }
         }
@@ -280,13 +304,10 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn maintain_connections(&mut self) {
-        for number in 0..self.channels.len() {
-            let channel = &self.channels[number];
-            if channel
-                .as_ref()
-                .is_some_and(|channel| channel.connection.is_unusable())
-            {
-                self.attend(number as u32);
+        for number in 0..self.channels.end() {
+            let channel = self.channels.get(number);
+            if channel.is_some_and(|channel| channel.connection.is_unusable()) {
+                self.attend(number);
             }
         }
     }
@@ -301,7 +322,7 @@ impl<T: Transport> SharedPoller<T> {
             let Some(number) = self.unfinished.pop_front() else {
                 break;
             };
-            if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+            if let Some(channel) = self.channels.get_mut(number) {
                 channel.is_listed = false;
             }
             self.attend(number);
@@ -312,10 +333,22 @@ impl<T: Transport> SharedPoller<T> {
 
     #[cold]
     #[inline(never)]
+    fn check_times(&mut self) {
+        if !self.attempts.is_empty() {
+            self.connect_when_due();
+        }
+        if !self.queues.is_empty() {
+            self.maintain_queues();
+        }
+    }
+
+    /// Begins the attempts to connect whose times have come.
+    #[cold]
+    #[inline(never)]
     fn connect_when_due(&mut self) {
         let now = self.driver.clock.now();
         while let Some(number) = self.attempts.pop_expired(now) {
-            if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+            if let Some(channel) = self.channels.get_mut(number) {
                 channel.attempt = None;
             }
             self.attend(number);
@@ -326,22 +359,22 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn attend(&mut self, number: u32) {
-        if let Some(Some(channel)) = self.channels.get_mut(number as usize) {
+        if let Some(channel) = self.channels.get_mut(number) {
             channel.attend();
             self.list(number);
         }
     }
 
-    /// Adds a channel to the lists of those that need further turns, as far as it does.
+    /// Schedules the channel's next visit, if it needs one.
     #[cold]
     fn list(&mut self, number: u32) {
-        let Some(Some(channel)) = self.channels.get_mut(number as usize) else {
+        let Some(channel) = self.channels.get_mut(number) else {
             return;
         };
         if channel.needs_turns() && !mem::replace(&mut channel.is_listed, true) {
             self.unfinished.push_back(number);
         }
-        let next = channel.connection.next_attempt();
+        let next = channel.connection.next_time();
         if next != channel.attempt.map(|(until, _)| until) {
             if let Some((_, timer)) = channel.attempt.take() {
                 self.attempts.cancel(timer);
@@ -352,7 +385,7 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Removes a channel whose last handle was dropped.
     fn remove(&mut self, number: u32) {
-        let Some(mut channel) = self.channels[number as usize].take() else {
+        let Some(mut channel) = self.channels.remove(number) else {
             return;
         };
         if let Some((_, timer)) = channel.attempt {
@@ -364,7 +397,7 @@ impl<T: Transport> SharedPoller<T> {
         // Calls of the next channel with this number may have the same permits.
         let settled = &mut self.driver.state.borrow_mut().settled;
         settled.retain(|permit| permit.channel != number);
-        self.thread.give_back(number);
+        self.thread.release(number);
     }
 
     /// Wakes the callers that wait for permits, as far as it is their turn.
@@ -374,7 +407,7 @@ impl<T: Transport> SharedPoller<T> {
         let now = self.driver.clock.now();
         let channels = &mut self.channels;
         self.queues.retain(|&number| {
-            let Some(channel) = &mut channels[number as usize] else {
+            let Some(channel) = channels.get_mut(number) else {
                 return false;
             };
             channel.has_queue = channel.permits.maintain_queue(now).any;
@@ -395,14 +428,14 @@ impl<T: Transport> SharedPoller<T> {
             until = until.into_iter().chain(moment).min();
         };
         for &number in &self.queues {
-            if let Some(channel) = &self.channels[number as usize] {
+            if let Some(channel) = self.channels.get(number) {
                 let queue = channel.permits.maintain_queue(now);
                 at_most(queue.next_deadline);
                 is_short |= queue.is_waiting;
             }
         }
         for &number in &self.unfinished {
-            if let Some(channel) = &self.channels[number as usize] {
+            if let Some(channel) = self.channels.get(number) {
                 let sleep = channel.sleep();
                 at_most(sleep.until);
                 is_short |= sleep.is_short;
@@ -417,53 +450,15 @@ impl<T: Transport> SharedPoller<T> {
     }
 }
 
-#[cfg(feature = "test-util")]
-impl<T: Transport> SharedPoller<T> {
-    /// Expires deadlines, and detects whether the connections are idle.
-    pub(crate) fn check_timers(&mut self) {
-        let now = self.driver.clock.now();
-        self.driver.run_in_turn(|| self.driver.expire_deadlines());
-        self.driver.wake_collected();
-        self.driver.on_idle(now);
-        self.settle();
-        for channel in self.channels.iter_mut().flatten() {
-            channel.permits.maintain_queue(now);
-            channel.streams.expire(&channel.connection);
-        }
-        self.wakers.wake();
-    }
-
-    /// Describes everything that is in flight: empty when all calls have ended.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
-        let mut left = self.driver.leftovers();
-        for channel in self.channels.iter().flatten() {
-            for (count, what) in channel.leftovers() {
-                if count > 0 {
-                    left.push(format!("{count} {what}"));
-                }
-            }
-        }
-        let listed = self.channels.iter().flatten();
-        let attempts = listed.filter(|channel| channel.attempt.is_some()).count();
-        if self.attempts.len() != attempts {
-            left.push("attempts of channels that are gone".to_owned());
-        }
-        left
-    }
-
-    pub(crate) fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut self.driver.state.borrow_mut().transport)
-    }
-}
-
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Settles all calls, so that no caller waits for this thread, however it ends.
     fn drop(&mut self) {
         self.thread.close();
         for new in self.arrivals.try_iter() {
+            self.thread.release(new.number);
             new.refuse();
         }
-        for channel in self.channels.iter_mut().flatten() {
+        for channel in self.channels.iter_mut() {
             channel.end();
         }
         self.wakers.wake();

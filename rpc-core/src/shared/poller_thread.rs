@@ -3,7 +3,8 @@
 //! A poller runs until its last [`PollerRef`] is dropped: those of its channels, and those of
 //! [`Pollers`](super::Pollers). It has room for a fixed number of channels. A channel gets a number
 //! first ([`Reserved`]), which its callers mark (`marks.rs`), and is then handed over to the poller.
-//! The poller gives the number back after it has removed the channel.
+//! When the channel is dropped, there is room for another one at once, with another number: the
+//! poller releases the number of the dropped channel after it has removed it.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -30,14 +31,51 @@ pub(crate) struct PollerThread {
     is_stopped: AtomicBool,
     /// The number of [`PollerRef`]s.
     references: AtomicUsize,
-    room: Mutex<Room>,
+    numbers: Mutex<ChannelNumbers>,
 }
 
 /// The numbers of a poller's channels.
-struct Room {
-    /// A stack of the numbers that are not in use.
+struct ChannelNumbers {
+    /// A stack of the numbers that were in use before and are free.
     free: Vec<u32>,
-    in_use: usize,
+    /// The lowest number that was never in use.
+    next: u32,
+    end: u32,
+    /// Channels that the poller has room for.
+    most: u32,
+    /// Channels that have not been dropped.
+    open: u32,
+}
+
+/// Numbers for channels that are opened before the poller has removed others that were dropped.
+const SPARE_NUMBERS: u32 = 64;
+
+impl ChannelNumbers {
+    fn new(most: u32) -> Self {
+        Self {
+            free: Vec::new(),
+            next: 0,
+            end: most.saturating_add(SPARE_NUMBERS),
+            most,
+            open: 0,
+        }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if self.open == self.most {
+            return None;
+        }
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.next < self.end => {
+                self.next += 1;
+                self.next - 1
+            }
+            None => return None,
+        };
+        self.open += 1;
+        Some(number)
+    }
 }
 
 impl PollerThread {
@@ -99,11 +137,14 @@ impl PollerThread {
         }
     }
 
-    /// Gives the number of a channel back that the poller has removed.
-    pub(super) fn give_back(&self, channel: u32) {
-        let mut room = self.room();
-        room.free.push(channel);
-        room.in_use -= 1;
+    /// Makes room for another channel, because one was dropped.
+    pub(super) fn leave(&self) {
+        self.numbers().open -= 1;
+    }
+
+    /// Releases the number of a channel that was dropped, and that the poller has removed.
+    pub(super) fn release(&self, channel: u32) {
+        self.numbers().free.push(channel);
     }
 
     /// Publishes that the poller ends.
@@ -113,9 +154,9 @@ impl PollerThread {
         fence(Ordering::SeqCst);
     }
 
-    fn room(&self) -> MutexGuard<'_, Room> {
+    fn numbers(&self) -> MutexGuard<'_, ChannelNumbers> {
         // Under this lock only the allocator can panic.
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,18 +166,16 @@ pub(super) struct PollerRef(Arc<PollerThread>);
 impl PollerRef {
     /// Creates a poller that has not started, with room for `channels` channels.
     pub(super) fn new(channels: u32) -> Self {
+        let numbers = ChannelNumbers::new(channels);
         Self(Arc::new(PollerThread {
-            marks: Marks::new(channels),
+            marks: Marks::new(numbers.end),
             wakeup: OnceLock::new(),
             limits: OnceLock::new(),
             counters: OnceLock::new(),
             waits: Arc::default(),
             is_stopped: AtomicBool::new(false),
             references: AtomicUsize::new(1),
-            room: Mutex::new(Room {
-                free: (0..channels).rev().collect(),
-                in_use: 0,
-            }),
+            numbers: Mutex::new(numbers),
         }))
     }
 
@@ -146,17 +185,26 @@ impl PollerRef {
         Arc::clone(&self.0)
     }
 
-    /// Returns the number of channels that have a number.
+    /// Returns the number of channels that have not been dropped.
     pub(super) fn channels(&self) -> usize {
-        self.room().in_use
+        self.numbers().open as usize
     }
 
-    /// Takes a number for a channel. Returns `None` if the poller has no room.
+    /// Returns the number of channels that have a number: those, and those that the poller has not
+    /// removed yet.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn numbered(&self) -> usize {
+        let numbers = self.numbers();
+        numbers.next as usize - numbers.free.len()
+    }
+
+    /// Takes a number for a channel. Returns `None` if the poller has no room, or has ended.
     pub(super) fn reserve(&self) -> Option<Reserved> {
-        let mut room = self.room();
-        let channel = room.free.pop()?;
-        room.in_use += 1;
-        drop(room);
+        if self.is_stopped() {
+            return None;
+        }
+        let channel = self.numbers().take()?;
+        self.marks.include(channel);
         Some(Reserved {
             poller: self.clone(),
             channel,
@@ -191,7 +239,7 @@ impl Drop for PollerRef {
     }
 }
 
-/// The number of a channel that has not been handed over yet. Dropping it gives the number back.
+/// The number of a channel that has not been handed over yet. Dropping it releases the number.
 pub(super) struct Reserved {
     poller: PollerRef,
     channel: u32,
@@ -199,8 +247,8 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Returns the poller and the number, for a channel that will be handed over. From now on the
-    /// poller gives the number back.
+    /// Returns the poller and the number, for a channel that will be handed over. From now on, the
+    /// channel makes room when it is dropped, and the poller releases the number.
     pub(super) fn into_parts(mut self) -> (PollerRef, u32) {
         self.is_used = true;
         (self.poller.clone(), self.channel)
@@ -210,7 +258,8 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if !self.is_used {
-            self.poller.give_back(self.channel);
+            self.poller.leave();
+            self.poller.release(self.channel);
         }
     }
 }
@@ -232,9 +281,35 @@ mod tests {
         let thread = poller.thread();
         drop(poller);
         assert!(!thread.is_stopped());
-        thread.give_back(number);
-        assert_eq!(kept.channels(), 0);
+        thread.leave();
+        assert_eq!((kept.channels(), kept.numbered()), (0, 1));
+        thread.release(number);
+        assert_eq!(kept.numbered(), 0);
         drop(kept);
         assert!(thread.is_stopped());
+    }
+
+    #[test]
+    fn a_channel_that_was_dropped_makes_room_at_once_and_keeps_its_number_until_it_is_removed() {
+        let poller = PollerRef::new(1);
+        let mut numbers = Vec::new();
+        for _ in 0..=SPARE_NUMBERS {
+            let (_, number) = poller.reserve().unwrap().into_parts();
+            assert!(poller.reserve().is_none(), "there is room for one");
+            assert!(!numbers.contains(&number));
+            numbers.push(number);
+            poller.leave();
+        }
+        assert!(poller.reserve().is_none(), "the poller has removed none");
+        poller.release(7);
+        assert_eq!(poller.reserve().unwrap().into_parts().1, 7);
+    }
+
+    #[test]
+    fn a_poller_that_has_ended_takes_no_channel() {
+        let poller = PollerRef::new(2);
+        poller.close();
+        assert!(poller.reserve().is_none());
+        assert_eq!(poller.channels(), 0);
     }
 }

@@ -40,11 +40,16 @@ use crate::transport::{Fabric, FabricError, Transport};
 /// ```
 ///
 /// The threads end when the last clone, and the last channel over them, are dropped. A set of pollers
-/// performs up to 16 handshakes at a time, each on a thread that ends with it. Up to 8 of them are for
-/// channels whose previous attempt has failed, so that servers that stay silent do not hold up the
-/// others.
+/// performs up to 16 handshakes at a time, on threads that end when there are none. Up to 8 of them
+/// are for channels whose previous attempt has failed, and up to 4 are with one address, so that
+/// servers that stay silent do not hold up the others. An attempt fails if it gets no thread within
+/// its [`connect_timeout`](super::ChannelBuilder::connect_timeout).
 #[derive(Clone)]
 pub struct Pollers(Arc<Set>);
+
+/// Maximum number of connections of a poller: more than devices have, and no more than there may be
+/// memory for.
+const MOST_CONNECTIONS: u32 = 1 << 20;
 
 /// Room for a channel, and how it is handed over.
 type Place = (Reserved, Sender<NewChannel>);
@@ -103,10 +108,17 @@ impl Pollers {
             .sum()
     }
 
-    /// Takes room for a channel at `count` pollers, or at all if there are fewer: at those that have
-    /// the fewest channels.
+    /// Reserves a channel number at the `count` least loaded pollers, or at every poller if there are
+    /// fewer.
     pub(super) fn reserve(&self, count: usize) -> Result<Vec<Place>, ChannelError> {
-        let mut pollers: Vec<_> = self.0.pollers.iter().collect();
+        let pollers = self.0.pollers.iter();
+        let mut pollers: Vec<_> = pollers
+            .filter(|member| !member.poller.is_stopped())
+            .collect();
+        if pollers.is_empty() {
+            // `self` keeps them running.
+            return Err(ChannelError::PollerPanicked);
+        }
         pollers.sort_by_cached_key(|member| member.poller.channels());
         let count = count.min(pollers.len());
         let reserved: Vec<_> = pollers
@@ -160,12 +172,12 @@ impl<F: Fabric> PollersBuilder<F> {
     }
 
     /// Sets the number of connections that each poller supports: one for each channel over it. Default:
-    /// 64. A channel beyond them is refused ([`ChannelError::NoConnection`]).
+    /// 64. The most is 2²⁰. A channel beyond them is refused ([`ChannelError::NoConnection`]).
     ///
     /// [`Pollers::limits`] show twice as many: a channel whose server shuts down connects again while
     /// the calls of its previous connection finish.
     pub fn connections(mut self, connections: u32) -> Self {
-        self.intents.connections = connections.max(1);
+        self.intents.connections = connections.clamp(1, MOST_CONNECTIONS);
         self
     }
 
@@ -203,7 +215,7 @@ impl<F: Fabric> PollersBuilder<F> {
             pollers.push(Member { poller, arrivals });
             thread::Builder::new()
                 .name(format!("verbline-client-{index}"))
-                .spawn(move || run(&fabric, &intents, (thread, receiver), dial_threads, &opened))?;
+                .spawn(move || run(&fabric, &intents, (thread, receiver), dial_threads, opened))?;
         }
         drop(opened);
         let mut limits = None;
@@ -226,7 +238,7 @@ fn run<F: Fabric>(
     intents: &Intents,
     (thread, arrivals): (Arc<PollerThread>, Receiver<NewChannel>),
     dial_threads: Arc<DialThreads>,
-    opened: &mpsc::Sender<Result<Limits, FabricError>>,
+    opened: mpsc::Sender<Result<Limits, FabricError>>,
 ) {
     let transport = match fabric.open(intents) {
         Ok(transport) => transport,
@@ -239,8 +251,10 @@ fn run<F: Fabric>(
     thread.set_limits(transport.limits());
     let limits = transport.limits().clone();
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    driver.share_receives(intents.connections / CONNECTIONS);
+    driver.share_receives();
     let poller = SharedPoller::new(driver, thread, arrivals, Rc::new(dial_threads));
     let _ = opened.send(Ok(limits));
+    // If another poller's thread has panicked, nothing but the end of all senders tells.
+    drop(opened);
     poller.run(intents.waiting);
 }

@@ -12,25 +12,24 @@
 //! A link that has ended or whose server goes away is retired: it accepts no more calls, and is
 //! released when the calls in flight on it have been settled and its streams have ended.
 
-use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
+use super::dial_job::{DialJob, DialProgress, Spawner};
 use super::error::ChannelError;
 use super::poller_thread::PollerThread;
 use super::start::Report;
 use super::submissions::PollerHealth;
 use crate::call_error::Cause;
 use crate::client::channel::MethodNumbers;
+use crate::clock::deadline_after;
 use crate::driver::Driver;
 use crate::driver::handle::Poller;
 use crate::driver::link::{LinkKey, LinkState};
@@ -61,32 +60,6 @@ impl Target {
     }
 }
 
-/// A handshake.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
-
-/// Runs handshakes, which block, outside the poller's thread.
-pub(crate) trait Spawner {
-    /// Runs a job, possibly later. `is_retry` is true if the previous attempt of the same channel has
-    /// failed.
-    fn spawn(&self, job: Job, is_retry: bool) -> io::Result<()>;
-}
-
-/// Runs each job on a new thread, which ends with the job: for a poller with one channel, which makes
-/// one attempt at a time.
-pub(super) struct ThreadSpawner;
-
-impl Spawner for ThreadSpawner {
-    fn spawn(&self, job: Job, _: bool) -> io::Result<()> {
-        spawn_dialer(job)
-    }
-}
-
-/// Starts a thread for handshakes.
-pub(super) fn spawn_dialer(job: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let named = thread::Builder::new().name("verbline-dial".to_owned());
-    named.spawn(job).map(drop)
-}
-
 /// The connection of a channel to its server, which is established again when it ends.
 pub(super) struct Reconnect<T: Transport> {
     driver: Rc<Driver<T>>,
@@ -94,8 +67,6 @@ pub(super) struct Reconnect<T: Transport> {
     spawner: Rc<dyn Spawner>,
     /// The poller, and the channel's number there: notified when an attempt has ended.
     notifier: (Arc<PollerThread>, u32),
-    /// Set when the connection is dropped, so that no attempt begins any more.
-    is_given_up: Arc<AtomicBool>,
     /// Attempts that have failed since the channel was connected, and the error of the latest one.
     failures: u64,
     latest: Option<Arc<ConnectError>>,
@@ -114,7 +85,12 @@ type DialOutcome<T> = Result<<T as Transport>::Dialed, ConnectError>;
 enum ConnectionState {
     /// No call has been made yet.
     Idle,
-    Dialing,
+    Dialing {
+        progress: Arc<DialProgress>,
+        /// The time until which the handshake may wait for a thread. `None` once it has begun, or if
+        /// there is no limit.
+        begins_until: Option<Instant>,
+    },
     Connected {
         link: LinkKey,
         methods: MethodNumbers,
@@ -148,7 +124,6 @@ impl<T: Transport> Reconnect<T> {
             target,
             spawner,
             notifier,
-            is_given_up: Arc::default(),
             failures: 0,
             latest: None,
             report: Some(report),
@@ -194,9 +169,11 @@ impl<T: Transport> Reconnect<T> {
         self.latest.clone()
     }
 
-    /// Returns the time of the next attempt, if one is planned.
-    pub(super) fn next_attempt(&self) -> Option<Instant> {
+    /// Returns the next time at which [`maintain`](Self::maintain) has something to do, if it is
+    /// known: that of the next attempt, or the one at which an attempt fails that has not begun.
+    pub(super) fn next_time(&self) -> Option<Instant> {
         match self.state {
+            ConnectionState::Dialing { begins_until, .. } => begins_until,
             ConnectionState::BackingOff { until, .. } => Some(until),
             _ => None,
         }
@@ -228,9 +205,9 @@ impl<T: Transport> Reconnect<T> {
                 self.retire_if_unusable(*link);
                 None
             }
-            ConnectionState::Dialing => match self.dialed.1.try_recv() {
+            ConnectionState::Dialing { .. } => match self.dialed.1.try_recv() {
                 Ok(outcome) => Some(self.finish_dial(outcome)),
-                Err(_) => None,
+                Err(_) => self.fail_unless_begun(),
             },
             ConnectionState::BackingOff { until, .. } if *until <= self.driver.clock.now() => {
                 self.dial()
@@ -280,17 +257,18 @@ impl<T: Transport> Reconnect<T> {
                 ),
             }));
         }
-        self.set_state(ConnectionState::Dialing);
+        let progress = Arc::<DialProgress>::default();
+        let now = self.driver.clock.now();
+        self.set_state(ConnectionState::Dialing {
+            progress: Arc::clone(&progress),
+            begins_until: deadline_after(now, self.target.connect_timeout),
+        });
         let dialer = Arc::clone(&self.dialer);
         let address = self.target.address.clone();
         let (session, timeout) = (self.driver.client_session(), self.target.connect_timeout);
-        let (outcomes, is_given_up) = (self.dialed.0.clone(), Arc::clone(&self.is_given_up));
+        let outcomes = self.dialed.0.clone();
         let (thread, number) = (Arc::clone(&self.notifier.0), self.notifier.1);
-        let job = Box::new(move || {
-            // It may have waited for a thread.
-            if is_given_up.load(Ordering::Relaxed) {
-                return;
-            }
+        let handshake = Box::new(move || {
             let dial = || dialer.dial(&address, &session, timeout);
             let outcome = catch_unwind(AssertUnwindSafe(dial)).unwrap_or_else(|_| {
                 Err(ConnectError::Device {
@@ -302,10 +280,46 @@ impl<T: Transport> Reconnect<T> {
             let _ = outcomes.send(outcome);
             thread.notify(number);
         });
-        let source = self.spawner.spawn(job, self.failures > 0).err()?;
+        let job = DialJob {
+            address: self.target.address.clone(),
+            is_retry: self.failures > 0,
+            progress,
+            handshake,
+        };
+        let source = self.spawner.spawn(job).err()?;
         let address = self.target.address.clone();
         Some(self.fail(ConnectError::Device {
             address,
+            source: source.into(),
+        }))
+    }
+
+    /// Fails an attempt for whose handshake no thread was free in time.
+    fn fail_unless_begun(&mut self) -> Option<Attempt> {
+        let ConnectionState::Dialing {
+            progress,
+            begins_until,
+        } = &mut self.state
+        else {
+            return None;
+        };
+        if begins_until.is_none_or(|until| self.driver.clock.now() < until) {
+            return None;
+        }
+        *begins_until = None;
+        if !progress.give_up() {
+            return None;
+        }
+        let Target {
+            address,
+            connect_timeout,
+            ..
+        } = &self.target;
+        let source = format!(
+            "the handshakes of other channels, whose servers are silent, kept all threads for {connect_timeout:?}"
+        );
+        Some(self.fail(ConnectError::Device {
+            address: address.clone(),
             source: source.into(),
         }))
     }
@@ -382,7 +396,7 @@ impl<T: Transport> Reconnect<T> {
         } = &self.target;
         health.set(match &self.state {
             ConnectionState::Idle | ConnectionState::Connected { .. } => PollerHealth::GOOD,
-            ConnectionState::Dialing | ConnectionState::BackingOff { latest: None, .. } => {
+            ConnectionState::Dialing { .. } | ConnectionState::BackingOff { latest: None, .. } => {
                 PollerHealth::FAIR
             }
             ConnectionState::BackingOff { .. } => PollerHealth::POOR,
@@ -394,7 +408,7 @@ impl<T: Transport> Reconnect<T> {
                 latest: Some(error),
                 ..
             } => connectivity.fail(*index, Arc::clone(error)),
-            ConnectionState::Dialing | ConnectionState::BackingOff { latest: None, .. } => {
+            ConnectionState::Dialing { .. } | ConnectionState::BackingOff { latest: None, .. } => {
                 connectivity.set(*index, ConnectivityState::Connecting);
             }
         }
@@ -408,10 +422,9 @@ impl<T: Transport> Reconnect<T> {
     /// Closes all links, because the channel ends.
     pub(super) fn close(&mut self) {
         let mut links = mem::take(&mut self.retiring);
-        if let ConnectionState::Connected { link, .. } =
-            mem::replace(&mut self.state, ConnectionState::Idle)
-        {
+        if let ConnectionState::Connected { link, .. } = self.state {
             links.push(link);
+            self.state = ConnectionState::Idle;
         }
         for link in links {
             self.driver.release_ref(link);
@@ -435,6 +448,9 @@ impl<T: Transport> Reconnect<T> {
 
 impl<T: Transport> Drop for Reconnect<T> {
     fn drop(&mut self) {
-        self.is_given_up.store(true, Ordering::Relaxed);
+        if let ConnectionState::Dialing { progress, .. } = &self.state {
+            // Otherwise it ends by itself, and closes its connection.
+            let _ = progress.give_up();
+        }
     }
 }

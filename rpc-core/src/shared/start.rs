@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use super::error::ChannelError;
+use crate::stream::core::wake_all;
 
 /// The progress of a channel's initial connection, over all pollers.
 #[derive(Debug)]
@@ -42,9 +43,7 @@ impl Start {
         }
         let waker = state.waker.take();
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake_all(waker);
     }
 
     pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<(), ChannelError>> {

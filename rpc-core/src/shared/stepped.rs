@@ -10,11 +10,11 @@ use super::backoff::Backoff;
 use super::builder::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
+use super::dial_job::Spawner;
 use super::open::{ChannelSettings, Ends};
 use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
 use super::poller_thread::PollerRef;
-use super::reconnect::Spawner;
 use super::submissions::Shared;
 use crate::clock::Clock;
 use crate::driver::Driver;
@@ -39,9 +39,8 @@ impl<T: Transport> SteppedPoller<T> {
         let handle = PollerRef::new(CHANNELS);
         handle.set_limits(transport.limits());
         let permits = transport.limits().max_in_flight;
-        let connections = transport.limits().max_connections;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
-        driver.share_receives(connections);
+        driver.share_receives();
         let (arrivals, receiver) = unbounded();
         Self {
             poller: SharedPoller::new(driver, handle.thread(), receiver, Rc::new(spawner)),
@@ -83,6 +82,6 @@ impl<T: Transport> SteppedPoller<T> {
 
     /// Returns the number of channels that the poller has not removed.
     pub(crate) fn channels(&self) -> usize {
-        self.handle.channels()
+        self.handle.numbered()
     }
 }

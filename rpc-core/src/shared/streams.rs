@@ -213,17 +213,15 @@ impl<T: Transport> Streams<T> {
         }
     }
 
-    /// Removes the waiting streams that their callers have given up.
-    pub(super) fn drop_given_up(&mut self) {
-        let is_given_up = |stream: &WaitingStream| stream.submission.core.lock().is_cancelled();
-        for (number, stream) in mem::take(&mut self.waiting) {
-            if !is_given_up(&stream) {
-                self.waiting.insert(number, stream);
-                continue;
+    /// Removes waiting streams that their callers have given up. The others of `given_up` are open, or
+    /// have ended.
+    pub(super) fn drop_given_up(&mut self, given_up: Vec<u64>) {
+        for number in given_up {
+            if let Some(stream) = self.waiting.remove(&number) {
+                let submission = self.cancel_timer(stream);
+                let counters = self.counters_of(submission.method);
+                self.count_given_up(&counters);
             }
-            let submission = self.cancel_timer(stream);
-            let counters = self.counters_of(submission.method);
-            self.count_given_up(&counters);
         }
     }
 

@@ -92,6 +92,7 @@ impl Drop for PollerHandle {
     fn drop(&mut self) {
         self.notices.close();
         self.notify();
+        self.poller.leave();
     }
 }
 

@@ -2,25 +2,35 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
 
 use super::loopback::Loopback;
 use crate::clock::Clock;
-use crate::shared::{Channel, Spawner, SteppedPoller};
+use crate::shared::{Channel, DialJob, Spawner, SteppedPoller};
 use crate::transport::Transport;
 
 /// A channel with its poller, which may have further channels. Handshakes run immediately, on the same
-/// thread.
+/// thread, unless the test [holds](Self::hold_handshakes) them.
 pub struct SharedNode<T: Transport> {
     channel: Channel,
     stepped: RefCell<SteppedPoller<T>>,
+    handshakes: Handshakes,
 }
 
-/// Runs jobs immediately: the transports of tests do not block.
-struct InlineSpawner;
+/// Runs jobs immediately, because the transports of tests do not block, or when the test says so.
+#[derive(Clone, Default)]
+struct Handshakes {
+    /// The handshakes that wait, while the test holds them.
+    held: Rc<RefCell<Option<Vec<DialJob>>>>,
+}
 
-impl Spawner for InlineSpawner {
-    fn spawn(&self, job: Box<dyn FnOnce() + Send>, _: bool) -> io::Result<()> {
-        job();
+impl Spawner for Handshakes {
+    fn spawn(&self, job: DialJob) -> io::Result<()> {
+        if let Some(held) = &mut *self.held.borrow_mut() {
+            held.push(job);
+            return Ok(());
+        }
+        job.run();
         Ok(())
     }
 }
@@ -29,11 +39,32 @@ impl<T: Transport> SharedNode<T> {
     /// Creates a channel to `address` over `transport` that uses `clock`. The reconnect delays are
     /// generated from `seed`.
     pub fn over(transport: T, clock: &Clock, address: &str, seed: u64) -> Self {
-        let stepped = SteppedPoller::new(transport, clock, InlineSpawner);
+        let handshakes = Handshakes::default();
+        let stepped = SteppedPoller::new(transport, clock, handshakes.clone());
         Self {
             channel: stepped.channel(address, seed),
             stepped: RefCell::new(stepped),
+            handshakes,
         }
+    }
+
+    /// Holds the handshakes that begin from now on, as if no thread were free.
+    pub fn hold_handshakes(&self) {
+        self.handshakes.held.borrow_mut().get_or_insert_default();
+    }
+
+    /// Performs one of the handshakes that are held. `choose` gets their number and returns the index
+    /// of one. Returns false if there is none.
+    pub fn release_handshake(&self, choose: impl FnOnce(usize) -> usize) -> bool {
+        let mut held = self.handshakes.held.borrow_mut();
+        let Some(jobs) = held.as_mut().filter(|jobs| !jobs.is_empty()) else {
+            return false;
+        };
+        let index = choose(jobs.len());
+        let job = jobs.swap_remove(index);
+        drop(held);
+        job.run();
+        true
     }
 
     /// Creates another channel over the same poller.
@@ -59,7 +90,12 @@ impl<T: Transport> SharedNode<T> {
         self.stepped.borrow_mut().poller.turn()
     }
 
-    /// Expires deadlines, as a poller does periodically.
+    /// Expires deadlines, as a poller does at the end of a sleep. The next turn settles their calls.
+    pub fn expire_deadlines(&self) {
+        self.stepped.borrow_mut().poller.expire_deadlines();
+    }
+
+    /// Expires deadlines, as a poller does periodically, and settles their calls.
     pub fn check_timers(&self) {
         self.stepped.borrow_mut().poller.check_timers();
     }
