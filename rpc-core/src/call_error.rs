@@ -138,14 +138,12 @@ impl CallError {
         self.0.execution
     }
 
-    /// Returns how long an overloaded server asks its clients to send no further calls, if it did. A
-    /// shared channel keeps to it by itself.
+    /// Returns how long an overloaded server asks its clients to send no further calls, if it answered
+    /// this call so. A shared channel keeps to it by itself; [`Cause::PushedBack`] has the rest of that
+    /// time, for a call that it did not send.
     #[must_use]
     pub fn pushback(&self) -> Option<Duration> {
-        match self.0.cause {
-            Cause::PushedBack { wait } => Some(wait),
-            _ => self.0.pushback,
-        }
+        self.0.pushback
     }
 
     /// Returns the server's status, if the server failed the call.
