@@ -73,6 +73,7 @@ impl<B> Link<B> {
     }
 }
 
+#[cfg(feature = "test-util")]
 impl<B> Link<B> {
     /// Returns the number of receives promised to the peer while no call is in flight.
     pub(super) fn promised(&self) -> u32 {
