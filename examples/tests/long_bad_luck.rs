@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use blob_process::{Client, DROP, KEEP, KEEP_DIGEST, KIB, MIB, PARTS, PATIENCE, Settings, is_free};
-use echo_process::{Process, all, device};
+use echo_process::{Process, all};
 use rpc_core::{CallError, Cause, Code, Execution};
 use rustix::process::Signal;
 
@@ -157,9 +157,7 @@ fn a_client_that_is_stopped_in_the_middle_holds_up_nobody_and_goes_on_afterwards
 fn a_client_that_takes_no_turns_after_a_call_has_released_the_response() {
     let (_server, address) = Settings::AMPLE.server();
     let (client, other) = (Client::connect(&address), Client::connect(&address));
-    // Other devices send these messages in fragments, and an emulated processor takes long for those.
-    let rounds = if device().name() == "soft" { 200 } else { 20 };
-    for round in 0..rounds {
+    for round in 0..200 {
         let len = 3 * MIB + round * 1000;
         client.poller.block_on(client.get(len)).unwrap();
         other.wait_until_all_is_back();
