@@ -132,13 +132,33 @@ mod loom_models {
     /// A queue of two halves under a lock, and a flag that says whether either has anything, as in
     /// `tasks.rs`. The poller takes one half after the other. Taking the first one must not clear the
     /// flag while the second one has something, and what comes in between must not be slept through.
+    ///
+    /// At most three switches between threads that could go on: all interleavings of both callers take
+    /// a minute and a half.
     #[test]
     fn loom_taking_one_half_of_a_queue_hides_nothing_of_the_other() {
-        loom::model(|| {
-            let sleep_flag = Arc::new(SleepFlag::new());
-            let any = Arc::new(AtomicBool::new(false));
-            let queue = Arc::new(Mutex::new([0u32; 2]));
-            let others = [0, 1].map(|half| {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| take_halves_and_sleep([0, 0], &[0, 1]));
+    }
+
+    /// Every interleaving of one caller, while the other half has something or has not.
+    #[test]
+    fn loom_taking_one_half_of_a_queue_hides_nothing_of_one_caller() {
+        for (queued, half) in [([0, 1], 0), ([1, 0], 1), ([0, 0], 0), ([0, 0], 1)] {
+            loom::model(move || take_halves_and_sleep(queued, &[half]));
+        }
+    }
+
+    /// A poller takes both halves of a queue with `queued` and goes to sleep, while a caller brings
+    /// something to each of `halves`.
+    fn take_halves_and_sleep(queued: [u32; 2], halves: &[usize]) {
+        let sleep_flag = Arc::new(SleepFlag::new());
+        let any = Arc::new(AtomicBool::new(queued != [0, 0]));
+        let queue = Arc::new(Mutex::new(queued));
+        let callers: Vec<_> = halves
+            .iter()
+            .map(|&half| {
                 let (sleep_flag, any, queue) = (sleep_flag.clone(), any.clone(), queue.clone());
                 thread::spawn(move || {
                     let mut halves = queue.lock().unwrap();
@@ -147,27 +167,31 @@ mod loom_models {
                     drop(halves);
                     sleep_flag.claim_wake()
                 })
-            });
-            let take = |half: usize| {
-                let mut halves = queue.lock().unwrap();
-                let taken = std::mem::take(&mut halves[half]);
-                any.store(*halves != [0, 0], Ordering::Relaxed);
-                taken
-            };
-            let mut taken = 0;
-            if any.load(Ordering::Relaxed) {
-                taken += take(0);
-            }
-            if any.load(Ordering::Relaxed) {
-                taken += take(1);
-            }
-            sleep_flag.begin();
-            let found = any.load(Ordering::Relaxed);
-            let woken = others.map(|other| other.join().unwrap());
-            let left: u32 = queue.lock().unwrap().iter().sum();
-            assert_eq!(taken + left, 2);
-            assert!(left == 0 || found || woken.contains(&true));
-        });
+            })
+            .collect();
+        let take = |half: usize| {
+            let mut halves = queue.lock().unwrap();
+            let taken = std::mem::take(&mut halves[half]);
+            any.store(*halves != [0, 0], Ordering::Relaxed);
+            taken
+        };
+        let mut taken = 0;
+        if any.load(Ordering::Relaxed) {
+            taken += take(0);
+        }
+        if any.load(Ordering::Relaxed) {
+            taken += take(1);
+        }
+        sleep_flag.begin();
+        let found = any.load(Ordering::Relaxed);
+        let mut is_woken = false;
+        for caller in callers {
+            is_woken |= caller.join().unwrap();
+        }
+        let left: u32 = queue.lock().unwrap().iter().sum();
+        let brought = queued.iter().sum::<u32>() + halves.len() as u32;
+        assert_eq!(taken + left, brought);
+        assert!(left == 0 || found || is_woken);
     }
 
     /// After a poller has resumed without being woken, later threads do not see it as asleep.

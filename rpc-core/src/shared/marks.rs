@@ -155,9 +155,13 @@ mod loom_models {
     /// Two callers bring work to two channels of one word while the poller takes what is marked and
     /// then goes to sleep. The poller finds the work, or the mark after it has announced its sleep,
     /// or one of the callers wakes it. Work whose mark was taken is visible.
+    ///
+    /// At most three switches between threads that could go on: all interleavings take hours.
     #[test]
     fn loom_work_whose_mark_is_taken_is_found_and_none_is_slept_through() {
-        loom::model(|| {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
             let marks = Arc::new(Marks::new(2));
             let sleep_flag = Arc::new(SleepFlag::new());
             let work = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
@@ -180,5 +184,41 @@ mod loom_models {
             let woken = callers.map(|caller| caller.join().unwrap());
             assert!(found == 2 || sees_more || woken.contains(&true));
         });
+    }
+
+    /// Every interleaving of one caller, which marks a channel of a word that the poller knows, or the
+    /// first one of the next word.
+    #[test]
+    fn loom_work_of_one_caller_is_not_slept_through() {
+        for channel in [0, 64] {
+            loom::model(move || {
+                let marks = Arc::new(Marks::new(65));
+                marks.include(0);
+                let sleep_flag = Arc::new(SleepFlag::new());
+                let work = Arc::new(AtomicU32::new(0));
+                let caller = {
+                    let (marks, sleep_flag, work) =
+                        (marks.clone(), sleep_flag.clone(), work.clone());
+                    thread::spawn(move || {
+                        marks.include(channel);
+                        work.store(1, Ordering::Relaxed);
+                        marks.set(channel);
+                        sleep_flag.claim_wake()
+                    })
+                };
+                let taken: Vec<u32> = (0..marks.words())
+                    .flat_map(|word| marks.take(word))
+                    .collect();
+                if !taken.is_empty() {
+                    assert_eq!((taken, work.load(Ordering::Relaxed)), (vec![channel], 1));
+                    caller.join().unwrap();
+                    return;
+                }
+                sleep_flag.begin();
+                let sees_more = marks.any();
+                let woken = caller.join().unwrap();
+                assert!(sees_more || woken);
+            });
+        }
     }
 }

@@ -29,7 +29,7 @@
 //! [`ConnectivityState`] is the state of the channel's connections.
 //!
 //! A poller finds the channels that have work without looking at the others (`poller.rs`, `marks.rs`).
-//! A channel over a device is the only one of its pollers, which end with it (`poller_thread.rs`).
+//! A channel over a device is the only one of its pollers, which end with it (`poller_state.rs`).
 
 mod allocate;
 mod backoff;
@@ -48,7 +48,7 @@ mod open;
 mod permits;
 mod polled_channel;
 mod poller;
-mod poller_thread;
+mod poller_state;
 mod pollers;
 mod pushback;
 mod reconnect;

@@ -17,7 +17,7 @@ use super::notices::{NoticeReceiver, Notices};
 use super::permits::CallPermits;
 use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
-use super::poller_thread::{PollerRef, PollerThread, Reserved};
+use super::poller_state::{PollerRef, PollerState, Reserved};
 use super::reconnect::Target;
 use super::start::{Report, Start};
 use super::submissions::{PollerHandle, Shared};
@@ -129,7 +129,7 @@ impl Ends {
 pub(super) fn run_one<F: Fabric>(
     fabric: &F,
     intents: &Intents,
-    thread: Arc<PollerThread>,
+    state: Arc<PollerState>,
     new: NewChannel,
 ) {
     let transport = match catch_unwind(AssertUnwindSafe(|| fabric.open(intents))) {
@@ -137,14 +137,14 @@ pub(super) fn run_one<F: Fabric>(
         Ok(Err(error)) => return fail_to_open(new, error),
         Err(panic) => {
             // In this order, so that no caller waits: see `PollerHandle::submit`.
-            thread.close();
+            state.close();
             new.refuse();
             resume_unwind(panic);
         }
     };
-    thread.set_limits(transport.limits());
+    state.set_limits(transport.limits());
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    let mut poller = SharedPoller::new(driver, thread, never(), Rc::new(ThreadSpawner));
+    let mut poller = SharedPoller::new(driver, state, never(), Rc::new(ThreadSpawner));
     poller.add(new);
     poller.run(intents.waiting);
 }

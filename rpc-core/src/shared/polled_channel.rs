@@ -10,7 +10,7 @@ use super::calls::Calls;
 use super::dial_job::Spawner;
 use super::notices::{Closed, NoticeReceiver};
 use super::permits::{CallPermit, CallPermits, Settled};
-use super::poller_thread::PollerThread;
+use super::poller_state::PollerState;
 use super::reconnect::{Attempt, Reconnect, Target};
 use super::start::Report;
 use super::streams::Streams;
@@ -37,10 +37,10 @@ pub(super) struct NewChannel {
 }
 
 impl NewChannel {
-    /// Hands the channel over to its poller, which has the other end of `arrivals`.
-    pub(super) fn hand_over(self, arrivals: &Sender<Self>, poller: &PollerThread) {
+    /// Hands the channel over to its poller, which has the other end of `new_channels`.
+    pub(super) fn hand_over(self, new_channels: &Sender<Self>, poller: &PollerState) {
         let number = self.number;
-        match arrivals.send(self) {
+        match new_channels.send(self) {
             Ok(()) => poller.notify(number),
             Err(SendError(new)) => {
                 poller.release(number);
@@ -123,7 +123,7 @@ impl<T: Transport> PolledChannel<T> {
     pub(super) fn new(
         driver: &Rc<Driver<T>>,
         new: NewChannel,
-        thread: &Arc<PollerThread>,
+        state: &Arc<PollerState>,
         spawner: &Rc<dyn Spawner>,
         wakers: &Wakers,
     ) -> Self {
@@ -137,7 +137,7 @@ impl<T: Transport> PolledChannel<T> {
             report,
         } = new;
         let calls = Calls::new(driver, number, Arc::clone(&permits), submissions, wakers);
-        let notifier = (Arc::clone(thread), number);
+        let notifier = (Arc::clone(state), number);
         let connection = Reconnect::new(driver, target, Rc::clone(spawner), notifier, report);
         let mut channel = Self {
             calls,
@@ -171,7 +171,7 @@ impl<T: Transport> PolledChannel<T> {
     }
 
     /// Connects, and sends what waits, as far as that is possible now.
-    pub(super) fn attend(&mut self) {
+    pub(super) fn advance(&mut self) {
         if self.any_waiting() && self.connection.is_idle() {
             let attempt = self.connection.dial();
             self.after_attempt(attempt);

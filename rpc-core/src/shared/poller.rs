@@ -29,7 +29,7 @@ use super::channels::Channels;
 use super::dial_job::Spawner;
 use super::notices::Pending;
 use super::polled_channel::{NewChannel, PolledChannel, SHORT_SLEEP};
-use super::poller_thread::PollerThread;
+use super::poller_state::PollerState;
 use super::wakers::Wakers;
 use crate::driver::Driver;
 use crate::driver::held_permit::HeldPermit;
@@ -57,9 +57,9 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// A poller of shared channels.
 pub(crate) struct SharedPoller<T: Transport> {
     driver: Rc<Driver<T>>,
-    thread: Arc<PollerThread>,
+    state: Arc<PollerState>,
     /// Channels that are handed over.
-    arrivals: Receiver<NewChannel>,
+    new_channels: Receiver<NewChannel>,
     spawner: Rc<dyn Spawner>,
     channels: Channels<T>,
     /// Channels that need further turns, the one that has waited longest first.
@@ -79,15 +79,15 @@ pub(crate) struct SharedPoller<T: Transport> {
 impl<T: Transport> SharedPoller<T> {
     pub(super) fn new(
         driver: Driver<T>,
-        thread: Arc<PollerThread>,
-        arrivals: Receiver<NewChannel>,
+        state: Arc<PollerState>,
+        new_channels: Receiver<NewChannel>,
         spawner: Rc<dyn Spawner>,
     ) -> Self {
-        thread.start(&driver.wakeup, &driver.counters);
+        state.start(&driver.wakeup, &driver.counters);
         Self {
             driver: Rc::new(driver),
-            thread,
-            arrivals,
+            state,
+            new_channels,
             spawner,
             channels: Channels::default(),
             unfinished: VecDeque::new(),
@@ -103,8 +103,8 @@ impl<T: Transport> SharedPoller<T> {
     /// Adds a channel.
     pub(super) fn add(&mut self, new: NewChannel) {
         let number = new.number;
-        let (driver, thread) = (&self.driver, &self.thread);
-        let channel = PolledChannel::new(driver, new, thread, &self.spawner, &self.wakers);
+        let (driver, state) = (&self.driver, &self.state);
+        let channel = PolledChannel::new(driver, new, state, &self.spawner, &self.wakers);
         self.channels.insert(number, channel);
         self.list(number);
     }
@@ -113,7 +113,7 @@ impl<T: Transport> SharedPoller<T> {
     pub(super) fn run(mut self, waiting: Waiting) {
         let _busy = BusyPoller::register(waiting);
         let mut idle = Idle::new(waiting);
-        while !self.thread.is_stopped() {
+        while !self.state.is_stopped() {
             if idle.after_turn(self.turn()) {
                 self.driver.sleep(&|| self.max_sleep());
                 // Send slots may have become free, and times may have come.
@@ -130,11 +130,11 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Takes one turn. Returns true if it found anything to do.
     pub(crate) fn turn(&mut self) -> bool {
-        let any_submitted = self.thread.marks.any() && self.take_marked();
+        let any_submitted = self.state.marks.any() && self.take_marked();
         let found_any = self.driver.turn() | any_submitted;
         let any_settled = self.settle() | found_any;
         if !self.unfinished.is_empty() {
-            self.look_at_unfinished(any_settled);
+            self.visit_unfinished(any_settled);
         }
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_CHECK) {
@@ -147,16 +147,16 @@ impl<T: Transport> SharedPoller<T> {
     /// Looks at the channels that have work from other threads. Returns true if any had calls.
     #[inline]
     fn take_marked(&mut self) -> bool {
-        if self.thread.marks.words() > 1 {
+        if self.state.marks.words() > 1 {
             return self.take_marked_words();
         }
         // A word has at most as many channels as a turn takes submissions.
         let most = match self.channels.end() {
             0 | 1 => SUBMISSIONS,
-            _ => SUBMISSIONS / self.thread.marks.count().max(1) as usize,
+            _ => SUBMISSIONS / self.state.marks.count().max(1) as usize,
         };
         let mut any_submitted = false;
-        for number in self.thread.marks.take(0) {
+        for number in self.state.marks.take(0) {
             any_submitted |= self.take_from(number, most) > 0;
         }
         any_submitted
@@ -165,13 +165,13 @@ impl<T: Transport> SharedPoller<T> {
     #[cold]
     #[inline(never)]
     fn take_marked_words(&mut self) -> bool {
-        let marked = self.thread.marks.count().max(1) as usize;
+        let marked = self.state.marks.count().max(1) as usize;
         let most = (SUBMISSIONS / marked).max(1);
         let mut left = SUBMISSIONS;
-        let words = self.thread.marks.words();
+        let words = self.state.marks.words();
         let mut word = self.first_word;
         for _ in 0..words {
-            for number in self.thread.marks.take(word) {
+            for number in self.state.marks.take(word) {
                 let taken = self.take_from(number, most.min(left).max(1));
                 left = left.saturating_sub(taken);
             }
@@ -196,7 +196,7 @@ impl<T: Transport> SharedPoller<T> {
             Some(_) => self.take_notices(number),
             None => {
                 // It may have been dropped already.
-                self.take_arrivals();
+                self.take_new_channels();
                 self.take_notices(number);
             }
         }
@@ -216,19 +216,19 @@ impl<T: Transport> SharedPoller<T> {
     #[inline(never)]
     fn after_taking(&mut self, number: u32, may_have_more: bool) {
         if may_have_more {
-            self.thread.marks.set(number);
+            self.state.marks.set(number);
         }
         match self.channels.get(number) {
             // The second half of the turn looks at it.
             Some(channel) if channel.connection.is_connected() => self.list(number),
-            _ => self.attend(number),
+            _ => self.visit(number),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn take_arrivals(&mut self) {
-        while let Ok(new) = self.arrivals.try_recv() {
+    fn take_new_channels(&mut self) {
+        while let Ok(new) = self.new_channels.try_recv() {
             self.add(new);
         }
     }
@@ -307,14 +307,14 @@ impl<T: Transport> SharedPoller<T> {
         for number in 0..self.channels.end() {
             let channel = self.channels.get(number);
             if channel.is_some_and(|channel| channel.connection.is_unusable()) {
-                self.attend(number);
+                self.visit(number);
             }
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn look_at_unfinished(&mut self, found_any: bool) {
+    fn visit_unfinished(&mut self, found_any: bool) {
         if found_any {
             self.behind = self.unfinished.len();
         }
@@ -325,7 +325,7 @@ impl<T: Transport> SharedPoller<T> {
             if let Some(channel) = self.channels.get_mut(number) {
                 channel.is_listed = false;
             }
-            self.attend(number);
+            self.visit(number);
         }
         let left = self.behind.saturating_sub(UNFINISHED);
         self.behind = left.min(self.unfinished.len());
@@ -351,16 +351,16 @@ impl<T: Transport> SharedPoller<T> {
             if let Some(channel) = self.channels.get_mut(number) {
                 channel.attempt = None;
             }
-            self.attend(number);
+            self.visit(number);
         }
     }
 
     /// Lets a channel connect and send what waits.
     #[cold]
     #[inline(never)]
-    fn attend(&mut self, number: u32) {
+    fn visit(&mut self, number: u32) {
         if let Some(channel) = self.channels.get_mut(number) {
-            channel.attend();
+            channel.advance();
             self.list(number);
         }
     }
@@ -397,7 +397,7 @@ impl<T: Transport> SharedPoller<T> {
         // Calls of the next channel with this number may have the same permits.
         let settled = &mut self.driver.state.borrow_mut().settled;
         settled.retain(|permit| permit.channel != number);
-        self.thread.release(number);
+        self.state.release(number);
     }
 
     /// Wakes the callers that wait for permits, as far as it is their turn.
@@ -418,7 +418,7 @@ impl<T: Transport> SharedPoller<T> {
     /// Returns how long the poller may sleep if no event occurs, or `None` if there is something to
     /// do.
     fn max_sleep(&self) -> Option<Duration> {
-        if self.thread.marks.any() || self.thread.is_stopped() || self.behind > 0 {
+        if self.state.marks.any() || self.state.is_stopped() || self.behind > 0 {
             return None;
         }
         let now = self.driver.clock.now();
@@ -453,9 +453,9 @@ impl<T: Transport> SharedPoller<T> {
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Settles all calls, so that no caller waits for this thread, however it ends.
     fn drop(&mut self) {
-        self.thread.close();
-        for new in self.arrivals.try_iter() {
-            self.thread.release(new.number);
+        self.state.close();
+        for new in self.new_channels.try_iter() {
+            self.state.release(new.number);
             new.refuse();
         }
         for channel in self.channels.iter_mut() {

@@ -13,7 +13,7 @@ use super::error::ChannelError;
 use super::open::CONNECTIONS;
 use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
-use super::poller_thread::{PollerRef, PollerThread, Reserved};
+use super::poller_state::{PollerRef, PollerState, Reserved};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::{Intents, Limits, intent_setters};
@@ -64,7 +64,7 @@ struct Set {
 /// A poller, and how channels are handed over to it.
 struct Member {
     poller: PollerRef,
-    arrivals: Sender<NewChannel>,
+    new_channels: Sender<NewChannel>,
 }
 
 impl Pollers {
@@ -123,7 +123,7 @@ impl Pollers {
         let count = count.min(pollers.len());
         let reserved: Vec<_> = pollers
             .into_iter()
-            .filter_map(|member| Some((member.poller.reserve()?, member.arrivals.clone())))
+            .filter_map(|member| Some((member.poller.reserve()?, member.new_channels.clone())))
             .take(count)
             .collect();
         if reserved.len() < count {
@@ -209,13 +209,16 @@ impl<F: Fabric> PollersBuilder<F> {
         let mut pollers = Vec::new();
         for index in 0..self.pollers {
             let poller = PollerRef::new(connections);
-            let (fabric, intents, thread) = (self.fabric.clone(), intents.clone(), poller.thread());
+            let (fabric, intents, state) = (self.fabric.clone(), intents.clone(), poller.state());
             let (dial_threads, opened) = (Arc::clone(&dial_threads), opened.clone());
-            let (arrivals, receiver) = unbounded();
-            pollers.push(Member { poller, arrivals });
+            let (new_channels, receiver) = unbounded();
+            pollers.push(Member {
+                poller,
+                new_channels,
+            });
             thread::Builder::new()
                 .name(format!("verbline-client-{index}"))
-                .spawn(move || run(&fabric, &intents, (thread, receiver), dial_threads, opened))?;
+                .spawn(move || run(&fabric, &intents, (state, receiver), dial_threads, opened))?;
         }
         drop(opened);
         let mut limits = None;
@@ -236,7 +239,7 @@ impl<F: Fabric> PollersBuilder<F> {
 fn run<F: Fabric>(
     fabric: &F,
     intents: &Intents,
-    (thread, arrivals): (Arc<PollerThread>, Receiver<NewChannel>),
+    (state, new_channels): (Arc<PollerState>, Receiver<NewChannel>),
     dial_threads: Arc<DialThreads>,
     opened: mpsc::Sender<Result<Limits, FabricError>>,
 ) {
@@ -248,11 +251,11 @@ fn run<F: Fabric>(
             return;
         }
     };
-    thread.set_limits(transport.limits());
+    state.set_limits(transport.limits());
     let limits = transport.limits().clone();
     let driver = Driver::new(transport, Methods::new(), Clock::system());
     driver.share_receives();
-    let poller = SharedPoller::new(driver, thread, arrivals, Rc::new(dial_threads));
+    let poller = SharedPoller::new(driver, state, new_channels, Rc::new(dial_threads));
     let _ = opened.send(Ok(limits));
     // If another poller's thread has panicked, nothing but the end of all senders tells.
     drop(opened);

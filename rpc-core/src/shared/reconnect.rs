@@ -24,7 +24,7 @@ use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::dial_job::{DialJob, DialProgress, Spawner};
 use super::error::ChannelError;
-use super::poller_thread::PollerThread;
+use super::poller_state::PollerState;
 use super::start::Report;
 use super::submissions::PollerHealth;
 use crate::call_error::Cause;
@@ -66,7 +66,7 @@ pub(super) struct Reconnect<T: Transport> {
     target: Target,
     spawner: Rc<dyn Spawner>,
     /// The poller, and the channel's number there: notified when an attempt has ended.
-    notifier: (Arc<PollerThread>, u32),
+    notifier: (Arc<PollerState>, u32),
     /// Attempts that have failed since the channel was connected, and the error of the latest one.
     failures: u64,
     latest: Option<Arc<ConnectError>>,
@@ -115,7 +115,7 @@ impl<T: Transport> Reconnect<T> {
         driver: &Rc<Driver<T>>,
         target: Target,
         spawner: Rc<dyn Spawner>,
-        notifier: (Arc<PollerThread>, u32),
+        notifier: (Arc<PollerState>, u32),
         report: Report,
     ) -> Self {
         Self {
@@ -267,7 +267,7 @@ impl<T: Transport> Reconnect<T> {
         let address = self.target.address.clone();
         let (session, timeout) = (self.driver.client_session(), self.target.connect_timeout);
         let outcomes = self.dialed.0.clone();
-        let (thread, number) = (Arc::clone(&self.notifier.0), self.notifier.1);
+        let (state, number) = (Arc::clone(&self.notifier.0), self.notifier.1);
         let handshake = Box::new(move || {
             let dial = || dialer.dial(&address, &session, timeout);
             let outcome = catch_unwind(AssertUnwindSafe(dial)).unwrap_or_else(|_| {
@@ -278,7 +278,7 @@ impl<T: Transport> Reconnect<T> {
             });
             // If the channel or its poller has ended in the meantime, the connection is closed here.
             let _ = outcomes.send(outcome);
-            thread.notify(number);
+            state.notify(number);
         });
         let job = DialJob {
             address: self.target.address.clone(),

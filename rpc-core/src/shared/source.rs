@@ -7,7 +7,7 @@ use super::channel::Channel;
 use super::error::ChannelError;
 use super::open::CONNECTIONS;
 use super::open::{self, ChannelSettings};
-use super::poller_thread::PollerRef;
+use super::poller_state::PollerRef;
 use super::pollers::Pollers;
 use super::start::Start;
 use crate::limits::Intents;
@@ -50,11 +50,11 @@ impl<F: Fabric> Source for F {
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;
         open::channel(settings, reserved, permits, start, |index, poller, new| {
-            let (fabric, intents, thread) = (self.clone(), intents.clone(), poller.thread());
+            let (fabric, intents, state) = (self.clone(), intents.clone(), poller.state());
             let name = format!("verbline-client-{index}");
             thread::Builder::new()
                 .name(name)
-                .spawn(move || open::run_one(&fabric, &intents, thread, new))?;
+                .spawn(move || open::run_one(&fabric, &intents, state, new))?;
             Ok(())
         })
     }
@@ -67,12 +67,12 @@ impl Source for Pollers {
         settings: ChannelSettings,
         start: Option<&Arc<Start>>,
     ) -> Result<Channel, ChannelError> {
-        let (reserved, arrivals): (Vec<_>, Vec<_>) =
+        let (reserved, new_channels): (Vec<_>, Vec<_>) =
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
         let permits = settings.max_in_flight.unwrap_or(most).min(most);
         open::channel(settings, reserved, permits, start, |index, poller, new| {
-            new.hand_over(&arrivals[index], poller);
+            new.hand_over(&new_channels[index], poller);
             Ok(())
         })
     }

@@ -14,7 +14,7 @@ use super::dial_job::Spawner;
 use super::open::{ChannelSettings, Ends};
 use super::polled_channel::NewChannel;
 use super::poller::SharedPoller;
-use super::poller_thread::PollerRef;
+use super::poller_state::PollerRef;
 use super::submissions::Shared;
 use crate::clock::Clock;
 use crate::driver::Driver;
@@ -29,7 +29,7 @@ const CHANNELS: u32 = 256;
 pub(crate) struct SteppedPoller<T: Transport> {
     pub(crate) poller: SharedPoller<T>,
     handle: PollerRef,
-    arrivals: Sender<NewChannel>,
+    new_channels: Sender<NewChannel>,
     clock: Clock,
     permits: u32,
 }
@@ -41,11 +41,11 @@ impl<T: Transport> SteppedPoller<T> {
         let permits = transport.limits().max_in_flight;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
         driver.share_receives();
-        let (arrivals, receiver) = unbounded();
+        let (new_channels, receiver) = unbounded();
         Self {
-            poller: SharedPoller::new(driver, handle.thread(), receiver, Rc::new(spawner)),
+            poller: SharedPoller::new(driver, handle.state(), receiver, Rc::new(spawner)),
             handle,
-            arrivals,
+            new_channels,
             clock: clock.clone(),
             permits,
         }
@@ -69,7 +69,7 @@ impl<T: Transport> SteppedPoller<T> {
         let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
         let mut ends = Ends::new(&settings, reserved, self.permits, &connectivity, 0);
         ends.new.target.backoff = Backoff::seeded(FIRST_BACKOFF, LONGEST_BACKOFF, seed);
-        ends.new.hand_over(&self.arrivals, &self.handle);
+        ends.new.hand_over(&self.new_channels, &self.handle);
         Channel(Arc::new(Shared {
             address: settings.address,
             pollers: [ends.handle].into(),

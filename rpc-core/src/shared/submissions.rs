@@ -10,7 +10,7 @@ use crossbeam_channel::Sender;
 use super::connectivity::Connectivity;
 use super::notices::Notices;
 use super::permits::{CallPermit, CallPermits, Settled};
-use super::poller_thread::PollerRef;
+use super::poller_state::PollerRef;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::{EncodedRequest, RequestLengths};
 use crate::clock::Clock;

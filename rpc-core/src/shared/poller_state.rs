@@ -1,4 +1,4 @@
-//! [`PollerThread`]: a poller as other threads see it, and [`PollerRef`], which keeps it running.
+//! [`PollerState`]: a poller as other threads see it, and [`PollerRef`], which keeps it running.
 //!
 //! A poller runs until its last [`PollerRef`] is dropped: those of its channels, and those of
 //! [`Pollers`](super::Pollers). It has room for a fixed number of channels. A channel gets a number
@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::stats::{PollerCounters, PollerStats};
 
 /// A poller as other threads see it.
-pub(crate) struct PollerThread {
+pub(crate) struct PollerState {
     /// The channels that have work from other threads.
     pub(super) marks: Marks,
     /// Set when the poller starts.
@@ -78,7 +78,7 @@ impl ChannelNumbers {
     }
 }
 
-impl PollerThread {
+impl PollerState {
     /// Returns true if the poller should end, or has ended.
     #[inline]
     pub(super) fn is_stopped(&self) -> bool {
@@ -161,13 +161,13 @@ impl PollerThread {
 }
 
 /// Keeps a poller running.
-pub(super) struct PollerRef(Arc<PollerThread>);
+pub(super) struct PollerRef(Arc<PollerState>);
 
 impl PollerRef {
     /// Creates a poller that has not started, with room for `channels` channels.
     pub(super) fn new(channels: u32) -> Self {
         let numbers = ChannelNumbers::new(channels);
-        Self(Arc::new(PollerThread {
+        Self(Arc::new(PollerState {
             marks: Marks::new(numbers.end),
             wakeup: OnceLock::new(),
             limits: OnceLock::new(),
@@ -181,7 +181,7 @@ impl PollerRef {
 
     /// Returns the poller for its own thread, and for threads that dial for it. It does not keep the
     /// poller running.
-    pub(super) fn thread(&self) -> Arc<PollerThread> {
+    pub(super) fn state(&self) -> Arc<PollerState> {
         Arc::clone(&self.0)
     }
 
@@ -214,10 +214,10 @@ impl PollerRef {
 }
 
 impl Deref for PollerRef {
-    type Target = PollerThread;
+    type Target = PollerState;
 
     #[inline]
-    fn deref(&self) -> &PollerThread {
+    fn deref(&self) -> &PollerState {
         &self.0
     }
 }
@@ -278,15 +278,15 @@ mod tests {
         drop(second);
         let (kept, number) = first.into_parts();
         assert_eq!((poller.channels(), number), (1, 0));
-        let thread = poller.thread();
+        let state = poller.state();
         drop(poller);
-        assert!(!thread.is_stopped());
-        thread.leave();
+        assert!(!state.is_stopped());
+        state.leave();
         assert_eq!((kept.channels(), kept.numbered()), (0, 1));
-        thread.release(number);
+        state.release(number);
         assert_eq!(kept.numbered(), 0);
         drop(kept);
-        assert!(thread.is_stopped());
+        assert!(state.is_stopped());
     }
 
     #[test]
