@@ -18,8 +18,9 @@ fn in_edition_2021() {
     succeeds(&mut user.cargo("check"));
 }
 
+/// Each build takes seconds, so what is said of one crate is in one test.
 #[test]
-fn in_edition_2024() {
+fn in_edition_2024_and_not_with_futures_that_are_not_send() {
     let user = UserCrate::new("2024");
     succeeds(&mut user.cargo("check"));
     // rustdoc finds no mistakes in the documentation that was made from comments.
@@ -28,6 +29,9 @@ fn in_edition_2024() {
             .arg("--no-deps")
             .env("RUSTDOCFLAGS", "-D warnings"),
     );
+    // A handler, then a stream.
+    future_is_not_send(&user, "not-send");
+    future_is_not_send(&user, "stream-not-send");
 }
 
 #[test]
@@ -56,29 +60,17 @@ fn through_a_renamed_facade() {
     );
 }
 
-#[test]
-fn a_handler_that_is_not_send_does_not_compile() {
-    future_is_not_send("not-send");
-}
-
-#[test]
-fn a_stream_that_is_not_send_does_not_compile() {
-    future_is_not_send("stream-not-send");
-}
-
-/// Checks that the user's crate compiles, and does not any more with `feature`, which adds a value
+/// Checks that the user's crate, which compiles, does not any more with `feature`, which adds a value
 /// that is not `Send` to one future.
 ///
 /// The feature is enabled in the source: rustc then checks only the functions that differ.
 #[track_caller]
-fn future_is_not_send(feature: &str) {
-    let user = UserCrate::new("2024");
-    succeeds(&mut user.cargo("check"));
+fn future_is_not_send(user: &UserCrate, feature: &str) {
     let source = user.dir.join("src/lib.rs");
     let before = fs::read_to_string(&source).unwrap();
     let with_feature = before.replace(&format!("#[cfg(feature = \"{feature}\")]"), "");
     assert_ne!(before, with_feature);
-    fs::write(source, with_feature).unwrap();
+    fs::write(&source, with_feature).unwrap();
     let output = user.cargo("check").output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
@@ -89,6 +81,7 @@ fn future_is_not_send(feature: &str) {
     let errors = stderr.lines().filter(|line| line.starts_with("error"));
     // rustc summarizes the errors in the last one.
     assert_eq!(errors.count(), 2, "{stderr}");
+    fs::write(source, before).unwrap();
 }
 
 /// Returns the dependency on a crate of the workspace.

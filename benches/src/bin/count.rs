@@ -24,6 +24,9 @@ struct Cli {
     /// Accept what is counted, for this reason
     #[arg(long, value_parser = reason)]
     accept: Option<String>,
+    /// The folder of the programs that are counted, in a release build
+    #[arg(long, default_value = "target/release")]
+    programs: PathBuf,
     /// Number of functions to list for each layer
     #[arg(long, default_value_t = 12)]
     functions: usize,
@@ -49,7 +52,7 @@ const REPETITIONS: usize = 3;
 impl Cli {
     fn run(&self) -> Outcome<ExitCode> {
         let toolchain = toolchain()?;
-        let counted = count(self.functions)?;
+        let counted = count(&self.programs, self.functions)?;
         let known = match fs::read_to_string(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.accept.is_some() => {
                 Accepted {
@@ -119,7 +122,8 @@ impl Cli {
 }
 
 /// Counts all figures, and prints each as soon as it is known.
-fn count(functions: usize) -> Outcome<Vec<Figure>> {
+fn count(programs: &Path, functions: usize) -> Outcome<Vec<Figure>> {
+    let runs = |program, arguments: &[&str]| runs(&programs.join(program), arguments);
     let over = |name| vec!["--over", name];
     let call = runs("instructions", &over("call"))?;
     let mut figures = Vec::new();
@@ -180,11 +184,10 @@ fn line(figure: &Figure) -> String {
 }
 
 /// Counts a program's exchanges in a short and in a long run.
-fn runs(program: &str, arguments: &[&str]) -> Outcome<Runs> {
-    let program = env::current_exe()?.with_file_name(program);
+fn runs(program: &Path, arguments: &[&str]) -> Outcome<Runs> {
     Ok(Runs {
-        few: lowest_run(&program, arguments, FEW)?,
-        many: lowest_run(&program, arguments, MANY)?,
+        few: lowest_run(program, arguments, FEW)?,
+        many: lowest_run(program, arguments, MANY)?,
         exchanges: MANY - FEW,
     })
 }
