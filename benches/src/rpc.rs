@@ -155,6 +155,10 @@ impl Fabric for OnCore {
         self.device.listen(address, ports, admission)
     }
 
+    fn check_address(&self, address: &str) -> io::Result<()> {
+        self.device.check_address(address)
+    }
+
     fn allowed_cores(&self) -> Vec<usize> {
         self.device.allowed_cores()
     }

@@ -69,6 +69,32 @@ fn threads_share_one_channel() {
 }
 
 #[test]
+fn the_clients_of_a_server_that_is_dropped_before_it_serves_are_told() {
+    let greeted = Arc::new(AtomicU32::new(0));
+    let server = Server::builder(&device())
+        .add_service(GreeterServer::new(CountingGreeter(Arc::clone(&greeted))))
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let address = server.local_addr().to_string();
+    let channel = block_on(Channel::connect(&device(), &address)).unwrap();
+    let greeter = GreeterClient::new(channel);
+    let call = thread::spawn(move || block_on(greeter.say_hello(hello("Ada"))));
+    thread::sleep(Duration::from_millis(50));
+    drop(server);
+    // The request had arrived or not. A server that stops answers those that have arrived.
+    match call.join().unwrap() {
+        Ok(reply) => {
+            assert_eq!(reply.into_inner().message, "Hello, Ada!");
+            assert_eq!(greeted.load(Ordering::Relaxed), 1);
+        }
+        Err(error) => {
+            assert_eq!(error.code(), Code::Unavailable);
+            assert!(error.to_string().contains("shut"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn a_server_that_nobody_started_is_an_error_and_a_lazy_channel_waits_for_it() {
     let (server, _) = serve("127.0.0.1:0");
     let address = server.local_addr().to_string();

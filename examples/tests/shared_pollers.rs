@@ -345,7 +345,16 @@ fn a_url_is_refused_with_the_address_to_write_instead() {
         .bind(url)
         .map(drop)
         .unwrap_err();
-    for text in [error.to_string(), refused.to_string()] {
+    // A call would wait for a server at this address for ever.
+    let pollers = Pollers::builder(&device()).start().unwrap();
+    let lazy = Channel::builder(&device(), url).connect_lazy().map(drop);
+    let shared = Channel::builder(&pollers, url).connect_lazy().map(drop);
+    for text in [
+        error.to_string(),
+        refused.to_string(),
+        lazy.unwrap_err().to_string(),
+        shared.unwrap_err().to_string(),
+    ] {
         assert!(
             text.contains("without http://, as '127.0.0.1:50051'"),
             "{text}"

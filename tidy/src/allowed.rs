@@ -287,6 +287,7 @@ pub const VERBS: Package = Package {
                 "provider",
                 "verbs",
                 "transport",
+                "connect::address",
                 "connect::server",
                 "connect::control_thread",
             ],

@@ -192,9 +192,15 @@ pub trait Caller {
 /// }
 /// ```
 ///
-/// Implement `Caller` rather than this trait for a wrapper, unless such functions are to take the
-/// wrapper itself. Its methods have the names of `Caller`'s: import only one of the two traits where
-/// you call them.
+/// A wrapper, which adds a token to each call for example, implements this trait over a `C: SendCaller`,
+/// and is a `Caller` by that. One over a [`LocalChannel`](crate::client::LocalChannel), which is no
+/// `SendCaller`, implements `Caller` instead: no type implements both. The methods have the names of
+/// `Caller`'s: import only one of the two traits where you call them.
+#[diagnostic::on_unimplemented(
+    message = "the futures of calls through `{Self}` are not known to be `Send`",
+    note = "a `Channel` is a `SendCaller`; a `LocalChannel` is not, because its calls stay on its thread",
+    note = "a wrapper is one if it implements `SendCaller`, over a `C: SendCaller`, instead of `Caller`"
+)]
 pub trait SendCaller: Send + Sync {
     /// Makes the call of [`Caller::unary_with`].
     ///

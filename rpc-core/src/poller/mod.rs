@@ -63,13 +63,13 @@ impl LocalPoller {
     /// # Errors
     ///
     /// Returns [`FabricError`] if the device cannot provide what the intents need.
-    pub fn new<F: Fabric>(fabric: &F) -> Result<Self, FabricError> {
-        Self::builder(fabric).build()
+    pub fn new<F: Fabric>(device: &F) -> Result<Self, FabricError> {
+        Self::builder(device).build()
     }
 
     /// Creates a builder for a poller on this thread.
-    pub fn builder<F: Fabric>(fabric: &F) -> LocalPollerBuilder<F> {
-        LocalPollerBuilder::new(fabric)
+    pub fn builder<F: Fabric>(device: &F) -> LocalPollerBuilder<F> {
+        LocalPollerBuilder::new(device)
     }
 
     /// Creates a poller over any transport and clock, for tests. It never sleeps.

@@ -147,9 +147,9 @@ struct Running {
 
 impl Server {
     /// Creates a builder for a server on this device, without services.
-    pub fn builder<F: Fabric>(fabric: &F) -> ServerBuilder<F> {
+    pub fn builder<F: Fabric>(device: &F) -> ServerBuilder<F> {
         ServerBuilder {
-            fabric: fabric.clone(),
+            fabric: device.clone(),
             services: Vec::new(),
             executor: None,
             intents: Intents::default(),

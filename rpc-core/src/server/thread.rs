@@ -58,10 +58,12 @@ impl<F: Fabric> PollerSetup<F> {
             Ok((driver, opened)) => {
                 let _ = self.ready.send(Ok(opened));
                 drop(self.ready);
-                // An error means that the server was dropped before it was started.
-                if self.started.recv().is_ok() {
-                    serve(driver, self.intents.waiting, &self.stop_signal);
+                if self.started.recv().is_err() {
+                    // The server was dropped before it was started. Clients may have connected: they
+                    // are told, as by every server that stops.
+                    self.stop_signal.set();
                 }
+                serve(driver, self.intents.waiting, &self.stop_signal);
             }
             Err(error) => {
                 let _ = self.ready.send(Err(error));

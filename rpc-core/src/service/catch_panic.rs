@@ -42,14 +42,15 @@ impl Panic {
     #[cold]
     #[inline(never)]
     pub(crate) fn report(&self, path: &'static str) -> Status {
+        if self.needs_runtime() {
+            let remedy = "it uses an async runtime, and a poller has none: serve it with an executor \
+                          (`ServerBuilder::executor`)";
+            tracing::error!(method = path, "the handler panicked: {remedy}: {self}");
+            // For a developer who has not set a log up yet.
+            return Status::internal(format!("the handler panicked: {remedy}"));
+        }
         tracing::error!(method = path, "the handler panicked: {self}");
-        // What a developer sees first, who has not set a log up yet.
-        Status::internal(if self.needs_runtime() {
-            "the handler panicked: it uses an async runtime, and a poller has none: serve it with an executor \
-             (`ServerBuilder::executor`)"
-        } else {
-            "the handler panicked; the server's log has the reason"
-        })
+        Status::internal("the handler panicked; the server's log has the reason")
     }
 
     /// Returns true for the panic of an async runtime's types outside of the runtime.

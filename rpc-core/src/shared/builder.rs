@@ -147,7 +147,8 @@ impl<S: PollerSource> ChannelBuilder<S> {
     ///
     /// # Errors
     ///
-    /// Returns [`ChannelError::Thread`] if a poller's thread cannot be started, and
+    /// Returns [`ChannelError::Connect`] if no server can have the address, as with `http://` before it;
+    /// [`ChannelError::Thread`] if a poller's thread cannot be started; and
     /// [`ChannelError::NoConnection`] if [`Pollers`](super::Pollers) have no connection left.
     pub fn connect_lazy(self) -> Result<Channel, ChannelError> {
         self.source.open(self.intents, self.settings, None)

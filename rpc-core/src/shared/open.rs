@@ -1,5 +1,6 @@
 //! Opens a channel: makes its ends at the callers and at its pollers.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,6 +42,19 @@ pub struct ChannelSettings {
     pub(super) connect_timeout: Duration,
     pub(super) waits_for_ready: bool,
     pub(super) backoff: (Duration, Duration),
+}
+
+impl ChannelSettings {
+    /// Checks the form of the address, as its device does.
+    pub(super) fn check_address(
+        &self,
+        check: impl FnOnce(&str) -> io::Result<()>,
+    ) -> Result<(), ChannelError> {
+        check(&self.address).map_err(|source| {
+            let address = self.address.clone();
+            ChannelError::Connect(Arc::new(ConnectError::Address { address, source }))
+        })
+    }
 }
 
 /// Opens a channel with up to `permits` calls in flight at each of the reserved pollers. `hand_over`

@@ -1,6 +1,7 @@
 //! [`Pollers`]: pollers that channels share.
 
 use std::fmt;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -54,11 +55,15 @@ const MOST_CONNECTIONS: u32 = 1 << 20;
 /// Room for a channel, and how it is handed over.
 type Place = (Reserved, Sender<NewChannel>);
 
+type AddressCheck = dyn Fn(&str) -> io::Result<()> + Send + Sync;
+
 struct Set {
     pollers: Vec<Member>,
     /// Channels that each poller has room for.
     connections: u32,
     limits: Limits,
+    /// [`Fabric::check_address`] of the device.
+    check_address: Box<AddressCheck>,
 }
 
 /// A poller, and how channels are handed over to it.
@@ -69,9 +74,9 @@ struct Member {
 
 impl Pollers {
     /// Creates a builder for pollers on a device.
-    pub fn builder<F: Fabric>(fabric: &F) -> PollersBuilder<F> {
+    pub fn builder<F: Fabric>(device: &F) -> PollersBuilder<F> {
         PollersBuilder {
-            fabric: fabric.clone(),
+            fabric: device.clone(),
             pollers: 1,
             intents: Intents::default(),
         }
@@ -106,6 +111,10 @@ impl Pollers {
             .iter()
             .map(|member| member.poller.channels())
             .sum()
+    }
+
+    pub(super) fn check_address(&self, address: &str) -> io::Result<()> {
+        (self.0.check_address)(address)
     }
 
     /// Reserves a channel number at the `count` least loaded pollers, or at every poller if there are
@@ -202,7 +211,7 @@ impl<F: Fabric> PollersBuilder<F> {
         let connections = self.intents.connections;
         let intents = Intents {
             connections: connections.saturating_mul(CONNECTIONS),
-            ..self.intents
+            ..self.intents.clone()
         };
         let dial_threads = Arc::<DialThreads>::default();
         let (opened, outcomes) = mpsc::channel();
@@ -231,6 +240,7 @@ impl<F: Fabric> PollersBuilder<F> {
             pollers,
             connections,
             limits: limits.ok_or(ChannelError::PollerPanicked)?,
+            check_address: Box::new(move |address| self.fabric.check_address(address)),
         })))
     }
 }

@@ -170,7 +170,7 @@ impl fmt::Display for ConnectError {
             } => write!(
                 f,
                 "{address} accepted the TCP connection but did not complete the handshake within \
-                 {timeout:?}: {reached}"
+                 {timeout:?}: {reached}. Check that it is a Verbline server whose process runs"
             ),
             Self::Device { address, source } => write!(
                 f,

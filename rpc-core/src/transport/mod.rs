@@ -433,6 +433,17 @@ pub trait Fabric: Clone + Send + Sync + 'static {
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError>;
 
+    /// Checks the form of a server's address, without looking it up. A channel checks its address
+    /// before it does anything else. By default, every form is good.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that says how to write the address.
+    fn check_address(&self, address: &str) -> io::Result<()> {
+        let _ = address;
+        Ok(())
+    }
+
     /// Returns the cores that this process may run on, in ascending order.
     fn allowed_cores(&self) -> Vec<usize>;
 

@@ -22,6 +22,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use self::name::Name;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
+use crate::connect::address;
 use crate::connect::control_thread::{self, ListenerConfig};
 use crate::connect::server::{self, Port};
 use crate::transport::VerbsTransport;
@@ -249,6 +250,10 @@ impl Fabric for Device {
             .and_then(|control| control.listen(listener, config))
             .map_err(refused)?;
         Ok(Box::new(listening))
+    }
+
+    fn check_address(&self, address: &str) -> io::Result<()> {
+        address::check(address)
     }
 
     fn allowed_cores(&self) -> Vec<usize> {

@@ -20,7 +20,7 @@ pub enum OpenError {
     },
     /// The device is an RDMA device, and this program was built without kernel verbs.
     #[error(
-        "'{name}' is an RDMA device, and this program was built without kernel verbs: build it with the Cargo feature `rdma` of rpc-transport-verbs (docs/rdma.md says what that needs)"
+        "'{name}' is an RDMA device, and this program was built without kernel verbs: build it with the Cargo feature `rdma` of verbline, or of rpc-transport-verbs (docs/rdma.md says what that needs)"
     )]
     NotInThisBuild {
         /// The device.
