@@ -6,7 +6,7 @@
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Run the greeter as two processes, then measure what a call takes
+demo: ## Run the greeter as two processes, then measure what a call takes (TCP=1: over TCP, as between two hosts)
 	@examples/demo
 
 new: ## Write a crate of your own to start from, outside of this folder (NAME=../my-service)
@@ -56,11 +56,15 @@ bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 overload: ## Measure the calls that are answered in time at 0.5 to 4 times the capacity (SPIN_US=50, CLIENT=local)
 	@cargo run --release --quiet -p benches --bin overload -- --spin-us $${SPIN_US:-1000} --client $${CLIENT:-shared}
 
-attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots')
-	@cargo run --release --quiet -p benches --bin attack -- $(NAMES)
+attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots', TCP=1)
+	@cargo run --release --quiet -p benches --bin attack -- $(if $(TCP),--device tcp) $(NAMES)
 
-soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_SECONDS, SOAK_SEED)
+soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_SECONDS, SOAK_SEED; HOSTS=2: over a bad network)
+ifeq ($(HOSTS),2)
+	@.ci/soak-hosts
+else
 	@SOAK_SECONDS=$${SOAK_SECONDS:-600} cargo test --quiet -p examples --test soak -- --nocapture
+endif
 
 faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for fresh ones; SEED=n replays one)
 	@.ci/faults

@@ -1,5 +1,5 @@
 //! Verbline is an RPC framework for Rust: services are defined in `.proto` files, and calls travel
-//! as messages over RDMA, or over shared memory on a host without it.
+//! as messages over RDMA, and without it over shared memory or TCP.
 //!
 //! This package is the one that programs depend on. It consists of names from the packages that do
 //! the work: `rpc-core` (calls, servers, channels) and `rpc-transport-verbs` (devices, and a safe
@@ -96,7 +96,7 @@
 //! - [`ServerBuilder`], [`ChannelBuilder`] and [`Intents`] have the settings; [`Limits`] prints the
 //!   sizes that follow from them.
 //! - The guides in the folder `docs` of the repository: from tonic, errors and retries, shutdown,
-//!   testing, sizing, streams, memory, threads, RDMA.
+//!   testing, deploying, sizing, streams, memory, threads, RDMA.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]

@@ -54,6 +54,11 @@ pub struct Sizes;
 #[doc = include_str!("../../docs/streaming.md")]
 pub struct Streams;
 
+/// The page about hosts and containers, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/deploy.md")]
+pub struct Deploying;
+
 /// The page about threads, whose programs are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/threads.md")]

@@ -127,6 +127,7 @@ mod message;
 mod metadata;
 mod method;
 mod outcome;
+mod peer;
 mod poller;
 mod protocol;
 mod server;
@@ -167,6 +168,7 @@ pub use metadata::{
 };
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
+pub use peer::Peer;
 #[doc(inline)]
 pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block_on};
 #[doc(inline)]

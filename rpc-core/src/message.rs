@@ -2,11 +2,13 @@
 
 mod extensions;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use self::extensions::Extensions;
 use crate::deadline;
 use crate::metadata::Metadata;
+use crate::peer::Peer;
 
 /// A message to a server, with metadata and an optional deadline.
 #[derive(Debug)]
@@ -14,6 +16,7 @@ pub struct Request<T> {
     message: T,
     metadata: Metadata,
     extensions: Extensions,
+    peer: Option<Arc<Peer>>,
     time: TimeAllowed,
     waits_for_ready: Option<bool>,
 }
@@ -35,6 +38,7 @@ impl<T> Request<T> {
             message,
             metadata: Metadata::new(),
             extensions: Extensions::new(),
+            peer: None,
             time: TimeAllowed::Inherited,
             waits_for_ready: None,
         }
@@ -89,6 +93,13 @@ impl<T> Request<T> {
             TimeAllowed::Until(deadline) => Some(deadline),
             TimeAllowed::Inherited | TimeAllowed::Unlimited | TimeAllowed::For(_) => None,
         }
+    }
+
+    /// Returns, in a handler, the process that has made the call, as far as it is known. On a client,
+    /// and with transports that do not know it, `None`.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Peer> {
+        self.peer.as_deref()
     }
 
     /// Returns the message.
@@ -155,18 +166,25 @@ impl<T> Request<T> {
             message: convert(self.message),
             metadata: self.metadata,
             extensions: self.extensions,
+            peer: self.peer,
             time: self.time,
             waits_for_ready: self.waits_for_ready,
         }
     }
 
     #[inline]
-    pub(crate) fn received(message: T, metadata: Metadata, deadline: Option<Instant>) -> Self {
+    pub(crate) fn received(
+        message: T,
+        metadata: Metadata,
+        deadline: Option<Instant>,
+        peer: Option<Arc<Peer>>,
+    ) -> Self {
         let time = deadline.map_or(TimeAllowed::Inherited, TimeAllowed::Until);
         Self {
             message,
             metadata,
             extensions: Extensions::new(),
+            peer,
             time,
             waits_for_ready: None,
         }

@@ -5,7 +5,8 @@ pub const CORE: Package = Package {
         layer(
             "values",
             &[
-                "status", "metadata", "method", "message", "limits", "clock", "deadline", "codec",
+                "status", "metadata", "method", "message", "peer", "limits", "clock", "deadline",
+                "codec",
             ],
             &[],
         ),
@@ -152,6 +153,11 @@ pub const VERBS: Package = Package {
             &["verbs::types", "provider::work", "soft::shared"],
         ),
         layer(
+            "soft::wire",
+            &["provider::soft::wire"],
+            &["verbs::types", "soft::capacities"],
+        ),
+        layer(
             "soft::context",
             &["provider::soft::context"],
             &[
@@ -161,6 +167,7 @@ pub const VERBS: Package = Package {
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
+                "soft::wire",
             ],
         ),
         layer(
@@ -172,6 +179,7 @@ pub const VERBS: Package = Package {
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
+                "soft::wire",
                 "soft::context",
             ],
         ),
@@ -184,6 +192,7 @@ pub const VERBS: Package = Package {
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
+                "soft::wire",
                 "soft::context",
             ],
         ),
@@ -208,6 +217,7 @@ pub const VERBS: Package = Package {
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
+                "soft::wire",
                 "soft::context",
                 "soft::process",
                 "soft::unreliable",
@@ -244,7 +254,7 @@ pub const VERBS: Package = Package {
         layer("transport", &["transport"], &["hooks", "event_fd", "verbs"]),
         layer(
             "connect::handshake",
-            &["connect::handshake"],
+            &["connect::handshake", "connect::link"],
             &["transport"],
         ),
         layer(

@@ -36,11 +36,11 @@ const BEFORE_THE_END: Duration = Duration::from_millis(40);
 ///
 /// Fails if the server cannot be reached.
 pub fn run(target: &Target) -> Outcome<String> {
-    let (poller, client) = connect(&target.address)?;
+    let (poller, client) = connect(target)?;
     let (blocks, blocked) = mpsc::channel();
-    let address = target.address.clone();
+    let its_target = target.clone();
     let blocker = thread::spawn(move || {
-        let (poller, client) = connect(&address)?;
+        let (poller, client) = connect(&its_target)?;
         // The receiver waits.
         let _ = blocks.send(Instant::now());
         let outcome = poller.block_on(call(&client, 0, BLOCKED));
@@ -70,10 +70,12 @@ pub fn run(target: &Target) -> Outcome<String> {
 }
 
 /// Connects and makes a first call.
-fn connect(address: &str) -> Result<(LocalPoller, BenchClient<LocalChannel>), String> {
-    let device = Device::open("soft").map_err(|error| error.to_string())?;
+fn connect(target: &Target) -> Result<(LocalPoller, BenchClient<LocalChannel>), String> {
+    let device = Device::open(&target.device).map_err(|error| error.to_string())?;
     let poller = LocalPoller::new(&device).map_err(|error| error.to_string())?;
-    let channel = poller.connect(address).map_err(|error| error.to_string())?;
+    let channel = poller
+        .connect(&target.address)
+        .map_err(|error| error.to_string())?;
     let client = BenchClient::new(channel);
     let first = poller.block_on(call(&client, 0, Duration::ZERO));
     first.map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! Attacks on a server of the software device, by strangers and by neighbours.
+//! Attacks on a server of the software device, by strangers and by neighbours, in shared memory and
+//! over TCP.
 //!
 //! A *stranger* is a process of another user of the host. A *neighbour* is a process of the same
 //! user that is hostile rather than mistaken. Neither uses Verbline's own transport: they write the
@@ -6,7 +7,8 @@
 //!
 //! - [`formats`]: the bytes of the handshake, of the links and of shared memory, and nothing else;
 //! - [`peer`]: a neighbour's connection that was set up by the rules;
-//! - [`strangers`], [`neighbours`], [`dead_calls`]: the attacks;
+//! - [`tcp_peer`]: the same over TCP;
+//! - [`strangers`], [`neighbours`], [`over_tcp`], [`dead_calls`]: the attacks;
 //! - [`limit`]: keeps an attacker to a share of a core;
 //! - [`victims`]: clients that should not notice anything;
 //! - [`watch`]: what the attacked process shows from outside.
@@ -15,8 +17,10 @@ pub mod dead_calls;
 pub mod formats;
 pub mod limit;
 pub mod neighbours;
+pub mod over_tcp;
 pub mod peer;
 pub mod strangers;
+pub mod tcp_peer;
 pub mod victims;
 pub mod watch;
 
@@ -56,14 +60,22 @@ pub enum Attack {
     Halfopen,
     /// A neighbour passes a regular file where the server expects a wake file
     Notafile,
+    /// A stranger begins handshakes over TCP whose links it never dials, and guesses secrets
+    Unclaimed,
+    /// A stranger sends messages over TCP that no honest peer sends
+    Lies,
+    /// A stranger stops in the middle of messages over TCP
+    Halves,
+    /// Peers over TCP that read no response
+    Deaf,
 }
 
 /// The user and group of strangers: `nobody`, which has no rights.
 pub const NOBODY: u32 = 65534;
 
 impl Attack {
-    /// All attacks.
-    pub const ALL: &[Self] = &[
+    /// The attacks on the device `soft`.
+    pub const ON_SOFT: &[Self] = &[
         Self::Block,
         Self::Slots,
         Self::Files,
@@ -79,6 +91,16 @@ impl Attack {
         Self::Notafile,
     ];
 
+    /// The attacks on the device `tcp`.
+    pub const ON_TCP: &[Self] = &[
+        Self::Halfopen,
+        Self::Unclaimed,
+        Self::Lies,
+        Self::Halves,
+        Self::Deaf,
+        Self::Deadcalls,
+    ];
+
     /// Returns the user of the attacker; `None` for the user of this process.
     #[must_use]
     pub fn attacker(self) -> Option<u32> {
@@ -88,7 +110,11 @@ impl Attack {
             | Self::Files
             | Self::Refs
             | Self::Fewfiles
-            | Self::Halfopen => Some(NOBODY),
+            | Self::Halfopen
+            | Self::Unclaimed
+            | Self::Lies
+            | Self::Halves
+            | Self::Deaf => Some(NOBODY),
             Self::Blockwake
             | Self::Blockread
             | Self::Deadcalls
@@ -104,6 +130,13 @@ impl Attack {
     #[must_use]
     pub fn server(self) -> Option<u32> {
         (self == Self::Refs).then_some(NOBODY)
+    }
+
+    /// Returns true if the attacker may hold connections by the rules: as many as the server takes,
+    /// so that new clients are refused.
+    #[must_use]
+    pub fn holds_connections(self) -> bool {
+        matches!(self, Self::Unclaimed | Self::Halves | Self::Deaf)
     }
 
     /// Returns the number of files that the server may open, if the attack needs a limit.
@@ -138,6 +171,10 @@ impl Attack {
             Self::Sparse => neighbours::sparse(target, time),
             Self::Maps => neighbours::maps(target, time),
             Self::Notafile => neighbours::not_a_file(target, time),
+            Self::Unclaimed => over_tcp::unclaimed(target, time),
+            Self::Lies => over_tcp::lies(target, time),
+            Self::Halves => over_tcp::halves(target, time),
+            Self::Deaf => over_tcp::deaf(target, time),
         }
     }
 }
@@ -157,6 +194,9 @@ pub struct Target {
     /// Address of the server
     #[arg(long)]
     pub address: String,
+    /// Name of the server's device
+    #[arg(long)]
+    pub device: String,
     /// Process id of the server
     #[arg(long)]
     pub pid: u32,

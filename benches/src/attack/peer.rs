@@ -23,9 +23,10 @@ use crate::spin::Work;
 /// Time after which a server's silence counts as its answer.
 pub const PATIENCE: Duration = Duration::from_secs(6);
 
-/// The queue pair that peers pretend to have, and its first PSN.
-const QP_NUMBER: u32 = 77;
-const PSN: u32 = 5;
+/// The queue pair that peers pretend to have.
+pub const QP_NUMBER: u32 = 77;
+/// First PSN of peers.
+pub const PSN: u32 = 5;
 
 /// Creates a socket for links.
 ///
@@ -118,7 +119,7 @@ pub fn dial(to: &Gid, own: &Gid) -> Outcome<OwnedFd> {
 ///
 /// Fails if the server refuses the GID.
 pub fn offer(stream: &TcpStream, own: &Gid) -> Outcome<OwnedFd> {
-    handshake::send_frame(stream, handshake::client_hello(own, QP_NUMBER, PSN))?;
+    handshake::send_frame(stream, handshake::client_hello("soft", own, QP_NUMBER, PSN))?;
     match handshake::receive_frame(stream)? {
         Body::Challenge(challenge) => {
             let link = dial(&Gid::try_from(&challenge.gid[..])?, own)?;

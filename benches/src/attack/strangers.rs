@@ -75,7 +75,8 @@ pub fn block(target: &Target, time: Duration) -> Outcome<String> {
                 break;
             };
             let gid = &gids[offers % gids.len()];
-            if handshake::send_frame(&stream, handshake::client_hello(gid, 100, 5)).is_err() {
+            if handshake::send_frame(&stream, handshake::client_hello("soft", gid, 100, 5)).is_err()
+            {
                 break;
             }
             waiting.add(stream)?;
@@ -103,7 +104,7 @@ pub fn slots(target: &Target, time: Duration) -> Outcome<String> {
             thread::sleep(PAUSE);
             continue;
         };
-        handshake::send_frame(&stream, handshake::client_hello(&gid, number, 5))?;
+        handshake::send_frame(&stream, handshake::client_hello("soft", &gid, number, 5))?;
         reason = match handshake::receive_frame(&stream) {
             Ok(Body::ServerHello(_)) => {
                 handshake::send_frame(&stream, Body::Ready(handshake::Ready {}))?;
@@ -203,29 +204,32 @@ pub fn refs(target: &Target, time: Duration) -> Outcome<String> {
     Ok(format!("{accepted} peers accepted, {refused} not"))
 }
 
-/// Keeps TCP connections open that never send a byte: more than a server accepts.
+/// Opens TCP connections that never send a byte: more than a server accepts.
 ///
 /// # Errors
 ///
 /// Fails if the attack cannot be tried.
 pub fn half_open(target: &Target, time: Duration) -> Outcome<String> {
-    const COUNT: usize = 1100;
+    const MOST: usize = 10_000;
     allow_more_files()?;
     let end = Instant::now() + time;
-    let (mut waiting, mut made, mut most) = (Waiting::default(), 0, 0);
+    let (mut waiting, mut made, mut closed) = (Waiting::default(), 0, 0);
     while Instant::now() < end {
-        waiting.drop_answered();
-        while waiting.0.len() < COUNT && Instant::now() < end {
-            let Ok(stream) = tcp(&target.address) else {
-                break;
-            };
-            waiting.add(stream)?;
-            made += 1;
+        match tcp(&target.address) {
+            Ok(stream) => waiting.add(stream)?,
+            Err(_) => thread::sleep(PAUSE),
         }
-        most = most.max(waiting.0.len());
-        thread::sleep(PAUSE);
+        made += 1;
+        // Rarely, because this costs a system call for each connection.
+        if waiting.0.len() == MOST {
+            closed += waiting.drop_answered();
+            thread::sleep(PAUSE);
+        }
     }
-    Ok(format!("{made} connections made, {most} held at most"))
+    closed += waiting.drop_answered();
+    Ok(format!(
+        "{made} connections, of which the server closed {closed}"
+    ))
 }
 
 /// Keeps different numbers of such connections open in turn, so that the server has every small

@@ -77,18 +77,18 @@ impl Seen {
 /// # Errors
 ///
 /// Fails if it cannot connect.
-pub fn good_client(address: &str, time: Duration, reconnects: bool) -> Outcome<()> {
+pub fn good_client(device: &str, address: &str, time: Duration, reconnects: bool) -> Outcome<()> {
     child::end_with_parent()?;
-    let poller = LocalPoller::new(&Device::open("soft")?)?;
+    let poller = LocalPoller::new(&Device::open(device)?)?;
     let client = BenchClient::new(poller.connect(address)?);
     call(&poller, &client)?;
     child::write_line_to_parent("connected")?;
     let end = Instant::now() + time;
     if reconnects {
-        let address = address.to_owned();
+        let (device, address) = (device.to_owned(), address.to_owned());
         thread::spawn(move || {
             while Instant::now() < end {
-                let _ = connect_and_call(&address);
+                let _ = connect_and_call(&device, &address);
                 thread::sleep(PAUSE_BETWEEN_CONNECTIONS);
             }
         });
@@ -122,9 +122,9 @@ pub fn good_client(address: &str, time: Duration, reconnects: bool) -> Outcome<(
 /// # Errors
 ///
 /// Fails if the parent has ended.
-pub fn new_client(address: &str) -> Outcome<()> {
+pub fn new_client(device: &str, address: &str) -> Outcome<()> {
     child::end_with_parent()?;
-    let answer = match connect_and_call(address) {
+    let answer = match connect_and_call(device, address) {
         Ok(()) => SERVED.to_owned(),
         Err(error) => error.to_string().replace('\n', " "),
     };
@@ -134,8 +134,8 @@ pub fn new_client(address: &str) -> Outcome<()> {
 /// The line of a new client that got an answer.
 pub const SERVED: &str = "served";
 
-fn connect_and_call(address: &str) -> Outcome<()> {
-    let poller = LocalPoller::new(&Device::open("soft")?)?;
+fn connect_and_call(device: &str, address: &str) -> Outcome<()> {
+    let poller = LocalPoller::new(&Device::open(device)?)?;
     let client = BenchClient::new(poller.connect(address)?);
     Ok(call(&poller, &client)?)
 }

@@ -84,7 +84,19 @@ impl Measurement {
         let rpc = Rpc::start_pinned(device, cores, &intents)?;
         let mut one = LocalRate::new(rpc, &load, self.in_flight, 1)?;
         let mut rpc = Rpc::start_pinned(device, cores, &intents_of_many)?;
+        let before = [
+            resident(rpc.server().pid().as_raw_nonzero().get())?,
+            resident(std::process::id() as i32)?,
+        ];
         rpc.connect(self.idle)?;
+        let after = [
+            resident(rpc.server().pid().as_raw_nonzero().get())?,
+            resident(std::process::id() as i32)?,
+        ];
+        for (side, (before, after)) in ["server", "client"].iter().zip(before.iter().zip(after)) {
+            let each = after.saturating_sub(*before) as f64 / self.idle.max(1) as f64 / 1024.0;
+            println!("resident memory of the {side} for each idle connection: {each:.1} KiB");
+        }
         let mut many = LocalRate::new(rpc, &load, self.in_flight, 1)?;
 
         let names = [
@@ -103,6 +115,15 @@ impl Measurement {
         println!("{rounds}");
         Ok(())
     }
+}
+
+/// Returns the resident memory of a process, in bytes.
+fn resident(process: i32) -> Outcome<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    let kib: u64 = kib.ok_or("/proc says no resident memory")?.parse()?;
+    Ok(kib * 1024)
 }
 
 fn main() -> ExitCode {

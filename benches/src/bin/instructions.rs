@@ -464,6 +464,7 @@ struct AdmitAll;
 impl Admission for AdmitAll {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         Ok(Admitted {
+            peer: None,
             poller: 0,
             client_session: session.to_vec(),
             server_session: Vec::new(),

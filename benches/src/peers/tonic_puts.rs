@@ -41,14 +41,14 @@ pub struct TonicPuts {
 }
 
 impl TonicPuts {
-    /// Starts the server process, connects over a Unix socket, and pauses the server until the first
-    /// turn. Pin the calling thread first.
+    /// Starts the server process, connects, and pauses the server until the first turn. Pin the
+    /// calling thread first.
     ///
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start(cores: Cores, size: usize) -> Outcome<Self> {
-        let connection = Connection::start(Socket::Unix, cores)?;
+    pub fn start(socket: Socket, cores: Cores, size: usize) -> Outcome<Self> {
+        let connection = Connection::start(socket, cores)?;
         connection.server.pause()?;
         Ok(Self {
             connection,

@@ -9,6 +9,7 @@ use rpc_core::{Intents, LocalChannel, Waiting};
 use serde_json::{Value, json};
 
 use super::iceoryx2_puts::IceoryxPuts;
+use super::tonic::Socket;
 use super::tonic_puts::TonicPuts;
 use super::ucx::{self, Exchange, Ucx};
 use super::unix_puts::UnixPuts;
@@ -120,7 +121,10 @@ fn one_at_a_time(
         ),
         ("unix socket", Box::new(UnixPuts::start(cores, size)?)),
         ("iceoryx2", Box::new(IceoryxPuts::start(cores, size)?)),
-        ("tonic", Box::new(TonicPuts::start(cores, size)?)),
+        (
+            "tonic",
+            Box::new(TonicPuts::start(Socket::Unix, cores, size)?),
+        ),
     ];
     match Ucx::find(cores, size, Exchange::OneWay) {
         Some(ucx) => rows.push(("ucx", Box::new(ucx))),
@@ -146,7 +150,7 @@ fn several_at_a_time(
     count: usize,
 ) -> Outcome<Several> {
     let calls = Calls::new(rpc, client, size, Source::Heap)?;
-    let mut tonic = TonicPuts::start(cores, size)?;
+    let mut tonic = TonicPuts::start(Socket::Unix, cores, size)?;
     let rounds = rates::alternate(SEVERAL.len(), count, cores, |row| {
         if SEVERAL[row] != VERBLINE {
             return tonic.rate(transfers(BYTES, size), in_flight(size));

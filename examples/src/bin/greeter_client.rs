@@ -4,8 +4,9 @@
 //! cargo run --release -p examples --bin greeter_client -- Ada
 //! ```
 //!
-//! `--help` lists the arguments. The server must use the same kind of device: the best available one,
-//! or the one that the environment variable `VERBLINE_DEVICE` names.
+//! `--help` lists the arguments. The device is the first of the server's that this side has too: by
+//! default RDMA, shared memory or TCP. The environment variable `VERBLINE_DEVICE` names others. A server
+//! on another host or in another container has to allow TCP: `greeter_server --allow-plaintext`.
 #![forbid(unsafe_code)]
 // Printing the response is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]

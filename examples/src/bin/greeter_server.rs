@@ -40,13 +40,20 @@ struct Arguments {
     /// The address to listen at. With port 0, the system chooses a port.
     #[arg(default_value = "127.0.0.1:50051")]
     address: String,
+    /// Take clients of other hosts, containers and users, too, over TCP. Their calls are not
+    /// encrypted: docs/deploy.md says how to isolate them.
+    #[arg(long)]
+    allow_plaintext: bool,
 }
 
-fn run(Arguments { address }: Arguments) -> Result<(), Box<dyn Error>> {
-    let device = Device::best()?;
+fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let mut device = Device::best()?;
+    if arguments.allow_plaintext {
+        device = device.allow_plaintext();
+    }
     let server = Server::builder(&device)
         .add_service(GreeterServer::new(MyGreeter))
-        .bind(&address)?;
+        .bind(&arguments.address)?;
     println!("listening at {}", server.local_addr());
     println!("{}", server.limits());
     println!(

@@ -14,7 +14,7 @@ use std::time::Duration;
 use proto::echo::echo_server::LocalEcho;
 use proto::echo::{EchoClient, EchoReply, EchoRequest, EchoServer};
 use rpc_core::{CallError, LocalChannel, LocalPoller, Request, Response, Server, Status};
-use rpc_transport_verbs::Device;
+use rpc_transport_verbs::{Device, DeviceError};
 
 /// Echoes requests, or follows the command in the payload.
 pub(crate) struct CommandEcho;
@@ -47,8 +47,12 @@ impl LocalEcho for CommandEcho {
 
 /// Opens the device under test: the one that `VERBLINE_DEVICE` names, or `soft`.
 pub(crate) fn device() -> Device {
+    open_device().unwrap()
+}
+
+pub(crate) fn open_device() -> Result<Device, DeviceError> {
     let name = std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned());
-    Device::open(&name).unwrap()
+    Device::open(&name)
 }
 
 pub(crate) fn server() -> Server {

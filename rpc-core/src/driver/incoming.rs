@@ -15,8 +15,10 @@
 //! before its message is decoded. It is rejected rather than queued: queueing nested calls could
 //! deadlock.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
@@ -25,6 +27,7 @@ use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
 use crate::deadline::BelowFloor;
+use crate::peer::Peer;
 use crate::protocol::frame::{Flags, FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::service::handler::{Handler, HandlerKey, RawRequest, Served};
@@ -38,6 +41,7 @@ pub(super) struct RequestParts {
     pub(super) is_expired: bool,
     pub(super) handler: Option<Rc<dyn Handler>>,
     pub(super) may_start: bool,
+    pub(super) peer: Cell<Option<Arc<Peer>>>,
 }
 
 /// The number and waker of a task, lent to a future for one poll.
@@ -69,7 +73,8 @@ impl<T: Transport> Driver<T> {
             is_expired,
             handler,
             may_start,
-        } = self.request_parts(header);
+            peer,
+        } = self.request_parts(link, header);
         let Some(handler) = handler.filter(|_| may_start) else {
             return self.reject(link, header, served, is_expired, buf);
         };
@@ -81,6 +86,7 @@ impl<T: Transport> Driver<T> {
             shared: None,
             deadline,
             stream: None,
+            peer: &peer,
         };
         let (key, waker) = self.lend_task();
         let mut frame = self.inline_frame.take();
@@ -118,7 +124,7 @@ impl<T: Transport> Driver<T> {
 
     /// Reads what decides whether the handler of a request begins.
     #[inline(always)]
-    pub(super) fn request_parts(&self, header: &FrameHeader) -> RequestParts {
+    pub(super) fn request_parts(&self, link: LinkKey, header: &FrameHeader) -> RequestParts {
         // Requests without a deadline cost no reading of the clock.
         let needs_clock = (header.time_us != 0) | self.has_deadline_policy.get();
         let (deadline, is_expired) = match needs_clock {
@@ -127,11 +133,18 @@ impl<T: Transport> Driver<T> {
         };
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let may_start = !is_expired && self.tasks.borrow().has_capacity();
+        let peer = self
+            .state
+            .borrow()
+            .links
+            .get(link.index())
+            .and_then(|link| link.peer.clone());
         RequestParts {
             deadline,
             is_expired,
             handler,
             may_start,
+            peer: Cell::new(peer),
         }
     }
 

@@ -1,5 +1,6 @@
 //! [`Link`]: one connection of a poller, with its calls.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::call_table::CallTable;
@@ -8,6 +9,7 @@ use super::link_transfers::LinkTransfers;
 use super::request_queue::RequestQueue;
 use super::waiters::Waiters;
 use crate::limits::MessageLimit;
+use crate::peer::Peer;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
@@ -53,6 +55,8 @@ pub(crate) struct Link<B> {
     /// True if a turn has ended since the peer's latest control frame, and no frame acknowledged it.
     pub(super) ack_is_due: bool,
     pub(super) quota: Option<ConnectionQuota>,
+    /// The client's process, on the server's side, if the transport knows it.
+    pub(super) peer: Option<Arc<Peer>>,
 }
 
 impl<B> Link<B> {

@@ -14,6 +14,7 @@ use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::{LengthLimit, MessageLimit};
+use crate::peer::Peer;
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
 use crate::protocol::session::{ClientSession, ServerSession, longest_message};
@@ -148,7 +149,7 @@ impl<T: Transport> State<T> {
         connection: Connection,
         streams: LinkStreams,
         longest_message: MessageLimit,
-        quota: Option<ConnectionQuota>,
+        (quota, peer): (Option<ConnectionQuota>, Option<Arc<Peer>>),
     ) -> LinkKey {
         let key = LinkKey(self.links.insert(Link {
             id,
@@ -167,6 +168,7 @@ impl<T: Transport> State<T> {
             owes: false,
             ack_is_due: false,
             quota,
+            peer,
         }) as u32);
         let index = id.index as usize;
         if self.routes.len() <= index {
@@ -188,7 +190,7 @@ impl<T: Transport> State<T> {
         let inbound_window = limits.stream_window();
         let longest_message = longest_message(limits, session.max_message_len);
         let streams = LinkStreams::new(inbound_window, session.stream_window);
-        self.add(id, connection, streams, longest_message, None)
+        self.add(id, connection, streams, longest_message, (None, None))
     }
 
     /// Returns what may be sent on a link.
@@ -243,7 +245,7 @@ impl<T: Transport> State<T> {
             connection,
             streams,
             longest_message,
-            Some(admitted.quota),
+            (Some(admitted.quota), admitted.peer),
         );
         self.counters.connections.accepted.add(1);
         if self.going_away {

@@ -115,6 +115,7 @@ impl ServerAdmission {
             &self.methods,
         );
         Ok(Admitted {
+            peer: None,
             poller,
             client_session: session.to_vec(),
             server_session: offer.encode_to_vec(),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 pub(crate) use super::response_lengths::{EncodedResponse, ResponseLengths, metadata_too_long};
 use crate::codec::{Allocate, Codec, DecodeError};
 use crate::method::MethodKind;
+use crate::peer::Peer;
 use crate::status::Status;
 use crate::stream::core::StreamCore;
 
@@ -34,6 +35,8 @@ pub(crate) struct RawRequest<'a> {
     pub(crate) deadline: Option<Instant>,
     /// The stream of a call that has one.
     pub(crate) stream: Option<&'a Arc<StreamCore>>,
+    /// The process that has sent it, for the handler to take.
+    pub(crate) peer: &'a Cell<Option<Arc<Peer>>>,
 }
 
 /// A message in memory that its fields can share.

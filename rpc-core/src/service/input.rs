@@ -46,7 +46,8 @@ impl<Q: Codec<Req>, Req> Input for Message<Q, Req> {
             Some(shared) => shared.decode::<Q, Req>(),
         };
         let message = message.map_err(|error| undecodable_message(&error))?;
-        Ok(Request::received(message, metadata, request.deadline))
+        let (deadline, peer) = (request.deadline, request.peer.take());
+        Ok(Request::received(message, metadata, deadline, peer))
     }
 }
 
@@ -57,7 +58,8 @@ impl<Q: Codec<Req>, Req> Input for Messages<Q, Req> {
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
         let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
         let messages = Streaming::of_client(stream_of(request)?, Decode::with::<Q>());
-        Ok(Request::received(messages, metadata, request.deadline))
+        let (deadline, peer) = (request.deadline, request.peer.take());
+        Ok(Request::received(messages, metadata, deadline, peer))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::Peer;
+
 /// The core's part of a handshake on the server's side. Called by the listener's thread.
 pub trait Admission: Send + Sync {
     /// Decides whether a client may connect, and to which poller it goes.
@@ -25,6 +27,8 @@ pub struct Admitted {
     pub client_session: Vec<u8>,
     /// The session parameters to send to the client's core.
     pub server_session: Vec<u8>,
+    /// What is known of the client's process. The core leaves it empty, and the transport fills it.
+    pub peer: Option<Arc<Peer>>,
     /// Held for as long as the connection, or the attempt to establish it, lives.
     pub quota: ConnectionQuota,
 }

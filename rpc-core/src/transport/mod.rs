@@ -47,6 +47,7 @@ pub use self::peer_clock::PeerClock;
 pub use self::version_range::VersionRange;
 pub use crate::codec::{Chunks, MessageMemory};
 use crate::limits::{Intents, Limits};
+pub use crate::peer::Peer;
 
 /// Identifies one connection of one transport for as long as the transport lives.
 ///

@@ -10,29 +10,25 @@ use std::time::{Duration, Instant};
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use super::clock_exchange::ClockExchange;
-use super::handshake::choice;
 use super::handshake::client::{ClientHandshake, ServerResponse};
-use super::handshake::{Challenge, Endpoint, HandshakeError, Offer, Received, Welcome};
+use super::handshake::{HandshakeError, Offer, Received, Welcome};
 use super::keepalive::KeepaliveState;
+use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
+use super::offers::{self, DialingLane, LaneOffer, Offers};
 use super::{address, control_thread};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
-use crate::transport::endpoint::{DeviceAddress, SOFT};
+use crate::transport::endpoint::SOFT;
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
-use crate::transport::queue_pairs::{QpInit, QpRts, QueuePairError, QueuePairs};
+use crate::transport::queue_pairs::QpRts;
 
 /// Runs handshakes for one transport, on any thread.
 pub(crate) struct HandshakeDialer {
     /// The lanes, in the order of the transport's lanes.
     lanes: Vec<DialingLane>,
     slot_len: u32,
-}
-
-struct DialingLane {
-    number: u32,
-    queue_pairs: Arc<QueuePairs>,
 }
 
 /// A connection that has completed the handshake and waits for its poller to adopt it.
@@ -69,18 +65,65 @@ impl Dialer<Dialed> for HandshakeDialer {
         timeout: Duration,
     ) -> Result<Dialed, ConnectError> {
         let deadline = Deadline::after(timeout);
+        match self.dial_with(address, session, (timeout, &deadline), Offers::All) {
+            Ok(dialed) => Ok(dialed),
+            Err(DialError::Other(error)) => Err(error),
+            Err(DialError::NotProven(error)) if self.has_others_than_soft() => {
+                tracing::info!(address, %error, "shared memory cannot be had with this server: offering it the other devices only");
+                self.dial_with(address, session, (timeout, &deadline), Offers::WithoutSoft)
+                    .map_err(DialError::into_inner)
+            }
+            Err(DialError::NotProven(error)) => Err(error),
+        }
+    }
+}
+
+/// Why a server was not connected.
+enum DialError {
+    /// This side could not prove its GID to the server, which both need for shared memory.
+    NotProven(ConnectError),
+    Other(ConnectError),
+}
+
+impl DialError {
+    fn into_inner(self) -> ConnectError {
+        let (Self::NotProven(error) | Self::Other(error)) = self;
+        error
+    }
+}
+
+impl From<ConnectError> for DialError {
+    fn from(error: ConnectError) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl HandshakeDialer {
+    fn has_others_than_soft(&self) -> bool {
+        let lanes = self.lanes.iter();
+        let mut addresses = lanes.flat_map(|lane| lane.queue_pairs.device_addresses());
+        addresses.any(|address| address.kind != SOFT)
+    }
+
+    fn dial_with(
+        &self,
+        address: &str,
+        session: &[u8],
+        (timeout, deadline): (Duration, &Deadline),
+        which: Offers,
+    ) -> Result<Dialed, DialError> {
         let device_error =
             |source: Box<dyn std::error::Error + Send + Sync>| ConnectError::Device {
                 address: address.to_owned(),
                 source,
             };
-        let (mut stream, remote) = dial(address, &deadline)?;
+        let (mut stream, remote) = dial(address, deadline)?;
 
-        let offers = offers(&self.lanes).map_err(|e| device_error(e.into()))?;
+        let offers = offers::offers(&self.lanes, which).map_err(|e| device_error(e.into()))?;
         let mut handshake = ClientHandshake::default();
         let hello = handshake
             .hello(Offer {
-                endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
+                endpoints: offers.iter().flat_map(LaneOffer::endpoints).collect(),
                 max_frame_len: self.slot_len,
                 session: session.to_vec(),
                 keepalive: true,
@@ -89,17 +132,17 @@ impl Dialer<Dialed> for HandshakeDialer {
 
         let failed = |(reached, error)| exchange_error(address, timeout, reached, error);
         let mut asked_us = monotonic_us();
-        let response = exchange(&mut stream, &mut handshake, &hello, &deadline);
+        let response = exchange(&mut stream, &mut handshake, &hello, deadline);
         let mut response = response.map_err(failed)?;
         if let ServerResponse::Challenge(challenge) = &response {
             asked_us = monotonic_us();
             let late = |error: io::Error| failed((Reached::Challenged, error.into()));
             let left = deadline.left().map_err(late)?;
-            prove(&offers, challenge, left).map_err(|error| match deadline.left() {
-                Ok(_) => device_error(error.into()),
-                Err(timed_out) => late(timed_out),
+            offers::prove(&offers, challenge, left).map_err(|error| match deadline.left() {
+                Ok(_) => DialError::NotProven(device_error(error.into())),
+                Err(timed_out) => late(timed_out).into(),
             })?;
-            response = read_response(&mut stream, &mut handshake, &deadline)
+            response = read_response(&mut stream, &mut handshake, deadline)
                 .map_err(|error| failed((Reached::Claimed(handshake.received()), error)))?;
         }
         let welcome = match response {
@@ -109,28 +152,33 @@ impl Dialer<Dialed> for HandshakeDialer {
                 return Err(ConnectError::NotVerbline {
                     address: address.to_owned(),
                     reason: "it sent a second challenge".to_owned(),
-                });
+                }
+                .into());
             }
             ServerResponse::Refused(reason) => {
                 return Err(ConnectError::Refused {
                     address: address.to_owned(),
                     reason,
-                });
+                }
+                .into());
             }
         };
         let clock = ClockEstimate::new(asked_us, welcome.clock_us, monotonic_us());
         // Queue pairs that the server did not choose are dropped here.
-        let LaneOffer { lane, qp_init } =
-            chosen(offers, &welcome, handshake.version()).map_err(|reason| {
-                ConnectError::NotVerbline {
-                    address: address.to_owned(),
-                    reason,
-                }
+        let LaneOffer { lane, qp_init, .. } = offers::chosen(offers, &welcome, handshake.version())
+            .map_err(|reason| ConnectError::NotVerbline {
+                address: address.to_owned(),
+                reason,
             })?;
-        let qp_rts = lane
+        let mut qp_rts = lane
             .queue_pairs
             .connect(qp_init, &welcome.endpoint)
             .map_err(|e| device_error(e.into()))?;
+        if let Some(secret) = welcome.link_secret {
+            let link = dial_link(remote, secret, deadline);
+            let adopted = link.and_then(|link| qp_rts.queue_pair.adopt_link(link));
+            adopted.map_err(|source| device_error(LinkError { source }.into()))?;
+        }
         let frame = handshake.ready().map_err(|e| device_error(e.into()))?;
         deadline
             .write(&mut stream, &frame)
@@ -162,7 +210,8 @@ pub(crate) fn adopt(
     let liveness = Arc::new(dialed.stream);
     let key = LivenessKey::next();
     // Processes of one host have one clock.
-    let peer_clock = (!lane.is_on_one_host).then(|| Arc::new(PeerClockCell::new(dialed.clock)));
+    let is_remote = !dialed.qp_rts.is_on_this_host;
+    let peer_clock = is_remote.then(|| Arc::new(PeerClockCell::new(dialed.clock)));
     let clock_role = match &peer_clock {
         Some(estimate) => ClockRole::Asks {
             exchange: Box::new(ClockExchange::new(dialed.clock)),
@@ -202,98 +251,6 @@ pub(crate) fn adopt(
     })
 }
 
-/// A lane's queue pair, offered to the server.
-struct LaneOffer<'a> {
-    lane: &'a DialingLane,
-    qp_init: QpInit,
-}
-
-impl LaneOffer<'_> {
-    fn endpoint(&self) -> Endpoint {
-        self.lane.queue_pairs.endpoint(&self.qp_init)
-    }
-
-    fn device_address(&self) -> DeviceAddress<'_> {
-        self.lane.queue_pairs.device_address()
-    }
-}
-
-/// Creates one queue pair on each lane, in the order of the lanes, and leaves out lanes that fail.
-/// Returns the first lane's error if all fail.
-fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
-    let mut offers = Vec::new();
-    let mut first_error = None;
-    for lane in lanes {
-        match lane.queue_pairs.create() {
-            Ok(qp_init) => offers.push(LaneOffer { lane, qp_init }),
-            Err(error) => {
-                let device = lane.queue_pairs.device_address().device;
-                tracing::warn!(device, %error, "a device cannot create a queue pair and is not offered to the server");
-                first_error.get_or_insert(error);
-            }
-        }
-    }
-    match first_error {
-        Some(error) if offers.is_empty() => Err(error),
-        _ => Ok(offers),
-    }
-}
-
-/// Proves to the server that the GID of an offered endpoint is this process's. Takes about this
-/// time at most.
-fn prove(
-    offers: &[LaneOffer<'_>],
-    challenge: &Challenge,
-    time: Duration,
-) -> Result<(), ProofError> {
-    let index = challenge.client_endpoint;
-    let soft = |offer: &&LaneOffer<'_>| offer.device_address().kind == SOFT;
-    let offer = offers.get(index).filter(soft);
-    let offer = offer.ok_or(ProofError::Endpoint { index })?;
-    Ok(offer
-        .lane
-        .queue_pairs
-        .claim(&offer.qp_init, challenge.gid, challenge.nonce, time)?)
-}
-
-/// Why this side cannot prove its GID.
-#[derive(Debug, thiserror::Error)]
-enum ProofError {
-    #[error(
-        "the server demands a proof for number {index} of the offered devices, which is not a software device"
-    )]
-    Endpoint { index: usize },
-    #[error("it cannot be proven to the server that this process has the GID that it offers: {0}")]
-    Device(#[from] QueuePairError),
-}
-
-/// Returns the offer that the server chose, or a message that says why its choice is invalid.
-fn chosen<'a>(
-    mut offers: Vec<LaneOffer<'a>>,
-    welcome: &Welcome,
-    version: u32,
-) -> Result<LaneOffer<'a>, String> {
-    let offered = choice::list(offers.iter().map(|offer| offer.device_address()));
-    let remote = &welcome.endpoint;
-    let index = welcome.client_endpoint;
-    if index >= offers.len() || offers[index].device_address().kind != remote.kind {
-        return Err(format!(
-            "it chose its device {} of kind {} for number {index} of the offered devices, which are {offered}",
-            remote.device, remote.kind
-        ));
-    }
-    let offer = offers.swap_remove(index);
-    tracing::info!(
-        device = offer.device_address().device,
-        kind = remote.kind,
-        remote_device = remote.device,
-        offered,
-        version,
-        "connected over the first of the server's devices that both sides have"
-    );
-    Ok(offer)
-}
-
 /// Opens a TCP connection to the first reachable host of the address.
 fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), ConnectError> {
     let wrong = |source: io::Error| {
@@ -323,6 +280,40 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
         Some(error) => unreachable(error),
         None => wrong(io::Error::other("the name resolves to no address")),
     })
+}
+
+/// Dials the connection that carries the calls, at the address at which the server was dialed, and
+/// waits until the server's queue pair has it: until its answer begins to arrive.
+fn dial_link(remote: SocketAddr, secret: LinkSecret, deadline: &Deadline) -> io::Result<TcpStream> {
+    let mut link = TcpStream::connect_timeout(&remote, deadline.left()?)?;
+    link.set_nodelay(true)?;
+    link.set_write_timeout(Some(deadline.left()?))?;
+    link.write_all(&secret.hello())?;
+    loop {
+        link.set_read_timeout(Some(deadline.left()?))?;
+        // The answer is for the queue pair to read.
+        match link.peek(&mut [0]) {
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ConnectionReset,
+                    "the server closed it",
+                ));
+            }
+            Ok(_) => return Ok(link),
+            // A signal has interrupted the wait.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Why there is no connection for the calls.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server admitted this side, but the TCP connection for its calls was not established: {source}"
+)]
+struct LinkError {
+    source: io::Error,
 }
 
 /// Sends the hello and reads the response. An error comes with the stage that was reached.

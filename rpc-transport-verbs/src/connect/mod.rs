@@ -16,6 +16,8 @@ pub(crate) mod clock_exchange;
 pub(crate) mod control_thread;
 pub(crate) mod handshake;
 pub(crate) mod keepalive;
+pub(crate) mod link;
 pub(crate) mod liveness;
+mod offers;
 mod rpc_transport;
 pub(crate) mod server;

@@ -2,23 +2,26 @@
 
 use std::fmt;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rpc_core::transport::Admitted;
+use rpc_core::transport::{Admitted, Peer};
 
 use super::address;
 use super::handshake::choice::{self, EndpointMismatch};
 use super::handshake::{Challenge, Endpoint, Offer, Welcome};
 use super::keepalive::KeepaliveState;
+use super::link::LinkSecret;
 use crate::transport::VerbsTransport;
-use crate::transport::endpoint::{DeviceAddress, SOFT};
+use crate::transport::endpoint::{DeviceAddress, SOFT, TCP};
 use crate::transport::lane::Lane;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::{ConnectionInRts, LivenessKey, Notice, NoticeSender};
 use crate::transport::peer_clock::monotonic_us;
-use crate::transport::queue_pairs::{AwaitedClaim, QpRts, QueuePairError, QueuePairs};
+use crate::transport::queue_pairs::{
+    AwaitedClaim, LinkTarget, Plaintext, QpRts, QueuePairError, QueuePairs,
+};
 
 /// Opens the listening socket at `host:port`.
 pub(crate) fn bind(address: &str) -> io::Result<TcpListener> {
@@ -48,6 +51,9 @@ pub(crate) struct ClientInRts {
     pub(crate) notice_sender: NoticeSender,
     /// The keepalive state of the client's TCP connection, for when the handshake is complete.
     pub(crate) keepalive_state: KeepaliveState,
+    /// The queue pair that waits for the connection that the client dials for its calls, and the
+    /// secret that this connection begins with.
+    pub(crate) awaited_link: Option<(LinkSecret, LinkTarget)>,
 }
 
 /// Why no queue pair could be set up for an admitted client. The message is sent to the client.
@@ -55,7 +61,7 @@ pub(crate) struct ClientInRts {
 pub(crate) enum AcceptError {
     /// The two sides have no kind of device in common.
     #[error(
-        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft; or build both with the feature `rdma`"
+        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft,tcp for the client; or build both with the feature `rdma`"
     )]
     NoCommonDevice {
         /// The server's devices.
@@ -65,7 +71,7 @@ pub(crate) enum AcceptError {
     },
     /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
-        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network"
+        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network, or tcp: name it for the client, and allow it on the server"
     )]
     NoRoute {
         /// Why each of the server's devices was rejected.
@@ -75,6 +81,18 @@ pub(crate) enum AcceptError {
         /// The client's devices.
         client: String,
     },
+    /// The client can only be reached over TCP, and the server takes no such clients.
+    #[error(
+        "{}. Its other devices do not reach the client ({others})",
+        Rejection::Plaintext
+    )]
+    Plaintext {
+        /// Why each of the server's other devices was rejected.
+        others: RejectedDevices,
+    },
+    /// The system returned no random bytes.
+    #[error("the server's system returned no random bytes: {0}")]
+    Random(#[from] io::Error),
     /// The poller's transport has been dropped.
     #[error("the server is shutting down")]
     Closed,
@@ -103,11 +121,12 @@ pub(crate) fn challenge(
 ) -> Result<Option<(Challenge, AwaitedClaim)>, ChallengeError> {
     // All lanes of the software device of a process have one GID.
     let mut lanes = ports.iter().flat_map(|port| port.lanes.iter());
-    let is_soft = |lane: &&LanePort| lane.queue_pairs.device_address().kind == SOFT;
-    let Some(lane) = lanes.find(is_soft) else {
+    let Some((lane, local)) = lanes.find_map(|lane| {
+        let mut addresses = lane.queue_pairs.device_addresses();
+        Some((lane, addresses.find(|address| address.kind == SOFT)?))
+    }) else {
         return Ok(None);
     };
-    let local = lane.queue_pairs.device_address();
     let Ok(fit) = choice::matching_endpoints(local, &client.endpoints) else {
         return Ok(None);
     };
@@ -135,6 +154,10 @@ enum Rejection {
     EndpointMismatch(EndpointMismatch),
     #[error("the server's device refused: {0}")]
     Refused(QueuePairError),
+    #[error(
+        "the server does not accept calls over TCP, because they are not encrypted: to accept them, call `allow_plaintext()` on the server's device, or start the server with VERBLINE_DEVICE=tcp"
+    )]
+    Plaintext,
 }
 
 impl RejectedDevices {
@@ -148,6 +171,15 @@ impl RejectedDevices {
             return "none".to_owned();
         }
         self.to_string()
+    }
+
+    /// Removes a device that was rejected because its calls are not encrypted. Returns true if there
+    /// was one.
+    fn remove_plaintext(&mut self) -> bool {
+        let before = self.0.len();
+        self.0
+            .retain(|(_, why)| !matches!(why, Rejection::Plaintext));
+        self.0.len() < before
     }
 
     /// Returns true if every device was rejected because the client has no device of its kind.
@@ -183,7 +215,7 @@ impl LanePort {
     /// endpoint.
     fn bring_up(&self, remote: &Endpoint) -> Result<(QpRts, Endpoint), QueuePairError> {
         let qp_init = self.queue_pairs.create()?;
-        let local = self.queue_pairs.endpoint(&qp_init);
+        let local = self.queue_pairs.endpoint(&qp_init, &remote.kind);
         let qp_rts = self.queue_pairs.connect(qp_init, remote)?;
         Ok((qp_rts, local))
     }
@@ -217,11 +249,38 @@ impl Port {
     pub(crate) fn create_queue_pair(
         &self,
         client: &Offer,
-        admitted: Admitted,
+        address: Option<SocketAddr>,
+        mut admitted: Admitted,
         liveness: impl Into<LivenessSocket>,
         key: LivenessKey,
     ) -> Result<ClientInRts, AcceptError> {
-        let (lane, remote, (qp_rts, local)) = self.choose(client)?;
+        let Chosen {
+            lane,
+            remote,
+            qp_rts,
+            local,
+            rejected,
+        } = self.choose(client)?;
+        tracing::info!(
+            address = address.map(tracing::field::display),
+            device = local.device,
+            kind = local.kind,
+            remote_device = client.endpoints[remote].device,
+            rejected,
+            "a client uses the first of this side's devices that both sides have"
+        );
+        let awaited_link = match qp_rts.queue_pair.link_target() {
+            Some(target) => Some((LinkSecret::random()?, target)),
+            None => None,
+        };
+        admitted.peer = address.map(|address| {
+            let peer = Peer::new(address, &*local.device);
+            // Shared memory is only had with processes of this user, which the kernel verifies.
+            Arc::new(match qp_rts.is_on_this_host {
+                true => peer.with_user_id(rustix::process::geteuid().as_raw()),
+                false => peer,
+            })
+        });
         let limits = &lane.queue_pairs.plan().limits;
         let slot_len = limits.slot_len;
         let keepalive_state =
@@ -233,6 +292,8 @@ impl Port {
             session: admitted.server_session.clone(),
             keepalive: true,
             clock_us: monotonic_us(),
+            link_secret: awaited_link.as_ref().map(|(secret, _)| *secret),
+            rejected,
         };
         let connection = ConnectionInRts {
             qp_rts,
@@ -248,49 +309,27 @@ impl Port {
             welcome,
             notice_sender: lane.notice_sender.clone(),
             keepalive_state,
+            awaited_link,
         })
     }
 
-    /// Returns the first lane that can connect to the client, with the index of the client's
-    /// endpoint and the connected queue pair.
-    fn choose(&self, client: &Offer) -> Result<(&LanePort, usize, (QpRts, Endpoint)), AcceptError> {
+    /// Returns the first lane that can connect to the client, with a connected queue pair.
+    fn choose(&self, client: &Offer) -> Result<Chosen<'_>, AcceptError> {
         let mut rejected = RejectedDevices::default();
         for lane in self.lanes.iter() {
-            let local = lane.queue_pairs.device_address();
-            let fit = match choice::matching_endpoints(local, &client.endpoints) {
-                Ok(fit) => fit,
-                Err(mismatch) => {
-                    rejected.add(local, Rejection::EndpointMismatch(mismatch));
-                    continue;
-                }
-            };
-            // So far only addresses were compared. Whether the client is reachable shows when the
-            // queue pair is connected.
-            for index in fit {
-                let remote = &client.endpoints[index];
-                match lane.bring_up(remote) {
-                    Ok(up) => {
-                        tracing::info!(
-                            device = local.device,
-                            kind = local.kind,
-                            remote_device = remote.device,
-                            rejected = %rejected.or_none(),
-                            "a client uses the first of this side's devices that both sides have"
-                        );
-                        return Ok((lane, index, up));
-                    }
-                    Err(error) => {
-                        tracing::warn!(device = local.device, %error, "a device refused a client");
-                        rejected.add(local, Rejection::Refused(error));
-                    }
+            for local in lane.queue_pairs.device_addresses() {
+                if let Some(chosen) = lane.try_address(local, client, &mut rejected) {
+                    return Ok(chosen);
                 }
             }
         }
-        let server = choice::list(
-            self.lanes
-                .iter()
-                .map(|lane| lane.queue_pairs.device_address()),
-        );
+        let offers_tcp = client.endpoints.iter().any(|endpoint| endpoint.kind == TCP);
+        // A server without the device tcp takes no such clients either.
+        if rejected.remove_plaintext() || (offers_tcp && !self.takes_plaintext()) {
+            return Err(AcceptError::Plaintext { others: rejected });
+        }
+        let lanes = self.lanes.iter();
+        let server = choice::list(lanes.flat_map(|lane| lane.queue_pairs.device_addresses()));
         let client = choice::list(client.endpoints.iter().map(Endpoint::device_address));
         Err(if rejected.all_for_their_kind() {
             AcceptError::NoCommonDevice { server, client }
@@ -301,5 +340,63 @@ impl Port {
                 client,
             }
         })
+    }
+
+    fn takes_plaintext(&self) -> bool {
+        let mut lanes = self.lanes.iter();
+        lanes.any(|lane| lane.queue_pairs.plaintext() == Plaintext::Allowed)
+    }
+}
+
+/// A lane that is connected to a client.
+struct Chosen<'a> {
+    lane: &'a LanePort,
+    /// Index of the client's endpoint.
+    remote: usize,
+    qp_rts: QpRts,
+    local: Endpoint,
+    /// Why the devices before were not chosen, as a sentence.
+    rejected: String,
+}
+
+impl LanePort {
+    /// Connects a queue pair from this address to the client, if that is permitted and possible.
+    /// So far only addresses were compared: whether the client is reachable shows here.
+    fn try_address(
+        &self,
+        local: DeviceAddress<'_>,
+        client: &Offer,
+        rejected: &mut RejectedDevices,
+    ) -> Option<Chosen<'_>> {
+        let fit = match choice::matching_endpoints(local, &client.endpoints) {
+            Ok(fit) => fit,
+            Err(mismatch) => {
+                rejected.add(local, Rejection::EndpointMismatch(mismatch));
+                return None;
+            }
+        };
+        if local.kind == TCP && self.queue_pairs.plaintext() == Plaintext::Refused {
+            rejected.add(local, Rejection::Plaintext);
+            return None;
+        }
+        for index in fit {
+            let remote = &client.endpoints[index];
+            match self.bring_up(remote) {
+                Ok((qp_rts, endpoint)) => {
+                    return Some(Chosen {
+                        lane: self,
+                        remote: index,
+                        qp_rts,
+                        local: endpoint,
+                        rejected: rejected.or_none(),
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(device = local.device, %error, "a device refused a client");
+                    rejected.add(local, Rejection::Refused(error));
+                }
+            }
+        }
+        None
     }
 }

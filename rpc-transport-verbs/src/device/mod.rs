@@ -1,7 +1,7 @@
 //! [`Device`]: the entry point of this crate.
 //!
 //! A [`Device`] is a list of device names, and a client or server offers all of them.
-//! [`Device::best`] is the first usable RDMA device followed by `soft`. A server on a machine with
+//! [`Device::best`] is the first usable RDMA device followed by `soft` and `tcp`. A server on a machine with
 //! a network card thus also serves a client on the same machine that was built without RDMA.
 
 mod memory;
@@ -26,7 +26,9 @@ use crate::connect::address;
 use crate::connect::control_thread::{self, ListenerConfig};
 use crate::connect::server::{self, Port};
 use crate::transport::VerbsTransport;
-use crate::verbs::{AddressError, Context, OpenError};
+use crate::transport::endpoint::TCP;
+use crate::transport::queue_pairs::Plaintext;
+use crate::verbs::{AddressError, AddressWish, OpenError, SoftPath};
 
 /// The environment variable whose value [`Device::best`] opens.
 pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";
@@ -43,6 +45,7 @@ pub struct Device {
     name: Arc<str>,
     /// The same names, parsed.
     names: Arc<[Name]>,
+    plaintext: Plaintext,
     sizing: Arc<Sizing>,
 }
 
@@ -94,8 +97,9 @@ impl Device {
     /// `VERBLINE_DEVICE` names, and logs the choice and its reason.
     ///
     /// The best device is the first RDMA device that can be used (it has an active port and an
-    /// address), followed by `soft` for peers on this host that have no RDMA device. Without a
-    /// usable RDMA device, it is `soft` alone. [`survey`](Self::survey) reports the same choice
+    /// address), followed by `soft`, shared memory, for peers on this host that have no RDMA device,
+    /// and by `tcp` for all others. Without a usable RDMA device, it is `soft` and `tcp`. A server
+    /// takes clients over TCP only if it says so: see [`allow_plaintext`](Self::allow_plaintext). [`survey`](Self::survey) reports the same choice
     /// without keeping a device open.
     ///
     /// # Errors
@@ -118,13 +122,24 @@ impl Device {
                 if let Ok(address) = &best.verdict {
                     tracing::info!(device = %best.name, %address, reason = %address.reason, "the first that can be used");
                 }
-                Self::open(&format!("{},{SOFT}", best.name))
+                Self::open_without_plaintext(&format!("{},{SOFT},{TCP}", best.name))
             }
             _ => {
-                tracing::info!("using the software device: no RDMA device can be used here");
-                Self::open(SOFT)
+                tracing::info!(
+                    "using shared memory, or TCP with servers that allow it: no RDMA device can be used here"
+                );
+                Self::open_without_plaintext(&format!("{SOFT},{TCP}"))
             }
         }
+    }
+
+    /// Opens devices of which a server does not take connections over TCP, though `tcp` is in the
+    /// list: nobody has asked for them.
+    fn open_without_plaintext(names: &str) -> Result<Self, DeviceError> {
+        Ok(Self {
+            plaintext: Plaintext::Refused,
+            ..Self::open(names)?
+        })
     }
 
     /// Examines every device of this machine: its attributes, and which device [`best`](Self::best)
@@ -135,7 +150,7 @@ impl Device {
     }
 
     /// Opens a device by name, or several devices whose names are separated by commas, as in
-    /// `"mlx5_0,soft"`. `"soft"` exists on every machine. A name may be followed by a port and by
+    /// `"mlx5_0,soft"`. `"soft"`, shared memory, and `"tcp"` exist on every machine. A name may be followed by a port and by
     /// an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are chosen automatically.
     ///
     /// With several devices, a client offers all of them. A server uses the first of its own
@@ -163,12 +178,43 @@ impl Device {
                 Err(error) => tracing::warn!(%error, "a device cannot be opened and is left out"),
             }
         }
+        Ok(Self::of(opened))
+    }
+
+    fn of(opened: Vec<Name>) -> Self {
         let list: Vec<_> = opened.iter().map(Name::to_string).collect();
-        Ok(Self {
+        Self {
             name: list.join(",").into(),
+            plaintext: match opened.iter().any(|name| name.device == TCP) {
+                true => Plaintext::Allowed,
+                false => Plaintext::Refused,
+            },
             names: opened.into(),
             sizing: Arc::default(),
-        })
+        }
+    }
+
+    /// Returns the same devices, and `tcp`: a server then takes connections of clients without
+    /// shared memory and without RDMA, such as those of other hosts, of other users and in
+    /// containers. Their calls travel over TCP and are **not encrypted**, and whoever reaches the
+    /// server's port is let in: see `docs/deploy.md`.
+    ///
+    /// A device that was opened by a name that contains `tcp`, as by `VERBLINE_DEVICE=tcp`, takes them
+    /// without this. For a client it changes nothing unless its device was opened by names without
+    /// `tcp`.
+    #[must_use]
+    pub fn allow_plaintext(self) -> Self {
+        let mut names = self.names.to_vec();
+        if names.iter().all(|name| name.device != TCP) {
+            names.push(Name {
+                device: TCP.to_owned(),
+                wish: AddressWish::default(),
+            });
+        }
+        Self {
+            sizing: self.sizing,
+            ..Self::of(names)
+        }
     }
 
     /// Returns the same device, with numbers set by an expert in place of the derived ones.
@@ -192,7 +238,11 @@ impl Device {
 /// context later.
 fn try_open(name: &Name) -> Result<(), DeviceError> {
     let device = &name.device;
-    let context = Context::open(device).map_err(|error| match error {
+    let path = match &**device {
+        TCP => SoftPath::Tcp { accept_at: None },
+        _ => SoftPath::SharedMemory,
+    };
+    let context = setup::open_context(device, path).map_err(|error| match error {
         error if survey::lacks_feature(device, &error) => OpenError::NotInThisBuild {
             name: device.clone(),
         },
@@ -227,7 +277,7 @@ impl Fabric for Device {
     type Port = Port;
 
     fn open(&self, intents: &Intents) -> Result<VerbsTransport, FabricError> {
-        setup::open(&self.names, intents, &self.sizing)
+        setup::open(&self.names, self.plaintext, intents, &self.sizing)
     }
 
     fn port(&self, transport: &VerbsTransport) -> Port {

@@ -18,7 +18,7 @@ use crate::transport::VerbsTransport;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::Connections;
 use crate::transport::counters::DeviceCounterReader;
-use crate::transport::endpoint::SOFT;
+use crate::transport::endpoint::{SOFT, TCP};
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
 use crate::transport::long_messages::memory_pool::PoolConfig;
@@ -28,7 +28,7 @@ use crate::transport::long_messages::state::LongMessages;
 use crate::transport::notices;
 use crate::transport::pending::Pending;
 use crate::transport::plan::Plan;
-use crate::transport::queue_pairs::QueuePairs;
+use crate::transport::queue_pairs::{Plaintext, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{self, ReserveCounters};
 use crate::transport::routes::Routes;
@@ -36,7 +36,9 @@ use crate::transport::sleep::Sleep;
 use crate::transport::wakeup::Wakeup;
 #[cfg(test)]
 use crate::verbs::LinkLayer;
-use crate::verbs::{AddressWish, Context, DeviceAttributes, PortAddress};
+use crate::verbs::{
+    AddressWish, Context, DeviceAttributes, OpenError, PortAddress, SoftOptions, SoftPath,
+};
 
 /// Opens devices for one poller, each as a lane, and posts their receives.
 ///
@@ -44,14 +46,16 @@ use crate::verbs::{AddressWish, Context, DeviceAttributes, PortAddress};
 /// warning.
 pub(crate) fn open(
     names: &[Name],
+    plaintext: Plaintext,
     intents: &Intents,
     sizing: &Sizing,
 ) -> Result<VerbsTransport, FabricError> {
-    let Some((first, others)) = names.split_first() else {
+    let paths = paths_of(names);
+    let Some((first, others)) = paths.split_first() else {
         unreachable!("a device has a name");
     };
-    let (first, others) = first_and_others(first, others, |name| {
-        let opened = Opened::new(name)?;
+    let (first, others) = first_and_others(first, others, |(name, path)| {
+        let opened = Opened::new(name, *path, plaintext)?;
         // Plan for each device alone, so a device that is too weak is skipped and does not weaken
         // the others.
         Plan::new(&opened.name, intents, sizing, &opened.attributes)?;
@@ -60,28 +64,78 @@ pub(crate) fn open(
     open_lanes(first, others, intents, sizing)
 }
 
-/// A device that has been opened for a poller, with its attributes and address.
+/// Returns the names of the devices to open, each with the path of the software device. If both
+/// `soft` and `tcp` are named, they are one device with two paths, at the place of the first.
+fn paths_of(names: &[Name]) -> Vec<(&Name, SoftPath)> {
+    let is_named = |device: &str| names.iter().any(|name| name.device == device);
+    let has_both = is_named(SOFT) && is_named(TCP);
+    let path = |name: &Name| match (&*name.device, has_both) {
+        (SOFT | TCP, true) => SoftPath::Either { accept_at: None },
+        (TCP, false) => SoftPath::Tcp { accept_at: None },
+        _ => SoftPath::SharedMemory,
+    };
+    let mut paths: Vec<_> = names.iter().map(|name| (name, path(name))).collect();
+    if has_both {
+        // The second of the two.
+        let of_soft =
+            |(_, (name, _)): &(usize, &(&Name, SoftPath))| matches!(&*name.device, SOFT | TCP);
+        let second = paths.iter().enumerate().filter(of_soft).nth(1);
+        if let Some((place, _)) = second {
+            paths.remove(place);
+        }
+    }
+    paths
+}
+
+/// A device that has been opened for a poller, with its attributes and addresses.
 pub(crate) struct Opened {
     name: Box<str>,
     context: Context,
     attributes: DeviceAttributes,
     wish: AddressWish,
     pub(crate) address: PortAddress,
+    /// The address for TCP, beside that for shared memory.
+    tcp_address: Option<PortAddress>,
+    plaintext: Plaintext,
 }
 
 impl Opened {
-    pub(crate) fn new(name: &Name) -> Result<Self, FabricError> {
-        let device = &*name.device;
-        let context = Context::open(device).map_err(|e| refused(device, "cannot be opened", e))?;
+    fn new(name: &Name, path: SoftPath, plaintext: Plaintext) -> Result<Self, FabricError> {
+        let opened = open_context(&name.device, path);
+        let context = opened.map_err(|e| refused(&name.device, "cannot be opened", e))?;
+        let device = context.device_name();
+        let address_for = |wish| {
+            let address = context.choose_address(wish);
+            address.map_err(|e| refused(device, "cannot send", e))
+        };
+        let tcp_address = match path {
+            SoftPath::Either { .. } => {
+                let gid_index = Some(1);
+                let port = None;
+                Some(address_for(AddressWish { port, gid_index })?)
+            }
+            SoftPath::SharedMemory | SoftPath::Tcp { .. } => None,
+        };
         Ok(Self {
             name: device.into(),
             attributes: context.query_device(),
             wish: name.wish,
-            address: context
-                .choose_address(name.wish)
-                .map_err(|e| refused(device, "cannot send", e))?,
+            address: address_for(name.wish)?,
+            tcp_address,
+            plaintext,
             context,
         })
+    }
+}
+
+/// Opens a device. The software device uses this path; it accepts no connections itself.
+pub(crate) fn open_context(device: &str, path: SoftPath) -> Result<Context, OpenError> {
+    match device {
+        SOFT | TCP => Context::open_soft(SoftOptions {
+            path,
+            ..SoftOptions::default()
+        }),
+        other => Context::open(other),
     }
 }
 
@@ -96,6 +150,8 @@ impl Opened {
             attributes: context.query_device(),
             wish,
             address: address.map_err(|e| refused("soft", "cannot send", e))?,
+            tcp_address: None,
+            plaintext: Plaintext::Refused,
             context,
         })
     }
@@ -116,6 +172,8 @@ impl Opened {
                 link_layer,
                 ..address
             },
+            tcp_address: None,
+            plaintext: Plaintext::Refused,
             context,
         }
     }
@@ -176,7 +234,10 @@ pub(crate) fn open_lanes(
             link_layer: device.address.link_layer,
             why_unprotected: device.context.why_windows_do_not_protect(),
         };
-        let address = device.address.to_string();
+        let address = match device.tcp_address {
+            Some(_) => format!("{}, or TCP", device.address),
+            None => device.address.to_string(),
+        };
         let plan = plan.on(&device.name, address, sizing, &device.attributes, support);
         let connections = Connections::for_lane(number, count);
         let lane = open_lane(device, plan, number, connections, &wakeup, intents.waiting)?;
@@ -246,6 +307,8 @@ fn open_lane(
         attributes,
         wish,
         address,
+        tcp_address,
+        plaintext,
     } = device;
     let max_region_len = attributes.max_mr_len;
     let name = &*name;
@@ -291,7 +354,8 @@ fn open_lane(
     );
     let queue_pairs = Arc::new(QueuePairs::new(
         wish,
-        address,
+        (address, tcp_address),
+        plaintext,
         domain,
         completion_queue.handle(),
         srq,
@@ -322,9 +386,12 @@ fn open_lane(
     let long_messages =
         LongMessages::new(pools, &plan.reads, limits.piece_len, (number, lane_mask));
     let max_connections = limits.max_connections as usize;
+    let mut addresses = queue_pairs.device_addresses();
+    let is_on_one_host = addresses.all(|address| address.kind == SOFT);
+    drop(addresses);
     Ok(Lane {
         number,
-        is_on_one_host: queue_pairs.device_address().kind == SOFT,
+        is_on_one_host,
         pending,
         is_armed: false,
         pool,

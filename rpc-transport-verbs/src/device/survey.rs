@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::device::DEVICE_VARIABLE;
 use crate::provider;
+use crate::transport::endpoint::TCP;
 use crate::verbs::{
     AddressWish, Context, DeviceAttributes, GidEntry, OpenError, PortAddress, PortAttributes,
 };
@@ -141,12 +142,15 @@ impl fmt::Display for Survey {
                 } else {
                     "there is no RDMA device here"
                 };
-                write!(f, "Device::best() takes soft: {why}.")
+                write!(
+                    f,
+                    "Device::best() takes soft, and tcp where shared memory cannot be had: {why}."
+                )
             }
             Some(best) => write!(
                 f,
                 "Device::best() takes {}: it is the first that can be used. It takes soft as well, for \
-                 peers on this host that have no other.",
+                 peers on this host that have no other, and tcp for the rest.",
                 best.name
             ),
         }
@@ -262,7 +266,7 @@ pub(crate) fn is_rdma_name(name: &str) -> bool {
 /// Returns the device names available in this build on this machine, for an error message.
 pub(crate) fn known_names() -> String {
     let mut names = provider::rdma_device_names().unwrap_or_default();
-    names.push(SOFT.to_owned());
+    names.extend([SOFT.to_owned(), TCP.to_owned()]);
     names.join(", ")
 }
 

@@ -11,7 +11,7 @@ use super::rdma;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, forward, soft};
 use crate::verbs::types::{
     AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, OpenError, PartitionKey,
-    PortAttributes, RnrCounters, SoftOptions, VerbsError,
+    PortAttributes, RnrCounters, SoftOptions, SoftPath, VerbsError,
 };
 
 #[derive(Clone, Debug)]
@@ -26,6 +26,12 @@ impl Context {
         if name == soft::DEVICE_NAME {
             return Self::open_soft(SoftOptions::default());
         }
+        if name == soft::TCP_DEVICE_NAME {
+            return Self::open_soft(SoftOptions {
+                path: SoftPath::TCP_OVER_LOOPBACK,
+                ..SoftOptions::default()
+            });
+        }
         #[cfg(feature = "rdma")]
         return rdma::Context::open(name).map(Self::Rdma);
         #[cfg(not(feature = "rdma"))]
@@ -33,7 +39,8 @@ impl Context {
             let name = name.to_owned();
             Err(OpenError::NotInThisBuild { name })
         } else {
-            let (name, known) = (name.to_owned(), soft::DEVICE_NAME.to_owned());
+            let known = [soft::DEVICE_NAME, soft::TCP_DEVICE_NAME].join(", ");
+            let name = name.to_owned();
             Err(OpenError::UnknownDevice { name, known })
         }
     }
@@ -44,7 +51,7 @@ impl Context {
 
     pub(crate) fn device_name(&self) -> &str {
         match self {
-            Self::Soft(_) => soft::DEVICE_NAME,
+            Self::Soft(context) => context.device_name(),
             #[cfg(feature = "rdma")]
             Self::Rdma(context) => context.device_name(),
         }

@@ -39,7 +39,7 @@ pub(crate) use protection_domain::ProtectionDomain;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use queue_pair_options::QueuePairOptions;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
-pub(crate) use soft::{AwaitedClaim, Nonce, OnClaim};
+pub(crate) use soft::{AwaitedClaim, LinkTarget, Nonce, OnClaim};
 #[cfg(feature = "test-util")]
 pub(crate) use soft::{Killer, SimulatedProcess};
 pub(crate) use work::{
@@ -48,7 +48,9 @@ pub(crate) use work::{
 };
 
 #[cfg(all(any(test, fuzzing), not(loom)))]
-pub(crate) use soft::hostile as soft_hostile;
+pub(crate) use soft::{
+    hostile as soft_hostile, hostile_link as soft_hostile_link, hostile_tcp as soft_hostile_tcp,
+};
 
 /// Returns the names of the RDMA devices that this build can drive, in libibverbs' order.
 pub(crate) fn rdma_device_names() -> Result<Vec<String>, OpenError> {
@@ -64,7 +66,7 @@ pub(crate) fn devices() -> Vec<DeviceInfo> {
     let rdma = rdma::devices();
     #[cfg(not(feature = "rdma"))]
     let rdma = Vec::new();
-    rdma.into_iter().chain([soft::device_info()]).collect()
+    rdma.into_iter().chain(soft::device_infos()).collect()
 }
 
 /// Keeps registered memory out of forked children, on devices where that needs a call.

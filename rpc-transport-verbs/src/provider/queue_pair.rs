@@ -1,9 +1,13 @@
 //! A queue pair of either provider.
 
+use std::io;
+use std::net::TcpStream;
+
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{
-    InlineError, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work, forward, soft,
+    InlineError, LinkTarget, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work, forward,
+    soft,
 };
 use crate::verbs::types::{
     Gid, ModifyError, PostError, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey,
@@ -32,6 +36,25 @@ impl QueuePair {
 
     pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
         forward!(self, qp => qp.query())
+    }
+
+    /// Returns the target of the TCP connection that the peer dials, if the queue pair is connected
+    /// over TCP.
+    pub(crate) fn link_target(&self) -> Option<LinkTarget> {
+        match self {
+            Self::Soft(qp) => qp.link_target(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => None,
+        }
+    }
+
+    /// Uses the TCP connection that this side has dialed for the queue pair.
+    pub(crate) fn adopt_link(&mut self, socket: TcpStream) -> io::Result<()> {
+        match self {
+            Self::Soft(qp) => qp.adopt_link(socket),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Modifies the queue pair. The layer above has checked the transition from `from` to `to` and

@@ -17,7 +17,9 @@ use crate::connect::handshake::{
     Challenge, Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSIONS, Welcome,
 };
 use crate::connect::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState};
-pub use crate::provider::soft_hostile::{soft_device, soft_link, soft_ring};
+pub use crate::provider::soft_hostile::{soft_device, soft_ring};
+pub use crate::provider::soft_hostile_link::soft_link;
+pub use crate::provider::soft_hostile_tcp::soft_tcp;
 use crate::transport::endpoint::DeviceAddress;
 
 /// Feeds one side of the handshake with bytes in pieces: some raw, some as whole frames.
@@ -269,6 +271,11 @@ mod tests {
     }
 
     #[test]
+    fn corpus_of_tcp_links() {
+        replay("soft_tcp", soft_tcp);
+    }
+
+    #[test]
     fn corpus_of_soft_devices() {
         replay("soft_device", soft_device);
     }
@@ -297,6 +304,11 @@ mod tests {
         #[test]
         fn any_script_of_a_soft_link(bytes in vec(any::<u8>(), 0..300)) {
             soft_link(&bytes);
+        }
+
+        #[test]
+        fn any_script_of_a_tcp_link(bytes in vec(any::<u8>(), 0..400)) {
+            soft_tcp(&bytes);
         }
 
         #[test]

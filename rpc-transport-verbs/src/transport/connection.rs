@@ -38,6 +38,10 @@ pub(crate) struct Connection {
     pub(crate) has_taken_last_receive: bool,
     pub(crate) key: LivenessKey,
     liveness: LivenessSocket,
+    /// True if the peer is a process of this host, which has the same clock.
+    pub(crate) is_on_this_host: bool,
+    /// True if the peer executes READs, whatever other connections of the lane do: over TCP.
+    pub(crate) is_read_by_peer: bool,
     /// The clock of a server on another host. `None` for clients, which get no requests with
     /// deadlines, and for peers on this host.
     pub(crate) peer_clock: Option<Arc<PeerClockCell>>,
@@ -119,6 +123,8 @@ impl Connection {
             phase,
             key,
             liveness,
+            is_on_this_host: qp_rts.is_on_this_host,
+            is_read_by_peer: qp_rts.is_over_tcp,
             peer_clock: None,
             count_guard: qp_rts.count_guard,
         };

@@ -4,6 +4,11 @@
 /// The software device, which connects processes of one host.
 pub(crate) const SOFT: &str = "soft";
 
+/// The software device, which connects processes over TCP.
+pub(crate) const TCP: &str = "tcp";
+/// The first bytes of a GID of the kind [`TCP`]; the port follows.
+pub(crate) const TCP_GID_PREFIX: [u8; 2] = [0xfd, 0x76];
+
 /// RDMA over Ethernet.
 pub(crate) const ROCE: &str = "roce";
 
@@ -16,7 +21,7 @@ pub(crate) const INFINIBAND: &str = "infiniband";
 /// An endpoint of one side: a device, and the queue pair on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// [`SOFT`], [`ROCE`], [`ROCE_V1`] or [`INFINIBAND`]. Another kind is valid, but no device can
+    /// [`SOFT`], [`TCP`], [`ROCE`], [`ROCE_V1`] or [`INFINIBAND`]. Another kind is valid, but no device can
     /// connect to it.
     pub(crate) kind: String,
     /// The device's name on its host.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::transport::device_event::DeviceEvent;
+use crate::transport::endpoint::TCP_GID_PREFIX;
 use crate::verbs::{
     CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
     VerbsError, WorkKind,
@@ -41,7 +42,9 @@ impl fmt::Display for ConnectionFailure {
             self.qp_num, self.status
         )?;
         write_attributes(f, self.queue_pair.as_ref(), self.port.as_ref())?;
-        write!(f, ". {}", what_to_check(self.status))
+        let gid = self.queue_pair.as_ref().and_then(|it| it.address);
+        let is_over_tcp = gid.is_some_and(|address| address.gid.0.starts_with(&TCP_GID_PREFIX));
+        write!(f, ". {}", what_to_check(self.status, is_over_tcp))
     }
 }
 
@@ -91,8 +94,11 @@ pub(crate) fn examine(
 }
 
 /// Returns advice for each failure that a user can do something about.
-fn what_to_check(status: CompletionStatus) -> &'static str {
+fn what_to_check(status: CompletionStatus, is_over_tcp: bool) -> &'static str {
     match status {
+        CompletionStatus::RetryExceeded if is_over_tcp => {
+            "The TCP connection for the calls was cut, and that of the handshake was not: check that no firewall, proxy or load balancer between the two hosts ends single connections"
+        }
         CompletionStatus::RetryExceeded => {
             "Check that the peer's process is alive and, on a network, that its port is up, routed, not filtered (RoCE: UDP port 4791) and not congested"
         }

@@ -138,13 +138,15 @@ impl Lane {
         if self.is_on_one_host {
             return Some(PeerClock::SAME_HOST);
         }
-        self.measured_clock(id)
-    }
-
-    /// Reads a clock, which calls without a deadline and calls over `soft` need not.
-    fn measured_clock(&self, id: ConnectionId) -> Option<PeerClock> {
-        let clock = self.connections.get_ref(id)?.peer_clock.as_ref()?;
-        clock.load().peer_clock(monotonic_us())
+        let connection = self.connections.get_ref(id)?;
+        if connection.is_on_this_host {
+            return Some(PeerClock::SAME_HOST);
+        }
+        connection
+            .peer_clock
+            .as_ref()?
+            .load()
+            .peer_clock(monotonic_us())
     }
 
     pub(crate) fn slots_by_state(&self) -> SlotsByState {

@@ -70,7 +70,8 @@ use self::sleep::Sleep;
 ///     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
 ///         let quota = ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0)));
 ///         let client_session = session.to_vec();
-///         Ok(Admitted { poller: 0, client_session, server_session: Vec::new(), quota })
+///         let (peer, server_session) = (None, Vec::new());
+///         Ok(Admitted { poller: 0, client_session, server_session, peer, quota })
 ///     }
 /// }
 ///

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT};
+use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, TCP};
 use crate::transport::failure::LaneFailure;
 use crate::transport::plan::Plan;
 use crate::verbs::{
@@ -14,7 +14,7 @@ use crate::verbs::{
     RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
 };
 
-pub(crate) use crate::verbs::AwaitedClaim;
+pub(crate) use crate::verbs::{AwaitedClaim, LinkTarget};
 
 /// 0.96 ms: short compared with the retry timeout, and never code 0, which is the longest of all.
 const MIN_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
@@ -22,7 +22,9 @@ const MIN_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
 /// Returns the device kind, as named in the handshake, of a device that sends from this address.
 fn kind_of(address: &PortAddress) -> &'static str {
     match address.link_layer {
+        _ if address.gid_type == GidType::Tcp => TCP,
         LinkLayer::Memory => SOFT,
+        LinkLayer::Tcp => TCP,
         LinkLayer::InfiniBand => INFINIBAND,
         LinkLayer::Ethernet | LinkLayer::Other(_) => match address.gid_type {
             GidType::RoceV1 => ROCE_V1,
@@ -42,10 +44,22 @@ pub(crate) struct QueuePairs {
     wish: AddressWish,
     /// The source address. Chosen again when the device reports that its GID table has changed.
     address: Mutex<Arc<PortAddress>>,
+    /// The second source address of the software device: for TCP, beside shared memory.
+    tcp_address: Option<Arc<PortAddress>>,
+    /// Whether clients may connect over TCP, which does not encrypt anything.
+    plaintext: Plaintext,
     /// Why no more queue pairs can be created.
     retired: OnceLock<Arc<LaneFailure>>,
     /// The number of existing queue pairs. The completion queue is sized for the plan's maximum.
     count: Arc<AtomicU32>,
+}
+
+/// Whether a listener takes connections whose calls anyone between the two hosts can read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Plaintext {
+    #[default]
+    Refused,
+    Allowed,
 }
 
 /// Why a queue pair could not be created or connected.
@@ -106,12 +120,17 @@ pub(crate) struct QpRts {
     pub(crate) count_guard: QpCountGuard,
     /// READs that either side may have outstanding; 0 if they did not agree on READs.
     pub(crate) read_depth: u8,
+    /// True if the peer is a process of this host, which has the same clock.
+    pub(crate) is_on_this_host: bool,
+    /// True if the calls travel over TCP.
+    pub(crate) is_over_tcp: bool,
 }
 
 impl QueuePairs {
     pub(crate) fn new(
         wish: AddressWish,
-        address: PortAddress,
+        (address, tcp_address): (PortAddress, Option<PortAddress>),
+        plaintext: Plaintext,
         domain: ProtectionDomain,
         completion_queue: CompletionQueueHandle,
         srq: SharedReceiveQueue,
@@ -124,6 +143,8 @@ impl QueuePairs {
             plan,
             wish,
             address: Mutex::new(Arc::new(address)),
+            tcp_address: tcp_address.map(Arc::new),
+            plaintext,
             retired: OnceLock::new(),
             count: Arc::default(),
         }
@@ -170,14 +191,34 @@ impl QueuePairs {
         self.address().port
     }
 
-    /// Returns this side's device as used to choose among several.
+    /// Returns this side's device as used to choose among several: the first of its addresses.
     pub(crate) fn device_address(&self) -> DeviceAddress<'_> {
-        let address = self.address();
+        self.device_address_of(&self.address())
+    }
+
+    /// Returns this side's device once for each of its addresses, in the order in which they are
+    /// tried.
+    pub(crate) fn device_addresses(&self) -> impl Iterator<Item = DeviceAddress<'_>> {
+        let first = self.device_address();
+        let second = self.tcp_address.as_ref();
+        std::iter::once(first).chain(second.map(|address| self.device_address_of(address)))
+    }
+
+    fn device_address_of(&self, address: &PortAddress) -> DeviceAddress<'_> {
+        let kind = kind_of(address);
         DeviceAddress {
-            kind: kind_of(&address),
-            device: &self.plan.limits.device,
+            kind,
+            device: match kind {
+                TCP => TCP,
+                _ => &self.plan.limits.device,
+            },
             gid: address.gid.0,
         }
+    }
+
+    /// Returns whether clients may connect over TCP.
+    pub(crate) fn plaintext(&self) -> Plaintext {
+        self.plaintext
     }
 
     /// Returns the number of queue pairs that exist now.
@@ -244,13 +285,33 @@ impl QueuePairs {
         })
     }
 
-    /// Returns the endpoint through which a peer reaches the queue pair.
-    pub(crate) fn endpoint(&self, qp_init: &QpInit) -> Endpoint {
-        let address = &qp_init.address;
+    /// Returns the endpoints through which a peer reaches the queue pair, one for each address.
+    pub(crate) fn endpoints(&self, qp_init: &QpInit) -> Vec<Endpoint> {
+        let addresses = std::iter::once(&qp_init.address).chain(&self.tcp_address);
+        addresses
+            .map(|address| self.endpoint_at(qp_init, address))
+            .collect()
+    }
+
+    /// Returns the endpoint of this kind.
+    pub(crate) fn endpoint(&self, qp_init: &QpInit, kind: &str) -> Endpoint {
+        self.endpoint_at(qp_init, self.address_of(qp_init, kind))
+    }
+
+    /// Returns the address of the queue pair that has this kind, or the first.
+    fn address_of<'a>(&'a self, qp_init: &'a QpInit, kind: &str) -> &'a PortAddress {
+        match &self.tcp_address {
+            Some(address) if kind == TCP => address,
+            _ => &qp_init.address,
+        }
+    }
+
+    fn endpoint_at(&self, qp_init: &QpInit, address: &PortAddress) -> Endpoint {
+        let DeviceAddress { kind, device, gid } = self.device_address_of(address);
         Endpoint {
-            kind: kind_of(address).to_owned(),
-            device: self.plan.limits.device.clone(),
-            gid: address.gid.0,
+            kind: kind.to_owned(),
+            device: device.to_owned(),
+            gid,
             mtu: address.mtu.bytes(),
             qp_number: qp_init.queue_pair.qp_num().0,
             psn: qp_init.psn.get(),
@@ -265,11 +326,12 @@ impl QueuePairs {
         qp_init: QpInit,
         remote: &Endpoint,
     ) -> Result<QpRts, QueuePairError> {
+        let address = self.address_of(&qp_init, &remote.kind).clone();
         let QpInit {
             mut queue_pair,
-            address,
             psn,
             count_guard,
+            ..
         } = qp_init;
         let remote_endpoint = RemoteEndpoint {
             gid: Gid(remote.gid),
@@ -295,6 +357,8 @@ impl QueuePairs {
             queue_pair,
             count_guard,
             read_depth,
+            is_on_this_host: remote.kind == SOFT,
+            is_over_tcp: remote.kind == TCP,
         })
     }
 }

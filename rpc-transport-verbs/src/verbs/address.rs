@@ -39,8 +39,10 @@ pub struct PortAddress {
 
 impl fmt::Display for PortAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.link_layer == LinkLayer::Memory {
-            return f.write_str("shared memory of this host");
+        match self.link_layer {
+            LinkLayer::Memory => return f.write_str("shared memory of this host"),
+            LinkLayer::Tcp => return f.write_str("TCP connections"),
+            _ => {}
         }
         write!(
             f,
@@ -230,7 +232,9 @@ fn choose_gid(
 /// Ranks a GID by how far its packets reach: higher is better.
 fn rank(entry: &GidEntry) -> (u8, bool, bool) {
     let by_type = match entry.gid_type {
-        GidType::RoceV2 | GidType::InfiniBand | GidType::Soft => 2,
+        // A context that has both prefers shared memory.
+        GidType::Soft => 3,
+        GidType::RoceV2 | GidType::InfiniBand | GidType::Tcp => 2,
         // An older library does not report the type; it may be version 2.
         GidType::Unknown => 1,
         GidType::RoceV1 => 0,

@@ -4,7 +4,7 @@ use super::types::device_info::DeviceInfo;
 use crate::provider;
 
 /// Returns the devices that this build can open: RDMA devices in the order of libibverbs, then
-/// `soft`.
+/// `soft` and `tcp`, which are the software device over shared memory and over TCP.
 ///
 /// A device that the kernel has but this build cannot drive is not listed. Passing its name to
 /// [`Context::open`](super::Context::open) returns the reason.
@@ -20,12 +20,16 @@ mod tests {
     #[test]
     fn the_software_device_is_always_there_and_last_and_what_is_listed_can_be_named_once() {
         let all = devices();
-        let soft = all.last().unwrap();
-        assert_eq!(
-            (&*soft.name, soft.transport),
-            ("soft", TransportType::Memory)
-        );
-        Context::open(&soft.name).unwrap();
+        let [.., soft, tcp] = &all[..] else {
+            panic!("{all:?}");
+        };
+        for (device, name, transport) in [
+            (soft, "soft", TransportType::Memory),
+            (tcp, "tcp", TransportType::Tcp),
+        ] {
+            assert_eq!((&*device.name, device.transport), (name, transport));
+            Context::open(name).unwrap();
+        }
         let mut names: Vec<_> = all.iter().map(|device| &device.name).collect();
         names.sort();
         names.dedup();

@@ -132,7 +132,7 @@ pub use memory_region::MemoryRegion;
 pub use memory_window::{Binding, MemoryWindow};
 pub(crate) use protection_domain::AwaitedClaim;
 pub use protection_domain::ProtectionDomain;
-pub(crate) use queue_pair::InlineError;
+pub(crate) use queue_pair::{InlineError, LinkTarget};
 pub use queue_pair::{QueuePair, QueuePairConfig, SendRequest};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use slot::{Slot, SlotIndex};
@@ -147,7 +147,8 @@ pub use types::{
     PortCapability, PortFlag, PortFlags, PortMtu, PortState, PostError, PostErrorReason, Psn,
     QpAttributes, QpInitAttributes, QpNum, QpState, QpType, QueuePairCapabilities, Rate,
     ReadExecution, ReceiveOrder, RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters,
-    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendOps, SoftOptions, SrqAttributes, SrqNum,
-    TransportType, VerbsError, VirtualLanes, WindowType, WorkCompletion, WorkKind, WrId,
+    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendOps, SoftOptions, SoftPath,
+    SrqAttributes, SrqNum, TransportType, VerbsError, VirtualLanes, WindowType, WorkCompletion,
+    WorkKind, WrId,
 };
 pub use work_request::{ReceiveRequest, WorkRequest};

@@ -31,7 +31,7 @@ pub(crate) struct NotSupported(pub(crate) &'static str);
 impl Device {
     pub(crate) fn new() -> Self {
         let kind = match verbs_side::device() {
-            "soft" => Kind::Soft,
+            "soft" | "tcp" => Kind::Soft,
             _ if verbs_side::is_rxe() => Kind::Rxe,
             _ => Kind::Other,
         };

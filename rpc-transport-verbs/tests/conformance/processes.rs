@@ -417,6 +417,8 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device
         // The state follows the name, which is in parentheses.
         line.rsplit_once(") ").unwrap().1.starts_with('S')
     };
+    // Over TCP, the kernel wakes the peer, and counts nothing.
+    let counts = verbs_side::device() == "soft";
     let woken = |side: &Side| side.context.counters().ok().map(|it| it.sleepers_woken);
     for number in 1..=MESSAGES {
         let start = Instant::now();
@@ -428,7 +430,7 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device
         let before = woken(&side);
         side.send(10, 1);
         // The first message may have to wait for the peer's ring, and is not counted here.
-        if number > 1 {
+        if number > 1 && counts {
             assert_eq!(woken(&side), before.map(|before| before + 1));
         }
         assert_eq!(side.wait_one(), received(number, 1), "how often it woke");

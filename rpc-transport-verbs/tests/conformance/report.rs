@@ -1,8 +1,8 @@
-//! Generates `CONFORMANCE.md` from the results of the runs on two devices.
+//! Generates `CONFORMANCE.md` from the results of the runs on three devices.
 //!
 //! ```text
-//! conformance --render <results on soft, of each run> <results on rxe>
-//! conformance --render <results on soft, of each run> --committed <an earlier report, for its column of rxe>
+//! conformance --render <results on soft, of each run> <results on tcp> <results on rxe>
+//! conformance --render <results on soft, of each run> <results on tcp> --committed <an earlier report, for its column of rxe>
 //! ```
 
 use std::collections::HashMap;
@@ -18,9 +18,10 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by `make conformance`, and compared by CI: not to be edited. -->
 
-What the verbs layer does on two devices, case by case: on `soft`, the software device, and on `rxe`, the kernel's
-Soft-RoCE (Linux 6.1, rdma-core 44). The cases are in [tests/conformance](tests/conformance), one function each;
-`make conformance` runs them on both devices, and `cargo test --test conformance -- <part of a name>` runs some.
+What the verbs layer does on three devices, case by case: on `soft`, the software device over shared memory, on `tcp`,
+the same over TCP connections, and on `rxe`, the kernel's Soft-RoCE (Linux 6.1, rdma-core 44). The cases are in
+[tests/conformance](tests/conformance), one function each; `make conformance` runs them on all devices, and
+`cargo test --test conformance -- <part of a name>` runs some.
 
 **pass**: what the specification says. **deviation**: exactly what the [reason](#reasons) says instead, and the case
 fails as soon as it does not occur any more. **not supported**: the device lacks what the case is about.
@@ -41,15 +42,18 @@ pub(crate) fn render(arguments: &[String]) -> ExitCode {
         [runs @ .., rxe] => (runs, results(&read(rxe))),
         [] => (&[][..], Cells::new()),
     };
-    if runs.len() != RUNS.len() {
+    let Some((tcp, runs)) = runs
+        .split_last()
+        .filter(|(_, runs)| runs.len() == RUNS.len())
+    else {
         eprintln!(
-            "--render <soft, {} runs> <rxe>, or --render <soft, {0} runs> --committed <report>",
+            "--render <soft, {} runs> <tcp> <rxe>, or --render <soft, {0} runs> <tcp> --committed <report>",
             RUNS.len()
         );
         return ExitCode::FAILURE;
-    }
+    };
     let runs: Vec<Cells> = runs.iter().map(|file| results(&read(file))).collect();
-    print!("{}", document(&runs, &rxe));
+    print!("{}", document(&runs, &results(&read(tcp)), &rxe));
     ExitCode::SUCCESS
 }
 
@@ -123,7 +127,7 @@ fn column(report: &str) -> Cells {
         .lines()
         .filter_map(|line| {
             let cells: Vec<_> = line.strip_prefix("| ")?.split(" | ").collect();
-            let [name, _source, _soft, rxe] = cells[..] else {
+            let [name, _source, _soft, _tcp, rxe] = cells[..] else {
                 return None;
             };
             Some((name.to_owned(), rxe.strip_suffix(" |")?.to_owned()))
@@ -131,7 +135,7 @@ fn column(report: &str) -> Cells {
         .collect()
 }
 
-fn document(runs: &[Cells], rxe: &Cells) -> String {
+fn document(runs: &[Cells], tcp: &Cells, rxe: &Cells) -> String {
     let soft = &runs[0];
     const MISSING: &str = "**not run**";
     let cell = |cells: &Cells, name: &str| {
@@ -154,7 +158,7 @@ fn document(runs: &[Cells], rxe: &Cells) -> String {
     let cases = names().count();
     write!(
         out,
-        "\n| {cases} cases | soft | rxe |\n| --- | ---: | ---: |\n"
+        "\n| {cases} cases | soft | tcp | rxe |\n| --- | ---: | ---: | ---: |\n"
     )
     .unwrap();
     for (what, beginning) in [
@@ -163,24 +167,24 @@ fn document(runs: &[Cells], rxe: &Cells) -> String {
         ("not supported", "not supported"),
         ("failed or not run", "**"),
     ] {
-        let (soft, rxe) = (count(soft, beginning), count(rxe, beginning));
-        if !beginning.starts_with('*') || soft + rxe > 0 {
-            writeln!(out, "| {what} | {soft} | {rxe} |").unwrap();
+        let [soft, tcp, rxe] = [soft, tcp, rxe].map(|cells| count(cells, beginning));
+        if !beginning.starts_with('*') || soft + tcp + rxe > 0 {
+            writeln!(out, "| {what} | {soft} | {tcp} | {rxe} |").unwrap();
         }
     }
     out.push_str(&section_of_runs(runs));
     for section in SECTIONS {
         write!(
             out,
-            "\n## {}{}\n\n| case | from | soft | rxe |\n| --- | --- | --- | --- |\n",
+            "\n## {}{}\n\n| case | from | soft | tcp | rxe |\n| --- | --- | --- | --- | --- |\n",
             section.topic[..1].to_uppercase(),
             &section.topic[1..]
         )
         .unwrap();
         for case in section.cases {
             let name = case.name();
-            let (soft, rxe) = (cell(soft, &name), cell(rxe, &name));
-            writeln!(out, "| {name} | {} | {soft} | {rxe} |", case.source).unwrap();
+            let [soft, tcp, rxe] = [soft, tcp, rxe].map(|cells| cell(cells, &name));
+            writeln!(out, "| {name} | {} | {soft} | {tcp} | {rxe} |", case.source).unwrap();
         }
     }
     out.push_str("\n## Reasons\n\n| reason | what rxe does | evidence |\n| --- | --- | --- |\n");

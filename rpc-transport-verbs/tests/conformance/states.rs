@@ -434,7 +434,8 @@ fn a_process_that_is_not_there_is_named_and_the_state_stays(_: &Device) {
     }
     assert_eq!(side.state(), S::Init);
     let result = side.qp.to_rtr(verbs_side::rtr(remote(neighbour)));
-    if asks_neighbours() {
+    // Over TCP, it depends on the order of the GIDs which side dials.
+    if verbs_side::device() != "tcp" && asks_neighbours() {
         let error = result.unwrap_err();
         assert!(
             matches!(error, ModifyError::Unreachable { gid, .. } if gid == neighbour),

@@ -57,6 +57,7 @@ impl Admission for AdmitAll {
             });
         }
         Ok(Admitted {
+            peer: None,
             poller: self.next.fetch_add(1, Ordering::Relaxed) % self.pollers,
             client_session: session.to_vec(),
             server_session: b"welcome".to_vec(),

@@ -13,7 +13,7 @@ use rpc_transport_verbs::verbs::{
     CompletionStatus, Context, MemoryRegion, PortAddress, PostError, ProtectionDomain, Psn,
     QpAttributes, QpState, QueuePair, QueuePairConfig, ReadExecution, ReceiveOrder, RemoteEndpoint,
     RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot,
-    SoftOptions, WorkCompletion, WorkKind,
+    SoftOptions, SoftPath, WorkCompletion, WorkKind,
 };
 
 /// Time limit of all waits. Far longer than they take: only a hang reaches it.
@@ -49,8 +49,17 @@ pub(crate) fn soft_options() -> SoftOptions {
             ReceiveOrder::NewestFirst
         },
         read_execution: read_execution(),
+        path: match device() {
+            "tcp" => SoftPath::TCP_OVER_LOOPBACK,
+            _ => SoftPath::SharedMemory,
+        },
         ..SoftOptions::default()
     }
+}
+
+/// Returns true if the device under test is the software device, over shared memory or over TCP.
+pub(crate) fn is_soft() -> bool {
+    matches!(device(), "soft" | "tcp")
 }
 
 /// Returns which side executes READs on `soft`.
@@ -72,7 +81,7 @@ pub(crate) fn read_execution() -> ReadExecution {
 
 /// Opens the device under test.
 pub(crate) fn open() -> Context {
-    if device() == "soft" {
+    if is_soft() {
         Context::open_soft(soft_options()).unwrap()
     } else {
         Context::open(device()).unwrap()
@@ -83,7 +92,7 @@ pub(crate) fn open() -> Context {
 /// that the `place`th message takes.
 pub(crate) fn shared_receive(place: usize, posted: usize) -> usize {
     let is_newest_first = soft_options().shared_receive_order == ReceiveOrder::NewestFirst;
-    if device() == "soft" && is_newest_first {
+    if is_soft() && is_newest_first {
         posted - 1 - place
     } else {
         place
@@ -93,7 +102,7 @@ pub(crate) fn shared_receive(place: usize, posted: usize) -> usize {
 /// Waits until a port's counters are read from the device again: the kernel caches them for 10 ms
 /// (their `lifespan`).
 fn wait_for_fresh_counters() {
-    if device() != "soft" {
+    if !is_soft() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -170,7 +179,7 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new(plan: Plan) -> Self {
-        let context = if device() == "soft" {
+        let context = if is_soft() {
             Context::open_soft(plan.options).unwrap()
         } else {
             assert_eq!(plan.options, soft_options(), "this test is about soft");

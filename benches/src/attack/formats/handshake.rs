@@ -56,6 +56,9 @@ pub struct ServerHello {
     /// The session message.
     #[prost(bytes = "vec", tag = "3")]
     pub session: Vec<u8>,
+    /// The secret that begins a TCP link.
+    #[prost(bytes = "vec", tag = "7")]
+    pub link_secret: Vec<u8>,
 }
 
 /// The client's last message.
@@ -112,13 +115,14 @@ pub enum Body {
 const HANDSHAKE_VERSION: u16 = 2;
 const PROLOGUE_LEN: usize = 14;
 
-/// Returns the hello of a client whose only endpoint has this GID, queue pair and PSN.
+/// Returns the hello of a client whose only endpoint is of this kind, and has this GID, queue pair and
+/// PSN.
 #[must_use]
-pub fn client_hello(gid: &Gid, qp_number: u32, psn: u32) -> Body {
+pub fn client_hello(kind: &str, gid: &Gid, qp_number: u32, psn: u32) -> Body {
     Body::ClientHello(ClientHello {
         endpoints: vec![Endpoint {
-            kind: "soft".to_owned(),
-            device: "soft".to_owned(),
+            kind: kind.to_owned(),
+            device: kind.to_owned(),
             gid: gid.to_vec(),
             mtu: 4096,
             qp_number,

@@ -4,11 +4,14 @@
 //! - this file: GIDs, and the names of sockets;
 //! - [`handshake`]: frames of the handshake (`proto/handshake.proto`), and requests of the core;
 //! - [`links`]: messages of links (`link_message.rs` of the software device);
-//! - [`memory`]: the layout of shared memory (`ring/mod.rs` and `wake.rs` of the software device).
+//! - [`memory`]: the layout of shared memory (`ring/mod.rs` and `wake.rs` of the software device);
+//! - [`tcp`]: messages of TCP links (`link.rs` of the handshake, `wire/header.rs` of the software
+//!   device).
 
 pub mod handshake;
 pub mod links;
 pub mod memory;
+pub mod tcp;
 
 use std::{fs, io};
 

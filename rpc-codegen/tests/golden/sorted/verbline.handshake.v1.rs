@@ -32,8 +32,8 @@ pub mod handshake {
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct Endpoint {
-    /// Kind of device: "soft", "roce", "roce-v1" or "infiniband". Only devices of the same kind can reach
-    /// each other.
+    /// Kind of device: "soft", "tcp", "roce", "roce-v1" or "infiniband". Only devices of the same kind can
+    /// reach each other. One queue pair may have an endpoint of the kind "soft" and one of the kind "tcp".
     #[prost(string, tag = "1")]
     pub kind: ::rpc_core::codegen::v1::prost::alloc::string::String,
     /// Name of the device on its host, for log messages.
@@ -69,7 +69,7 @@ pub struct Endpoint {
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct ClientHello {
-    /// One endpoint for each of the client's devices. The server chooses the first of its own devices
+    /// One or two endpoints for each of the client's devices. The server chooses the first of its own devices
     /// that has the kind of one of these and reaches the client. The client destroys the queue pairs of
     /// the endpoints that were not chosen.
     #[prost(message, repeated, tag = "1")]
@@ -141,6 +141,16 @@ pub struct ServerHello {
     /// client's last message and this message.
     #[prost(int64, tag = "6")]
     pub clock_us: i64,
+    /// For an endpoint of the kind "tcp", 16 random bytes, which serve once: the client dials a second
+    /// connection at the same port and says them first. It carries the calls.
+    #[prost(bytes = "bytes", tag = "7")]
+    ///
+    /// By reference: a long value is sent without a copy, and a received one is a slice of the memory
+    /// that the message arrived in, which it keeps.
+    pub link_secret: ::rpc_core::codegen::v1::prost::bytes::Bytes,
+    /// Why the server did not choose the devices before the chosen one: for the client's log.
+    #[prost(string, tag = "8")]
+    pub rejected: ::rpc_core::codegen::v1::prost::alloc::string::String,
 }
 
 /// The client's last message: its queue pair can receive and send.
@@ -461,6 +471,12 @@ mod _codec {
             if self.clock_us != 0 {
                 len += 1 + field::Int64::len(&self.clock_us);
             }
+            if !self.link_secret.is_empty() {
+                len += 1 + field::Bytes::len(&self.link_secret);
+            }
+            if !self.rejected.is_empty() {
+                len += 1 + field::String::len(&self.rejected);
+            }
             len
         }
 
@@ -483,6 +499,12 @@ mod _codec {
             if self.clock_us != 0 {
                 field::Int64::encode([0x30], &self.clock_us, &mut out)?;
             }
+            if !self.link_secret.is_empty() {
+                field::Bytes::encode([0x3a], &self.link_secret, &mut out)?;
+            }
+            if !self.rejected.is_empty() {
+                field::String::encode([0x42], &self.rejected, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -496,6 +518,9 @@ mod _codec {
                     .unwrap_or_default(),
                 keepalive: field::Bool::decode([0x28], &mut fields).unwrap_or_default(),
                 clock_us: field::Int64::decode([0x30], &mut fields).unwrap_or_default(),
+                link_secret: field::Bytes::decode([0x3a], &mut fields)
+                    .unwrap_or_default(),
+                rejected: field::String::decode([0x42], &mut fields).unwrap_or_default(),
             };
             fields.is_empty().then_some(message)
         }

@@ -76,7 +76,7 @@ impl<T: Transport> Driver<T> {
         served: ServedCall,
         buf: T::RecvBuf,
     ) {
-        let parts = self.request_parts(header);
+        let parts = self.request_parts(link, header);
         let Some((key, core)) = self.stream_to_serve(link, header, served) else {
             return self.release_request(link, buf);
         };
@@ -91,6 +91,7 @@ impl<T: Transport> Driver<T> {
             shared: None,
             deadline: parts.deadline,
             stream: Some(&core),
+            peer: &parts.peer,
         };
         let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
         let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {
@@ -113,7 +114,7 @@ impl<T: Transport> Driver<T> {
     #[inline(never)]
     pub(super) fn serve_long_stream(&self, link: LinkKey, served: ServedCall, long: LongMessage) {
         let header = &long.header;
-        let parts = self.request_parts(header);
+        let parts = self.request_parts(link, header);
         let Some((key, core)) = self.stream_to_serve(link, header, served) else {
             return;
         };
@@ -127,6 +128,7 @@ impl<T: Transport> Driver<T> {
             shared: Some(&shared),
             deadline: parts.deadline,
             stream: Some(&core),
+            peer: &parts.peer,
         };
         let (task, mut frame) = (self.lend_task(), self.inline_frame.take());
         let outcome = self.poll_handler(header.selector, &task.1, &mut frame, |cx, out| {

@@ -79,7 +79,7 @@ impl<T: Transport> Driver<T> {
         body: &LongBody<'_>,
     ) -> Result<Begun, ProtocolError> {
         let served = self.counters.received(header.selector, || self.clock.now());
-        let parts = self.request_parts(header);
+        let parts = self.request_parts(link, header);
         let mut refusal = None;
         if parts.is_expired || parts.handler.is_none() {
             refusal = Some(self.rejection(header, parts.is_expired));

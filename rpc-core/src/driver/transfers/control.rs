@@ -1,7 +1,7 @@
 //! The entries of control frames that the receiver of a long message sends to its sender.
 
 use std::collections::VecDeque;
-use std::mem;
+use std::{mem, thread};
 
 use super::super::link_transfers::{IncomingKey, LinkTransfers};
 use super::super::{Driver, State};
@@ -11,18 +11,24 @@ use super::incoming::{Incoming, Place};
 use crate::protocol::frame::{ControlEntry, ControlRequest};
 use crate::transport::Transport;
 
-/// The most turns that a caller takes until its entries are sent: a millisecond or two, if they find
-/// nothing. An entry waits while the peer has not acknowledged the control frame before.
+/// The most turns that a caller takes until its entries are sent. An entry waits while the peer has not
+/// acknowledged the control frame before.
 const MOST_TURNS: u32 = 20_000;
+/// Of these, turns after which the caller offers its core to others before each: where there are more
+/// threads than cores, the peer may need it. All turns take some ten milliseconds if nobody does.
+const TURNS_WITHOUT_YIELD: u32 = 1000;
 
 impl<T: Transport> Driver<T> {
     /// Takes turns until each sender knows that its message was received. Messages that are still
     /// arriving are released in later turns, so that a stream does not hold up the caller.
     #[cold]
     pub(in super::super) fn send_releases(&self) {
-        for _ in 0..MOST_TURNS {
+        for turn in 0..MOST_TURNS {
             if !self.state.borrow().transfers.owes_last_entries() {
                 return;
+            }
+            if turn >= TURNS_WITHOUT_YIELD {
+                thread::yield_now();
             }
             self.turn();
         }

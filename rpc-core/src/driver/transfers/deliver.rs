@@ -157,7 +157,8 @@ impl<T: Transport> Driver<T> {
             is_expired,
             handler,
             may_start,
-        } = self.request_parts(header);
+            peer,
+        } = self.request_parts(link, header);
         let call = IncomingCall {
             link,
             call: header.call,
@@ -175,6 +176,7 @@ impl<T: Transport> Driver<T> {
             shared: Some(&shared),
             deadline,
             stream: None,
+            peer: &peer,
         };
         let (key, waker) = self.lend_task();
         let mut frame = self.inline_frame.take();

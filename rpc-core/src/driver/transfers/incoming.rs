@@ -161,7 +161,7 @@ impl<T: Transport> Driver<T> {
     ) -> Result<Option<Completed>, ProtocolError> {
         let body = LongBody::parse(header.kind, body)?;
         let served = self.counters.received(header.selector, || self.clock.now());
-        let parts = self.request_parts(header);
+        let parts = self.request_parts(link, header);
         let spec = self.methods.borrow().spec(header.selector);
         let of_method = spec.and_then(|spec| spec.max_request_len);
         let mut state = self.state.borrow_mut();

@@ -88,6 +88,7 @@ impl Fixture {
             message,
             deadline,
             stream: Some(&self.stream),
+            peer: &Cell::new(None),
         };
         let mut cx = Context::from_waker(Waker::noop());
         self.handler.serve(request, &mut cx, out)

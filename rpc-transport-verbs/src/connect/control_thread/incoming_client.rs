@@ -11,9 +11,10 @@ use rustix::event::epoll::EventFlags;
 use super::handshakes::Stage;
 use super::preparer::JobResult;
 use super::{ListenerConfig, Token, is_transient};
-use crate::connect::handshake::Offer;
 use crate::connect::handshake::server::{Request, ServerHandshake};
+use crate::connect::handshake::{Offer, Received};
 use crate::connect::keepalive::KeepaliveState;
+use crate::connect::link::{self, FirstBytes, LinkSecret};
 use crate::connect::liveness::{ClockRole, LivenessConnection};
 use crate::connect::server::{self as connect_server, ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
@@ -26,6 +27,10 @@ pub(super) struct IncomingClient {
     pub(super) listener: Token,
     config: Arc<ListenerConfig>,
     handshake: ServerHandshake,
+    /// The first bytes of the connection, while they may be those of a link.
+    first_bytes: Vec<u8>,
+    /// The secret that was given to the client for the connection of its calls.
+    pub(super) link_secret: Option<LinkSecret>,
     /// Bytes that the socket has not accepted yet.
     outgoing: Vec<u8>,
     state: State,
@@ -56,6 +61,9 @@ pub(super) enum NextAction {
     /// Create the queue pair: through this port, for the endpoints that the client offers. The
     /// claim lives until it exists.
     CreateQueuePair(Port, Offer, Admitted, Option<AwaitedClaim>),
+    /// The connection is for the calls of a client that was given this secret: hand it to the queue
+    /// pair that waits for it.
+    Link(LinkSecret),
     /// The handshake is complete. The bytes that the client sent after it are keepalives.
     Open(LivenessConnection, Vec<u8>),
 }
@@ -73,6 +81,8 @@ impl IncomingClient {
             listener,
             config,
             handshake: ServerHandshake::default(),
+            first_bytes: Vec::new(),
+            link_secret: None,
             outgoing: Vec::new(),
             state: State::Incoming,
         }
@@ -112,7 +122,10 @@ impl IncomingClient {
     fn reached(&self) -> String {
         match self.state {
             State::Incoming => {
-                let bytes = self.handshake.received();
+                let bytes = match self.first_bytes.len() {
+                    0 => self.handshake.received(),
+                    len => Received::beginning(len),
+                };
                 format!("the client connected and sent {bytes} of its hello")
             }
             State::Offered(_) => "the client's hello had arrived".to_owned(),
@@ -143,21 +156,55 @@ impl IncomingClient {
             // Continue to read: if bytes were left unread, closing the socket would send a reset,
             // and the client would lose the reason.
             Ok(_) if matches!(self.state, State::Rejected) => NextAction::Wait,
-            Ok(len) => match self.handshake.handle(&bytes[..len]) {
-                Ok(None) => NextAction::Wait,
-                Ok(Some(Request::Hello(offer))) => {
-                    self.state = State::Offered(offer);
-                    NextAction::Challenge
-                }
-                Ok(Some(Request::Ready)) => self.complete(),
-                Err(error) => self.refuse(&error.to_string()),
-            },
+            Ok(len) => self.handle_bytes(&bytes[..len]),
             Err(error) if is_transient(&error) => NextAction::Wait,
             Err(error) => {
                 self.give_up(&format!("the socket failed ({error})"));
                 NextAction::Close
             }
         }
+    }
+
+    fn handle_bytes(&mut self, bytes: &[u8]) -> NextAction {
+        let is_first =
+            matches!(self.state, State::Incoming) && self.handshake.received().is_nothing();
+        if is_first {
+            self.first_bytes.extend_from_slice(bytes);
+            match link::examine(&self.first_bytes) {
+                FirstBytes::Incomplete => return NextAction::Wait,
+                FirstBytes::Link(secret) => return NextAction::Link(secret),
+                FirstBytes::OtherVersion(version) => {
+                    tracing::info!(peer = %self.peer, version, "closed a connection for calls: it is of another version");
+                    return NextAction::Close;
+                }
+                FirstBytes::Other => {
+                    let first = std::mem::take(&mut self.first_bytes);
+                    return self.handle_handshake(&first);
+                }
+            }
+        }
+        self.handle_handshake(bytes)
+    }
+
+    fn handle_handshake(&mut self, bytes: &[u8]) -> NextAction {
+        match self.handshake.handle(bytes) {
+            Ok(None) => NextAction::Wait,
+            Ok(Some(Request::Hello(offer))) => {
+                self.state = State::Offered(offer);
+                NextAction::Challenge
+            }
+            Ok(Some(Request::Ready)) => self.complete(),
+            Err(error) => self.refuse(&error.to_string()),
+        }
+    }
+
+    /// Returns the socket of a connection whose first bytes were those of a link.
+    pub(super) fn into_stream(self) -> Option<TcpStream> {
+        Arc::into_inner(self.stream)
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     /// Asks the client to prove that the GID that it offers is its own, or admits it if there is
@@ -228,6 +275,7 @@ impl IncomingClient {
             welcome,
             notice_sender,
             keepalive_state,
+            awaited_link: _,
         } = client_in_rts;
         match self.handshake.welcome(welcome) {
             Ok(frame) => {

@@ -136,7 +136,9 @@ impl Control {
             ),
             clock: RunClock::new(Instant::now()),
             made_room: MadeRoom::default(),
+            awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),
+            failed_accepts: 0,
         };
         Ok((control, sockets))
     }

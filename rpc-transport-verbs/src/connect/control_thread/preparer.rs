@@ -147,12 +147,13 @@ impl Preparers {
 fn run(jobs: &Receiver<Job>, control: &Control) {
     for job in jobs {
         let (token, key) = (job.token, LivenessKey::next());
+        let address = job.stream.peer_addr().ok();
         // The only reference to a socket is that of the job if its client is gone.
         let outcome = if Arc::strong_count(&job.stream) == 1 {
             Err("the client is gone".to_owned())
         } else {
             job.port
-                .create_queue_pair(&job.offer, job.admitted, job.stream, key)
+                .create_queue_pair(&job.offer, address, job.admitted, job.stream, key)
                 .map_err(|error| error.to_string())
         };
         drop(job.claim);
@@ -185,6 +186,7 @@ mod tests {
                 keepalive: false,
             },
             admitted: Admitted {
+                peer: None,
                 poller: 0,
                 client_session: Vec::new(),
                 server_session: Vec::new(),

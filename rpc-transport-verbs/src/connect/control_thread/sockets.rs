@@ -18,8 +18,10 @@ use super::incoming_client::{IncomingClient, NextAction};
 use super::preparer::{Job, JobResult, Preparers};
 use super::run_clock::{RunClock, TICK};
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
+use crate::connect::link::LinkSecret;
 use crate::event_fd::EventFd;
 use crate::transport::notices::LivenessEnd;
+use crate::transport::queue_pairs::LinkTarget;
 
 /// The reason sent to a client for which no other handshake may end.
 const TOO_MANY: &str = "the server has too many handshakes in flight, and all of this host wait for the server; try again";
@@ -54,9 +56,14 @@ pub(super) struct Sockets {
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
     pub(super) made_room: MadeRoom,
+    /// The queue pairs that wait for the connections of their clients' calls, each with the token of
+    /// its handshake.
+    pub(super) awaited_links: HashMap<LinkSecret, (Token, LinkTarget)>,
     /// When each listener or liveness connection needs attention next. Entries of removed sources
     /// are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
+    /// Clients in a row that could not be accepted, for the log.
+    pub(super) failed_accepts: u32,
 }
 
 pub(super) enum Source {
@@ -200,6 +207,9 @@ impl Sockets {
         let deleted = match &source {
             Source::Listener(listener, _) => epoll::delete(&self.epoll, listener),
             Source::Incoming(client) => {
+                if let Some(secret) = &client.link_secret {
+                    self.awaited_links.remove(secret);
+                }
                 if let Some(host) = self.handshakes.remove(token) {
                     self.preparers.forget(host, token);
                 }
@@ -246,10 +256,16 @@ impl Sockets {
         }
     }
 
-    fn job_done(&mut self, token: Token, result: JobResult) {
+    fn job_done(&mut self, token: Token, mut result: JobResult) {
         self.preparers.finished_one();
         match self.sources.get_mut(&token) {
             Some(Source::Incoming(client)) => {
+                if let Ok(client_in_rts) = &mut result.outcome
+                    && let Some((secret, target)) = client_in_rts.awaited_link.take()
+                {
+                    client.link_secret = Some(secret);
+                    self.awaited_links.insert(secret, (token, target));
+                }
                 let next = client.job_done(result);
                 self.apply(token, next);
             }
@@ -267,6 +283,7 @@ impl Sockets {
             NextAction::Close => {
                 self.remove(token);
             }
+            NextAction::Link(secret) => self.hand_over_link(token, secret),
             NextAction::Open(liveness, read) => {
                 self.remove(token);
                 // Report that it is open before anything can end it. The poller may have ended
@@ -316,13 +333,37 @@ impl Sockets {
         }
     }
 
+    /// Hands a connection to the queue pair that waits for it, if the secret is right: it serves once.
+    fn hand_over_link(&mut self, token: Token, secret: LinkSecret) {
+        let Some(Source::Incoming(client)) = self.remove(token) else {
+            return;
+        };
+        let peer = client.peer();
+        let Some((_, target)) = self.awaited_links.remove(&secret) else {
+            tracing::info!(%peer, "closed a connection for calls: its secret is wrong, was used before, or its handshake has ended");
+            return;
+        };
+        let attached = match client.into_stream() {
+            Some(stream) => target.attach(stream),
+            None => Ok(false),
+        };
+        match attached {
+            Ok(true) => {}
+            Ok(false) => tracing::debug!(%peer, "a connection for calls came too late"),
+            Err(error) => tracing::warn!(%peer, %error, "a connection for calls cannot be used"),
+        }
+    }
+
     pub(super) fn accept(&mut self, token: Token) {
         for _ in 0..ACCEPT_BATCH {
             let Some(Source::Listener(listener, config)) = self.sources.get(&token) else {
                 return;
             };
             let (stream, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
+                Ok(accepted) => {
+                    self.failed_accepts = 0;
+                    accepted
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The client disconnected while it was in the backlog.
                 Err(error)
@@ -334,7 +375,10 @@ impl Sockets {
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client: trying again in 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
+                    self.failed_accepts = self.failed_accepts.wrapping_add(1);
+                    if self.failed_accepts.is_power_of_two() {
+                        tracing::warn!(%error, attempts = self.failed_accepts, "cannot accept a client: trying again every 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
+                    }
                     let data = epoll::EventData::new_u64(token);
                     let none = epoll::EventFlags::empty();
                     if epoll::modify(&self.epoll, listener, data, none).is_ok() {

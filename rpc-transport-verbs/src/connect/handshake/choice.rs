@@ -17,7 +17,7 @@ use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, SOFT
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EndpointMismatch {
     /// The client has no device of this kind.
-    #[error("the client has no device of its kind")]
+    #[error("the client offers no device of its kind")]
     NotOffered,
     /// The client has a device of this kind, but the two cannot reach each other.
     #[error("{obstacle}")]

@@ -1,7 +1,8 @@
 //! Endpoints and hellos, validated.
 
 use super::{HandshakeError, messages};
-use crate::transport::endpoint::{Endpoint, INFINIBAND};
+use crate::connect::link::LinkSecret;
+use crate::transport::endpoint::{Endpoint, INFINIBAND, TCP, TCP_GID_PREFIX};
 
 /// The largest queue pair number and packet sequence number, which have 24 bits.
 const MAX_24_BITS: u32 = 0x00ff_ffff;
@@ -12,6 +13,9 @@ const MIN_FRAME_LEN: u32 = 64;
 
 /// Maximum number of devices that a side may offer. Each of them may be tried, which takes time.
 const MAX_ENDPOINTS: usize = 8;
+
+/// Maximum length, in characters, of a sentence of the peer that is logged.
+const MAX_SENTENCE_LEN: usize = 1000;
 
 /// Maximum length of a device's name or kind, which messages repeat.
 const MAX_NAME_LEN: usize = 64;
@@ -76,6 +80,15 @@ impl TryFrom<messages::Endpoint> for Endpoint {
                 let value = value.escape_default().to_string();
                 return field(name, value, "only printable ASCII characters are accepted");
             }
+        }
+        // One that names a port and an address would have this side connect to them.
+        if sent.kind == TCP && (gid[..2] != TCP_GID_PREFIX || gid[2..4] != [0, 0]) {
+            let digits: Vec<_> = gid.iter().map(|byte| format!("{byte:02x}")).collect();
+            return field(
+                "gid",
+                digits.concat(),
+                "a GID of the kind tcp begins with fd76 and port 0, because only the client dials",
+            );
         }
         // Only ports of an InfiniBand subnet are addressed by LID.
         if sent.kind != INFINIBAND && lid != 0 {
@@ -189,6 +202,11 @@ pub(crate) struct Welcome {
     pub(crate) keepalive: bool,
     /// What the clock of the server's host showed, in microseconds, after the hello arrived.
     pub(crate) clock_us: i64,
+    /// What the client says first on the connection that carries the calls, if the server's queue
+    /// pair waits for one.
+    pub(crate) link_secret: Option<LinkSecret>,
+    /// Why the server did not choose the devices before the chosen one, for the client's log.
+    pub(crate) rejected: String,
 }
 
 impl Welcome {
@@ -202,8 +220,26 @@ impl Welcome {
             });
         };
         check_frame_len(sent.max_frame_len)?;
+        let endpoint = Endpoint::try_from(endpoint)?;
+        let link_secret = match (&sent.link_secret[..], endpoint.kind == TCP) {
+            ([], false) => None,
+            (secret, true) if secret.len() == 16 => {
+                let mut bytes = [0; 16];
+                bytes.copy_from_slice(secret);
+                Some(LinkSecret(bytes))
+            }
+            (secret, _) => {
+                return Err(HandshakeError::Field {
+                    field: "link_secret",
+                    value: format!("{} bytes", secret.len()),
+                    why: "it has 16 bytes for an endpoint of the kind tcp, and none for others",
+                });
+            }
+        };
         Ok(Self {
-            endpoint: endpoint.try_into()?,
+            endpoint,
+            link_secret,
+            rejected: printable(&sent.rejected),
             client_endpoint: sent.client_endpoint as usize,
             max_frame_len: sent.max_frame_len,
             session: sent.session,
@@ -211,6 +247,12 @@ impl Welcome {
             clock_us: sent.clock_us,
         })
     }
+}
+
+/// Returns a peer's sentence for the log: of limited length, without control characters.
+fn printable(sentence: &str) -> String {
+    let short = sentence.chars().take(MAX_SENTENCE_LEN);
+    short.flat_map(char::escape_debug).collect()
 }
 
 fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {
@@ -259,8 +301,13 @@ pub(crate) mod tests {
     #[test]
     fn every_field_that_cannot_be_is_named() {
         type Spoil = fn(&mut messages::Endpoint);
-        let cases: [(&str, Spoil); 9] = [
+        let cases: [(&str, Spoil); 10] = [
             ("gid", |e| e.gid.truncate(15)),
+            ("gid", |e| {
+                // An address that this side is to dial: 127.0.0.1:80.
+                e.kind = TCP.to_owned();
+                e.gid = b"\xfd\x76\0\x50\x7f\0\0\x01attacker".to_vec();
+            }),
             ("mtu", |e| e.mtu = 1500),
             ("qp_number", |e| e.qp_number = 1 << 24),
             ("psn", |e| e.psn = u32::MAX),

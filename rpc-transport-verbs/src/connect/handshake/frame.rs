@@ -106,6 +106,17 @@ pub(crate) struct Received {
     of: Option<usize>,
 }
 
+impl Received {
+    /// The beginning of a message whose length is not known.
+    pub(crate) fn beginning(len: usize) -> Self {
+        Self { len, of: None }
+    }
+
+    pub(crate) fn is_nothing(self) -> bool {
+        self.len == 0
+    }
+}
+
 impl fmt::Display for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.len, self.of) {

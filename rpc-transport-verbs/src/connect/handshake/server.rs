@@ -125,6 +125,10 @@ impl ServerHandshake {
             client_endpoint: welcome.client_endpoint as u32,
             keepalive: welcome.keepalive,
             clock_us: welcome.clock_us,
+            link_secret: welcome
+                .link_secret
+                .map_or(Vec::new(), |secret| secret.0.to_vec()),
+            rejected: welcome.rejected,
         }))
     }
 
@@ -172,6 +176,8 @@ mod tests {
             session: b"methods".to_vec(),
             keepalive: true,
             clock_us: 4_000_000_000,
+            link_secret: None,
+            rejected: String::new(),
         }
     }
 

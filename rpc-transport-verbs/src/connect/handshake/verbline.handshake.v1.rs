@@ -24,8 +24,8 @@ pub mod handshake {
 /// An endpoint of the sender: a device, and a queue pair on it that waits for its peer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoint {
-    /// Kind of device: "soft", "roce", "roce-v1" or "infiniband". Only devices of the same kind can reach
-    /// each other.
+    /// Kind of device: "soft", "tcp", "roce", "roce-v1" or "infiniband". Only devices of the same kind can
+    /// reach each other. One queue pair may have an endpoint of the kind "soft" and one of the kind "tcp".
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Name of the device on its host, for log messages.
@@ -55,7 +55,7 @@ pub struct Endpoint {
 /// The client's first message.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ClientHello {
-    /// One endpoint for each of the client's devices. The server chooses the first of its own devices
+    /// One or two endpoints for each of the client's devices. The server chooses the first of its own devices
     /// that has the kind of one of these and reaches the client. The client destroys the queue pairs of
     /// the endpoints that were not chosen.
     #[prost(message, repeated, tag = "1")]
@@ -109,6 +109,13 @@ pub struct ServerHello {
     /// client's last message and this message.
     #[prost(int64, tag = "6")]
     pub clock_us: i64,
+    /// For an endpoint of the kind "tcp", 16 random bytes, which serve once: the client dials a second
+    /// connection at the same port and says them first. It carries the calls.
+    #[prost(bytes = "vec", tag = "7")]
+    pub link_secret: ::prost::alloc::vec::Vec<u8>,
+    /// Why the server did not choose the devices before the chosen one: for the client's log.
+    #[prost(string, tag = "8")]
+    pub rejected: ::prost::alloc::string::String,
 }
 /// The client's last message: its queue pair can receive and send.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -9,6 +9,7 @@ use rdma_sys::ibv_device;
 
 use super::library::{Library, library};
 use super::limit;
+use crate::provider::soft::capacities::{DEVICE_NAME, TCP_DEVICE_NAME};
 use crate::verbs::types::{DeviceInfo, Guid, NodeType, OpenError, TransportType};
 
 /// The directory with the kernel's device files.
@@ -127,7 +128,7 @@ pub(super) fn is_soft_roce(name: &str) -> bool {
 pub(super) fn not_found(name: &str, known: &[String]) -> OpenError {
     let name = name.to_owned();
     if !super::super::kernel_devices::is_listed_by_kernel(&name) {
-        let mut all = vec![super::super::soft::capacities::DEVICE_NAME];
+        let mut all = vec![DEVICE_NAME, TCP_DEVICE_NAME];
         all.extend(known.iter().map(String::as_str));
         let known = all.join(", ");
         return OpenError::UnknownDevice { name, known };

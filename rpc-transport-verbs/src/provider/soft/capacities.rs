@@ -7,6 +7,8 @@ use crate::verbs::types::VerbsError;
 
 /// The name under which applications open the device.
 pub(crate) const DEVICE_NAME: &str = "soft";
+/// The name under which applications open the device with TCP connections between queue pairs.
+pub(crate) const TCP_DEVICE_NAME: &str = "tcp";
 
 /// Maximum number of RDMA reads and atomics in flight, as reported to queue pairs.
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
@@ -20,9 +22,9 @@ pub(super) const ATTRIBUTE_LIMITS: AttributeLimits = AttributeLimits {
 
 /// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
 /// receive entries as can be posted.
-pub(super) const MAX_WR: usize = 1 << 16;
+pub(super) const MAX_WR: usize = 1 << 17;
 /// Entries of a completion queue: enough for 64 queues of the maximum depth.
-pub(super) const MAX_CQE: usize = 1 << 22;
+pub(super) const MAX_CQE: usize = 1 << 23;
 /// Maximum number of completion queues, and of shared receive queues, of one context.
 pub(super) const MAX_QUEUES: usize = 1 << 16;
 /// Bytes of a region: 64 GiB.

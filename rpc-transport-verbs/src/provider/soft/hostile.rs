@@ -1,31 +1,18 @@
-//! Attacks that another process can make on this device: through a ring alone, over a link, and
-//! through all memory that it shares with a working device.
+//! Attacks that another process can make on this device through the memory that they share: a ring
+//! alone, and all memory of a working device. [`hostile_link`](super::hostile_link) and
+//! [`hostile_tcp`](super::hostile_tcp) attack what is sent.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rpc_core::testing::hostile::Script;
-use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::context::peer::Peer;
-use super::process::greeting::{Agreed, Layouts, Limits, Refusal};
-use super::process::inbound;
-use super::process::link::{LinkSocket, Packet};
-use super::process::link_message::LinkMessage;
 use super::process::node::Node;
-use super::process::outbound::Link;
-use super::shared::memory::SharedMemory;
-use super::shared::published::ContextNotes;
 use super::shared::ring::hostile::scribble;
-use super::shared::ring::{RING_LEN, RingReceiver};
-use super::shared::wake::DomainReadyBits;
-use super::shared::wake_socket::WakeSockets;
 use crate::verbs::{
     Access, AckTimeout, Binding, CompletionChannel, CompletionQueue, CompletionStatus, Context,
     ExposedMemory, Gid, MemoryWindow, Psn, QpNum, QpState, QueuePair, QueuePairConfig,
-    RemoteEndpoint, RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
+    RemoteEndpoint, RemoteMemory, RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
     SharedReceiveQueue, Slot, WindowType, WorkKind, WorkRequest,
 };
 
@@ -34,7 +21,7 @@ pub use super::shared::ring::hostile::soft_ring;
 const SLOT_LEN: usize = 512;
 const PAGE: usize = 4096;
 const SLOTS: usize = 48;
-const PSN: u32 = 100;
+pub(super) const PSN: u32 = 100;
 
 /// Time limit for two queue pairs to connect over a link to their own process.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -44,21 +31,26 @@ fn remote_access() -> Access {
 }
 
 /// A context with one object of each kind.
-struct Side {
-    context: Context,
+pub(super) struct Side {
+    pub(super) context: Context,
     channel: CompletionChannel,
     cq: CompletionQueue,
     srq: Option<SharedReceiveQueue>,
-    qp: QueuePair,
+    pub(super) qp: QueuePair,
     slots: Vec<Slot>,
+    /// Receives that were completed successfully.
+    received: usize,
     /// Memory that peers may access: one page.
     exposed: ExposedMemory,
     window: MemoryWindow,
 }
 
 impl Side {
-    fn new(is_shared: bool) -> Self {
-        let context = Context::open("soft").expect("a context");
+    pub(super) fn new(is_shared: bool) -> Self {
+        Self::on(Context::open("soft").expect("a context"), is_shared)
+    }
+
+    pub(super) fn on(context: Context, is_shared: bool) -> Self {
         let domain = context.alloc_pd().expect("a protection domain");
         let channel = context.create_comp_channel().expect("a completion channel");
         let cq = context.create_cq_with_channel(256, &channel);
@@ -87,18 +79,51 @@ impl Side {
             srq,
             qp,
             slots,
+            received: 0,
             exposed,
             window,
         }
     }
 
-    fn gid(&self) -> Gid {
+    pub(super) fn qp_num(&self) -> QpNum {
+        self.qp.qp_num()
+    }
+
+    /// Returns the memory that peers may access.
+    pub(super) fn remote(&self) -> RemoteMemory {
+        self.exposed.remote(0)
+    }
+
+    #[cfg(test)]
+    pub(super) fn state(&self) -> QpState {
+        self.qp.state().expect("it is there")
+    }
+
+    #[cfg(test)]
+    pub(super) fn received(&self) -> usize {
+        self.received
+    }
+
+    #[cfg(test)]
+    pub(super) fn post_receives(&mut self, count: usize) {
+        let posted = match &self.srq {
+            Some(srq) => srq.post_recv(&mut self.slots, count),
+            None => self.qp.post_recv(&mut self.slots, count),
+        };
+        posted.expect("there is room");
+    }
+
+    pub(super) fn gid(&self) -> Gid {
         self.context.query_gid(1, 0).expect("the device's GID")
     }
 
-    fn connect(&mut self, remote: QpNum) {
+    pub(super) fn connect(&mut self, remote: QpNum) {
+        self.connect_to(self.gid(), remote);
+    }
+
+    pub(super) fn connect_to(&mut self, gid: Gid, remote: QpNum) {
         let remote = RemoteEndpoint {
-            gid: self.gid(),
+            gid,
             lid: 0,
             qp_num: remote,
             psn: Psn::new(PSN),
@@ -120,7 +145,7 @@ impl Side {
 
     /// Performs one step of the side's application. Errors are allowed, but every completion has to
     /// name a posted request.
-    fn act(&mut self, step: u8, script: &mut Script<'_>) {
+    pub(super) fn act(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 4 {
             0 if step & 32 != 0 => self.request(step, script),
             0 => {
@@ -190,7 +215,7 @@ impl Side {
         let _ = self.qp.post_one(request);
     }
 
-    fn poll(&mut self) {
+    pub(super) fn poll(&mut self) {
         let mut completions = Vec::new();
         let _ = self.cq.poll(&mut completions, 16);
         for completion in completions {
@@ -210,6 +235,7 @@ impl Side {
                     };
                     let (slot, len) = claimed.expect("it was posted");
                     assert!(len <= SLOT_LEN || status != CompletionStatus::Success);
+                    self.received += usize::from(status == CompletionStatus::Success);
                     self.slots.push(slot);
                 }
                 None => panic!("a completion of nothing"),
@@ -220,7 +246,7 @@ impl Side {
     }
 
     /// Waits until the peer's ring has arrived.
-    fn wait_for_ring(&self) {
+    pub(super) fn wait_for_ring(&self) {
         let found = node().find_queue_pair(self.qp.qp_num().0);
         let (domain, qp_index) = found.expect("it is there");
         let start = Instant::now();
@@ -235,7 +261,7 @@ impl Side {
     }
 
     /// Makes one forged write to memory that this side shares.
-    fn forge(&self, step: u8, script: &mut Script<'_>) {
+    pub(super) fn forge(&self, step: u8, script: &mut Script<'_>) {
         let found = node().find_queue_pair(self.qp.qp_num().0);
         let (domain, qp_index) = found.expect("it is there");
         if step & 8 == 0 {
@@ -257,7 +283,7 @@ impl Side {
 
     /// Moves the queue pair to ERROR and destroys it: everything posted has to come back, whatever
     /// was done to it.
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         if !matches!(self.qp.state(), Ok(QpState::Error)) {
             self.qp.to_error().expect("ERROR, from any state but RESET");
         }
@@ -269,7 +295,7 @@ impl Side {
     }
 }
 
-fn node() -> Arc<Node> {
+pub(super) fn node() -> Arc<Node> {
     Node::get().expect("the device is open")
 }
 
@@ -292,209 +318,4 @@ pub fn soft_device(bytes: &[u8]) {
         }
     }
     sides.into_iter().for_each(Side::end);
-}
-
-/// Sends forged packets and files to a process with a queue pair that waits for a peer.
-pub fn soft_link(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let mut side = Side::new(false);
-    let own = side.qp.qp_num();
-    // Connected to itself: this process may later create a queue pair with any other number.
-    side.connect(own);
-    // Before anything is forged: an invalid ring closes the link that it arrived on, which here is
-    // this process's own.
-    side.wait_for_ring();
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    let (theirs, ours) = pair.expect("a pair of sockets");
-    let raw = theirs.try_clone().expect("a descriptor");
-    let outgoing = LinkSocket::adopt(theirs);
-    // Not the node's own entry for this process, which would outlive this test.
-    let peer = Arc::new(Peer::new(side.gid()));
-    let link = Link::new(peer, u64::MAX, true, LinkSocket::adopt(ours), Agreed::OWN);
-    let forged = RingReceiver::new(PSN, script.byte() & 1 == 0).expect("memory for a ring");
-    forged.set_ready();
-    while let Some(step) = script.step() {
-        match step % 8 {
-            0 => side.act(step >> 3, &mut script),
-            1 => forged.forge(&mut script),
-            2 => side.forge(step, &mut script),
-            3 => drop(rustix::io::write(&raw, script.piece())),
-            _ => {
-                let message = message(step, own, &side, &mut script);
-                let files = files(message, &forged, &mut script);
-                let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                // If the socket is full, the loop below empties it.
-                let _ = outgoing.send(message, &files);
-            }
-        }
-        loop {
-            match link.receive() {
-                Ok(Packet::Empty) => break,
-                Ok(Packet::End) | Err(_) => return side.end(),
-                Ok(packet) => {
-                    if inbound::handle(&node(), &link, packet).is_err() {
-                        return side.end();
-                    }
-                }
-            }
-        }
-        // What the link answers is not read; it must not make the link wait.
-        let _ = link.flush(Instant::now());
-    }
-    side.end();
-}
-
-fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMessage {
-    let number = u64::from(script.byte());
-    match step % 8 {
-        4 => LinkMessage::Arena { number },
-        5 if step & 8 == 0 => LinkMessage::ArenaGone { number },
-        6 if step & 8 == 0 => refusal_or_greeting(step, own, side, script),
-        7 if step & 64 != 0 => LinkMessage::ContextGone {
-            number: u32::from(script.byte() % 4),
-        },
-        6 if step & 16 == 0 => LinkMessage::Wake,
-        7 if step & 8 == 0 => LinkMessage::Context {
-            number: u32::from(script.byte() % 4),
-        },
-        _ => LinkMessage::Attach {
-            from: if step & 16 == 0 {
-                own.0
-            } else {
-                u32::from(script.byte())
-            },
-            to: own.0,
-            context: u32::from(script.byte() % 4),
-            ready_index: u32::from(script.short()),
-        },
-    }
-}
-
-/// Returns a message that refuses something, or greets.
-fn refusal_or_greeting(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMessage {
-    let number = script.byte();
-    let (layouts, limits) = (Layouts::OWN, Limits::OWN);
-    match number % 8 {
-        0 => LinkMessage::Hello {
-            layout_version: layouts.max,
-            gid: side.gid(),
-        },
-        1 => LinkMessage::Terms { layouts, limits },
-        2 => LinkMessage::Welcome {
-            layout: layouts.max,
-            limits,
-        },
-        3 => LinkMessage::Refused(Refusal::OtherProcess),
-        4 => LinkMessage::ArenaRefused {
-            number: number.into(),
-        },
-        5 => LinkMessage::ContextRefused {
-            number: number.into(),
-        },
-        _ => LinkMessage::AttachRefused {
-            from: if step & 16 == 0 { own.0 } else { number.into() },
-            to: own.0,
-        },
-    }
-}
-
-/// Returns files to send beside the message: mostly of the right kinds.
-fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -> Vec<OwnedFd> {
-    let shape = script.byte();
-    let right: &[u8] = match message {
-        LinkMessage::Attach { .. } => &[0],
-        LinkMessage::Context { .. } => &[1, 5, 2],
-        LinkMessage::Arena { .. } => &[3],
-        _ => &[],
-    };
-    if shape < 128 {
-        return right
-            .iter()
-            .map(|kind| file(*kind, forged, script))
-            .collect();
-    }
-    let count = usize::from(shape % 5);
-    let kinds: Vec<_> = (0..count).map(|_| script.byte() % 7).collect();
-    kinds
-        .into_iter()
-        .map(|kind| file(kind, forged, script))
-        .collect()
-}
-
-/// Returns a file: a ring, ready bits, a socket to wake with, an arena with arbitrary contents, a
-/// context's notes, or memory that is too short or without seals.
-fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
-    let shared = |len| SharedMemory::for_writers("forged", len).expect("memory");
-    let again = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().expect("a descriptor");
-    match kind {
-        0 => again(&forged.fd()),
-        1 => shared(size_of::<DomainReadyBits>()).fd,
-        2 => {
-            let sockets = WakeSockets::new().expect("an epoll set");
-            sockets.add().expect("a pair of sockets").1
-        }
-        3 | 5 => {
-            let memory = match kind {
-                3 => SharedMemory::arena(RING_LEN),
-                _ => SharedMemory::for_readers("forged", size_of::<ContextNotes>()),
-            };
-            let SharedMemory { mapping, fd } = memory.expect("memory");
-            scribble(&mapping, usize::from(script.short()), script.piece());
-            fd
-        }
-        4 => shared(64).fd,
-        _ => memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).expect("a file"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::verbs::AsyncEvent;
-
-    /// Sends the refusal of a queue pair's ring, as the process of its peer.
-    fn refuse_ring(side: &Side) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let socket = LinkSocket::adopt(pair.expect("a pair of sockets").0);
-        let peer = Arc::new(Peer::new(side.gid()));
-        let link = Link::new(peer, u64::MAX, true, socket, Agreed::OWN);
-        let own = side.qp.qp_num().0;
-        let refused = LinkMessage::AttachRefused { from: own, to: own };
-        let packet = Packet::Message(refused, Vec::new());
-        inbound::handle(&node(), &link, packet).expect("it may be refused");
-    }
-
-    fn assert_failed(side: Side) {
-        assert_eq!(side.qp.state().expect("a state"), QpState::Error);
-        let event = side.context.get_async_event(Some(Duration::ZERO));
-        let qp_num = side.qp.qp_num();
-        let failed = AsyncEvent::QpFatal { qp_num };
-        assert_eq!(event.expect("no error"), Some(failed));
-        side.end();
-    }
-
-    /// The peer would never send, so waiting for it would have no end.
-    #[test]
-    fn a_queue_pair_whose_ring_was_refused_fails() {
-        let mut side = Side::new(false);
-        side.connect(side.qp.qp_num());
-        refuse_ring(&side);
-        assert_failed(side);
-    }
-
-    #[test]
-    fn a_refusal_that_comes_before_rtr_counts_too() {
-        let mut side = Side::new(false);
-        refuse_ring(&side);
-        let remote = RemoteEndpoint {
-            gid: side.gid(),
-            lid: 0,
-            qp_num: side.qp.qp_num(),
-            psn: Psn::new(PSN),
-        };
-        side.qp.to_rtr(RtrAttributes::new(remote)).expect("RTR");
-        assert_failed(side);
-    }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::context::peer::Peer;
 use super::context::queue_pair::NewRing;
+use super::context::transitions::Ready;
 use super::process::node::Node;
 use super::process::node::domain::Domain;
 use super::shared::memory::{Mapping, PeerMemory};
@@ -147,7 +148,7 @@ fn the_early_rings_of_a_peer_displace_no_other_peers() {
         dest_qp_num: Some(QpNum(NUMBER)),
         ..QpAttributes::default()
     };
-    let ready = (receiver(), Arc::new(Peer::new(gid)));
+    let ready = Ready::Ring(receiver(), Arc::new(Peer::new(gid)));
     let changed = state.modify(qp_index, QpState::Rtr, &attributes, Some(ready));
     changed.expect("RTR");
     let (qp, _) = state.split(qp_index);

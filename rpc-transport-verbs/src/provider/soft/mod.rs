@@ -1,4 +1,5 @@
-//! The software device: verbs between processes of one host, over shared memory.
+//! The software device: verbs between processes of one host over shared memory, and between any two
+//! processes over TCP. The GID of the remote queue pair says which.
 //!
 //! ```text
 //!   process A                                          process B
@@ -15,12 +16,14 @@
 //! * [`shared`]: memory that two processes map. [`shared::ring`] is one direction of a connection,
 //!   with [`shared::commit`] and [`shared::descriptor`]; [`shared::wake`] holds cold rings, ready
 //!   bits and sleep.
+//! * [`wire`]: what a TCP connection between two queue pairs carries, as bytes.
 //! * [`context`]: the state of one context, and [`context::owner`], which admits one thread at a
 //!   time.
 //! * [`process`]: the node (GID, links, directory), the links to other processes, and the engine,
 //!   which is the device's only thread.
 //! * [`reliable`]: the operations of RC queue pairs: transmit, receive, progress, sleep, retry,
-//!   failure.
+//!   failure; and the same over TCP (`reliable::tcp`), which shares everything but the way of the
+//!   bytes.
 //! * [`unreliable`]: UC and UD queue pairs. They need no rings because they reach only queue pairs
 //!   of their own process.
 //! * [`objects`]: the types that the provider interface above uses.
@@ -60,6 +63,14 @@
 //!   anything else is sent. A thread never waits for a peer while it holds a lock, and never for
 //!   long. A peer that sends what it may not, or does not receive, loses its link, and with it its
 //!   connections; other peers lose nothing.
+//! * **TCP.** A queue pair may be connected by a TCP connection of its own instead of two rings. The
+//!   same thread that polls the rings of a context reads and writes its connections, or the engine
+//!   does, under the same owner word. A thread that sleeps on a completion channel waits for both.
+//!   The two processes find each other by the GID of the accepting one, which says its address and
+//!   contains a secret (`wire::hello`); or the layer above has made the connection and hands it
+//!   over. Requests have sequence numbers and are acknowledged; one that finds no receive is
+//!   discarded, and sent again. So no message of a peer holds up acknowledgements, and what a side
+//!   keeps for its peer is bounded.
 //! * **Owner word.** One word per context guards all data-path state of that context, and each
 //!   poller has a context of its own. The engine thread only ever tries to acquire it.
 //! * **The straight path.** A poll that finds nothing loads the owner word, one word of pending
@@ -89,6 +100,10 @@ pub(super) mod capacities;
 mod context;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod hostile_link;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod hostile_tcp;
 #[cfg(all(test, not(loom)))]
 mod many_peers;
 pub(super) mod names;
@@ -99,10 +114,12 @@ mod shared;
 #[cfg(feature = "test-util")]
 mod simulated;
 mod unreliable;
+mod wire;
 
-pub(super) use capacities::DEVICE_NAME;
+pub(super) use capacities::{DEVICE_NAME, TCP_DEVICE_NAME};
+pub(crate) use objects::LinkTarget;
 pub(super) use objects::completion_channel::CompletionChannel;
-pub(super) use objects::device::device_info;
+pub(super) use objects::device::device_infos;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };

@@ -23,6 +23,7 @@ use super::{ProcessState, Simulation};
 use crate::connect::handshake::Offer;
 use crate::connect::server::Port;
 use crate::transport::connection::Phase;
+use crate::transport::endpoint::SOFT;
 use crate::transport::liveness_socket::{LivenessSocket, SimulatedSocket};
 use crate::transport::notices::LivenessKey;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
@@ -93,7 +94,7 @@ impl SimulatedTransport {
         let lane = self.verbs.lane(0).ok_or_else(|| unreachable(&address))?;
         let queue_pairs = Arc::clone(&lane.queue_pairs);
         let qp_init = queue_pairs.create().map_err(|e| device_error(e.into()))?;
-        let endpoint = queue_pairs.endpoint(&qp_init);
+        let endpoint = queue_pairs.endpoint(&qp_init, SOFT);
         let client_qp_num = endpoint.qp_number;
         let offer = Offer {
             endpoints: vec![endpoint],
@@ -112,7 +113,7 @@ impl SimulatedTransport {
             let socket = LivenessSocket::Simulated(socket.clone());
             server
                 .port
-                .create_queue_pair(&offer, admitted, socket, server_key)
+                .create_queue_pair(&offer, None, admitted, socket, server_key)
         };
         // This part runs on the server's control thread, so the server may be killed in it.
         let Some(client_in_rts) = directory

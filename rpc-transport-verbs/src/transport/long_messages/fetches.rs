@@ -217,7 +217,10 @@ impl Lane {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        let max_len = self.long_messages.turns.take();
+        let max_len = match connection.is_read_by_peer {
+            true => self.long_messages.turns.take_of_peer(),
+            false => self.long_messages.turns.take(),
+        };
         let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
             connection.one_sided.to_fetch.pop_front();
             return;

@@ -18,6 +18,9 @@ const MOST_POLLS_WITHOUT_READS: u32 = 16;
 /// one call after another usually sends its next call before they end.
 const SHORT_READS: u32 = 16;
 
+/// Bytes of a READ that the peer executes, and sends over a socket.
+const READ_LEN_OF_PEER: usize = 256 * 1024;
+
 /// What a poll has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -85,6 +88,12 @@ impl ReadTurns {
     /// Returns true if no READ was posted since READs were allowed.
     pub(super) fn has_all_left(&self) -> bool {
         self.left == self.reads_per_poll
+    }
+
+    /// Returns the most bytes of a READ that the peer executes, beside connections of the lane whose
+    /// READs take this thread's time: it has no part in their turns.
+    pub(super) fn take_of_peer(&self) -> usize {
+        self.max_read_len.max(READ_LEN_OF_PEER)
     }
 
     /// Counts a READ that is about to be posted. Returns the most bytes that it may have.

@@ -7,9 +7,11 @@ mod transitions;
 
 pub use post::SendRequest;
 
-pub(crate) use crate::provider::InlineError;
+pub(crate) use crate::provider::{InlineError, LinkTarget};
 
+use std::io;
 use std::mem;
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::completion_queue::CompletionQueueHandle;
@@ -28,6 +30,9 @@ use super::types::queue_pair_state::{QpState, QpType};
 use super::types::verbs_error::VerbsError;
 use super::types::wr_id::{QueueTag, check_depth};
 use crate::provider::{self, SendWork, Sge, Work};
+
+/// Requests for which a new queue pair has memory to post them at once. A longer list makes it grow.
+const USUAL_LIST_LEN: usize = 32;
 
 /// The configuration of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +121,20 @@ pub struct QueuePair {
     domain: Arc<provider::ProtectionDomain>,
 }
 
+impl QueuePair {
+    /// Returns the target of the TCP connection that the peer dials, if the queue pair is connected
+    /// over TCP.
+    pub(crate) fn link_target(&self) -> Option<LinkTarget> {
+        self.raw.link_target()
+    }
+
+    /// Uses the TCP connection that this side has dialed for the queue pair, which is connected over
+    /// TCP. Its first bytes, the peer's answer, have not been read.
+    pub(crate) fn adopt_link(&mut self, socket: TcpStream) -> io::Result<()> {
+        self.raw.adopt_link(socket)
+    }
+}
+
 impl ProtectionDomain {
     /// Creates a queue pair in RESET (`ibv_create_qp(3)`).
     ///
@@ -197,8 +216,8 @@ impl QueuePair {
             },
             needs_doorbell: false,
             max_rd_atomic: 0,
-            work: Vec::with_capacity(capabilities.max_send_wr),
-            inline_slots: Vec::with_capacity(capabilities.max_send_wr),
+            work: Vec::with_capacity(capabilities.max_send_wr.min(USUAL_LIST_LEN)),
+            inline_slots: Vec::with_capacity(capabilities.max_send_wr.min(USUAL_LIST_LEN)),
             general_work: Vec::new(),
             elements: Vec::new(),
             capabilities,

@@ -86,6 +86,8 @@ pub enum TransportType {
     Unspecified,
     /// Memory of this host; the software device.
     Memory,
+    /// TCP connections; the software device.
+    Tcp,
     /// A type unknown to this layer, by its number.
     Unknown(i32),
 }
@@ -113,6 +115,7 @@ impl fmt::Display for TransportType {
             Self::UsnicUdp => "usNIC over UDP",
             Self::Unspecified => "unspecified",
             Self::Memory => "shared memory",
+            Self::Tcp => "TCP",
             Self::Unknown(number) => return write!(f, "transport {number}"),
         })
     }

@@ -28,8 +28,10 @@ pub enum GidType {
     RoceV1,
     /// RoCE version 2: UDP packets.
     RoceV2,
-    /// The software device.
+    /// The software device, for shared memory.
     Soft,
+    /// The software device, for TCP connections.
+    Tcp,
     /// Not reported by the system, or a number unknown to this layer.
     Unknown,
 }
@@ -41,6 +43,7 @@ impl fmt::Display for GidType {
             Self::RoceV1 => "RoCE v1",
             Self::RoceV2 => "RoCE v2",
             Self::Soft => "soft",
+            Self::Tcp => "TCP",
             Self::Unknown => "type unknown",
         })
     }

@@ -68,7 +68,7 @@ pub use queue_pair_capabilities::QueuePairCapabilities;
 pub use queue_pair_query::QpInitAttributes;
 pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 pub use rate::{LinkSpeed, LinkWidth, Rate};
-pub use soft_options::{ReadExecution, ReceiveOrder, SoftOptions};
+pub use soft_options::{ReadExecution, ReceiveOrder, SoftOptions, SoftPath};
 pub use srq_attributes::SrqAttributes;
 pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};
 pub use verbs_error::VerbsError;

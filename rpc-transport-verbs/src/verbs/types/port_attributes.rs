@@ -209,6 +209,8 @@ pub enum LinkLayer {
     Ethernet,
     /// Memory of this host; the software device.
     Memory,
+    /// TCP connections; the software device.
+    Tcp,
     /// A link layer unknown to this layer, by its number.
     Other(u8),
 }
@@ -231,6 +233,7 @@ impl fmt::Display for LinkLayer {
             Self::InfiniBand => f.write_str("InfiniBand"),
             Self::Ethernet => f.write_str("Ethernet"),
             Self::Memory => f.write_str("shared memory"),
+            Self::Tcp => f.write_str("TCP"),
             Self::Other(number) => write!(f, "link layer {number}"),
         }
     }

@@ -1,5 +1,7 @@
 //! Options of the software device.
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+
 /// Options of the software device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftOptions {
@@ -9,8 +11,42 @@ pub struct SoftOptions {
     /// Which receive of a shared receive queue the next message takes. Messages always take the
     /// receives of a queue pair's own queue in the order in which they were posted.
     pub shared_receive_order: ReceiveOrder,
-    /// Which side executes the RDMA READs that the context posts.
+    /// Which side executes the RDMA READs that the context posts over shared memory. Over TCP, the
+    /// side that owns the memory executes them.
     pub read_execution: ReadExecution,
+    /// The way between queue pairs.
+    pub path: SoftPath,
+}
+
+/// The way between two reliable queue pairs of the software device. Unreliable ones reach only queue
+/// pairs of their own process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SoftPath {
+    /// Memory that two processes of one host and one user share.
+    #[default]
+    SharedMemory,
+    /// TCP connections. The context's GID says where its process accepts them, so every process that
+    /// knows the GID can connect to those of its queue pairs that are connected to it in turn. What
+    /// travels is not encrypted.
+    Tcp {
+        /// The address at which the process accepts connections: the first context of a process that
+        /// names one decides. `None`: the process only dials, so the other side has to accept. Port 0
+        /// leaves the choice of the port to the system.
+        accept_at: Option<SocketAddrV4>,
+    },
+    /// Either, as the GID of the remote queue pair says. The context has two GIDs: the first is for
+    /// shared memory, the second for TCP.
+    Either {
+        /// As for [`Tcp`](Self::Tcp).
+        accept_at: Option<SocketAddrV4>,
+    },
+}
+
+impl SoftPath {
+    /// TCP connections, which the process accepts over loopback, at a port that the system chooses.
+    pub const TCP_OVER_LOOPBACK: Self = Self::Tcp {
+        accept_at: Some(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)),
+    };
 }
 
 /// The order in which messages take the receives of a shared receive queue.

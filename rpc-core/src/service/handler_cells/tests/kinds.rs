@@ -96,6 +96,7 @@ fn a_streaming_handler_without_a_stream_is_unimplemented() {
         message: &[],
         deadline: None,
         stream: None,
+        peer: &Cell::new(None),
     };
     let mut cx = Context::from_waker(Waker::noop());
     let Served::Undecodable(status) = fixture.handler.serve(request, &mut cx, &mut []) else {

@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::provider::soft::capacities::MAX_SGE;
+use super::element_list::{ElementList, for_each_part};
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
-use crate::provider::soft::shared::ring::STAGE_LEN;
+use crate::provider::soft::shared::ring::{MAX_IN_RING, STAGE_LEN};
+use crate::provider::soft::wire::header::{BASE_LEN, EncodedHeader};
 use crate::provider::work::{Operation, Sge, Work};
-use crate::verbs::types::{CompletionOpcode, LocalKey};
+use crate::verbs::types::CompletionOpcode;
 
 /// A request other than a plain message of one element.
 #[derive(Debug)]
@@ -18,10 +19,9 @@ pub(crate) struct GeneralSend {
     pub(crate) operation: Operation,
     pub(crate) fenced: bool,
     pub(crate) solicited: bool,
-    pub(crate) elements: [Sge; MAX_SGE],
-    pub(crate) element_count: usize,
+    elements: ElementList,
     /// The bytes of an inline request, copied while it was posted.
-    pub(crate) inline: Option<Box<[u8]>>,
+    pub(crate) inline: Option<InlineBytes>,
     /// Total bytes of all elements.
     pub(crate) total: u64,
     /// The ring slots that the request has taken so far, by sequence number; `None` until it has
@@ -31,6 +31,55 @@ pub(crate) struct GeneralSend {
     /// Of a READ: bytes requested so far, and bytes received so far.
     pub(crate) requested: u64,
     pub(crate) received: u64,
+}
+
+/// The bytes of an inline request, behind room for the header of a SEND.
+#[derive(Debug)]
+pub(crate) struct InlineBytes {
+    bytes: Box<[u8; BASE_LEN + MAX_IN_RING]>,
+    len: usize,
+}
+
+impl InlineBytes {
+    pub(crate) fn new() -> Self {
+        Self {
+            bytes: Box::new([0; BASE_LEN + MAX_IN_RING]),
+            len: 0,
+        }
+    }
+
+    /// Copies all bytes of an inline request, of which there are at most [`MAX_IN_RING`].
+    pub(crate) fn fill(&mut self, bytes: &[u8]) {
+        self.bytes[BASE_LEN..][..bytes.len()].copy_from_slice(bytes);
+        self.len = bytes.len();
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[BASE_LEN..][..self.len]
+    }
+
+    /// Returns the bytes behind this header, if it has the length of a SEND's.
+    pub(crate) fn behind(&mut self, header: &EncodedHeader) -> Option<&[u8]> {
+        let header = header.as_bytes();
+        if header.len() != BASE_LEN {
+            return None;
+        }
+        self.bytes[..BASE_LEN].copy_from_slice(header);
+        Some(&self.bytes[..BASE_LEN + self.len])
+    }
+
+    /// Appends `len` bytes, for which there is room: the layer above limits inline requests.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for `len` bytes.
+    unsafe fn append(&mut self, from: NonNull<u8>, len: usize) {
+        let room = &mut self.bytes[BASE_LEN + self.len..][..len];
+        // SAFETY: the caller guarantees that the source is readable, and the target was just
+        // checked to have room.
+        unsafe { copy_shared(from, NonNull::from(room).cast(), len) };
+        self.len += len;
+    }
 }
 
 /// State of a queue pair's sending half besides the send queue itself.
@@ -56,20 +105,13 @@ pub(crate) struct Piece {
 
 impl GeneralSend {
     pub(crate) fn new(number: u64, work: &Work, elements: &[Sge]) -> Self {
-        let mut own = [Sge {
-            addr: NonNull::dangling(),
-            len: 0,
-            local_key: LocalKey(0),
-        }; MAX_SGE];
-        own[..elements.len()].copy_from_slice(elements);
         let total = elements.iter().map(|element| u64::from(element.len)).sum();
         Self {
             number,
             operation: work.operation,
             fenced: work.fenced,
             solicited: work.solicited,
-            elements: own,
-            element_count: elements.len(),
+            elements: ElementList::new(elements),
             inline: None,
             total,
             slots: None,
@@ -79,7 +121,7 @@ impl GeneralSend {
     }
 
     pub(crate) fn elements(&self) -> &[Sge] {
-        &self.elements[..self.element_count]
+        self.elements.as_slice()
     }
 
     pub(crate) fn is_read_or_atomic(&self) -> bool {
@@ -119,24 +161,20 @@ impl GeneralSend {
         }
     }
 
-    /// Copies the bytes of an inline request.
+    /// Copies the bytes of an inline request into `bytes`.
     ///
     /// # Safety
     ///
     /// The elements are readable for their lengths. The poster guarantees this until its call
     /// returns.
-    pub(crate) unsafe fn stage(&mut self) {
-        let mut bytes = vec![0; self.total as usize].into_boxed_slice();
-        let mut rest = NonNull::from(&mut *bytes).cast::<u8>();
-        for element in self.elements() {
-            // SAFETY: the caller guarantees that the element is readable; the lengths add up to the
-            // box's length.
-            unsafe {
-                copy_shared(element.addr, rest, element.len as usize);
-                rest = rest.add(element.len as usize);
-            }
+    pub(crate) unsafe fn stage(&mut self, bytes: InlineBytes) {
+        let mut inline = bytes;
+        inline.len = 0;
+        for element in self.elements.as_slice() {
+            // SAFETY: the caller guarantees it.
+            unsafe { inline.append(element.addr, element.len as usize) };
         }
-        self.inline = Some(bytes);
+        self.inline = Some(inline);
     }
 
     /// Copies `len` bytes at `from` into the elements, starting at their byte `offset`.
@@ -145,24 +183,16 @@ impl GeneralSend {
     ///
     /// The elements were checked to lie in registered memory, and `from` is readable for `len`
     /// bytes.
-    pub(crate) unsafe fn scatter(&self, from: NonNull<u8>, mut offset: u64, len: usize) {
-        let mut done = 0;
-        for element in self.elements() {
-            let element_len = u64::from(element.len);
-            if offset >= element_len {
-                offset -= element_len;
-                continue;
-            }
-            let part = (len - done).min((element_len - offset) as usize);
+    pub(crate) unsafe fn scatter(&self, from: NonNull<u8>, offset: u64, len: usize) {
+        let mut from = from;
+        for_each_part(self.elements(), offset as usize, len, |to, part| {
             // SAFETY: the range is within the element and within `from`. While the request is in
             // flight, the application and peers access both only through atomics or raw copies.
-            unsafe { copy_shared(from.add(done), element.addr.add(offset as usize), part) };
-            done += part;
-            offset = 0;
-            if done == len {
-                return;
+            unsafe {
+                copy_shared(from, to, part);
+                from = from.add(part);
             }
-        }
+        });
     }
 }
 

@@ -3,6 +3,7 @@
 pub(super) mod channel_events;
 pub(super) mod cold_rings;
 pub(super) mod completion_queues;
+pub(super) mod element_list;
 pub(super) mod event_queue;
 pub(super) mod general_send;
 pub(super) mod owner;
@@ -16,6 +17,8 @@ pub(super) mod regions;
 pub(super) mod remote_access;
 pub(super) mod send_queue;
 pub(super) mod state;
+pub(super) mod tcp_link;
+pub(super) mod tcp_links;
 pub(super) mod transitions;
 pub(super) mod waiting;
 pub(super) mod window_table;

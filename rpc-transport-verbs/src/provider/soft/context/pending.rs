@@ -15,6 +15,8 @@ pub(crate) enum Matter {
     Completions = 8,
     /// Ready bits lie in more than one summary word.
     ManyQueuePairs = 16,
+    /// The context has links over TCP.
+    TcpLinks = 32,
 }
 
 /// The set of matters that are pending.

@@ -1,11 +1,13 @@
 //! A queue pair of the device: its attributes, its queues and its two rings.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::general_send::Outstanding;
 use super::receive_queue::ReceiveQueue;
 use super::send_queue::SendQueue;
+use super::tcp_link::TcpLink;
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::waiting::Waiting;
@@ -83,6 +85,12 @@ pub(crate) struct Link {
     pub(crate) read_arena: Option<(u64, Weak<Mapping>)>,
     /// When a READ last found the peer alive.
     pub(crate) seen_alive: Option<Instant>,
+    /// True if the queue pair is connected to another over TCP, and has no rings.
+    pub(crate) is_tcp: bool,
+    /// The TCP connection, once there is one.
+    pub(crate) tcp: Option<Box<TcpLink>>,
+    /// TCP links of peers that reached RTR before this side did.
+    pub(super) early_tcp: Vec<NewTcpLink>,
 }
 
 /// Retry state of a queue pair.
@@ -96,6 +104,16 @@ pub(crate) struct Retry {
     pub(crate) rnr_until: Option<Instant>,
     /// Start of the peer's silence: it is dead or does not accept messages.
     pub(crate) silent_since: Option<Instant>,
+}
+
+/// A TCP connection that a peer has dialed for a queue pair.
+#[derive(Debug)]
+pub(crate) struct NewTcpLink {
+    pub(crate) gid: Gid,
+    pub(crate) qp_num: u32,
+    pub(crate) socket: OwnedFd,
+    /// The sequence number of the first request that the peer expects.
+    pub(crate) peer_psn: u32,
 }
 
 /// A ring to send into, as received over a link.
@@ -124,9 +142,13 @@ impl SoftQueuePair {
                 .is_some_and(|address| address.gid == gid)
     }
 
-    /// Checks the values of the attributes that are present. The caller has checked which are
-    /// present.
-    pub(crate) fn check_values(&self, attributes: &QpAttributes) -> Result<(), WrongValue> {
+    /// Checks the values of the attributes that are present, on a port with `gid_count` GIDs. The
+    /// caller has checked which are present.
+    pub(crate) fn check_values(
+        &self,
+        attributes: &QpAttributes,
+        gid_count: u8,
+    ) -> Result<(), WrongValue> {
         crate::provider::soft::capacities::ATTRIBUTE_LIMITS.check(attributes)?;
         let wrong = |attribute, value, reason| {
             Err(WrongValue {
@@ -144,7 +166,7 @@ impl SoftQueuePair {
             return wrong(Attribute::Qkey, key.into(), reason);
         }
         match attributes.address {
-            Some(address) => self.check_address(address, attributes),
+            Some(address) => self.check_address(address, attributes, gid_count),
             None => Ok(()),
         }
     }
@@ -153,6 +175,7 @@ impl SoftQueuePair {
         &self,
         address: AddressVector,
         attributes: &QpAttributes,
+        gid_count: u8,
     ) -> Result<(), WrongValue> {
         let wrong = |value: u8, reason| {
             Err(WrongValue {
@@ -164,8 +187,9 @@ impl SoftQueuePair {
         if !address.is_global {
             return wrong(0, "is_global has to be set: the device has no LIDs");
         }
-        if address.sgid_index != 0 {
-            return wrong(address.sgid_index, "sgid_index: the device has one GID");
+        if address.sgid_index >= gid_count {
+            let reason = "sgid_index: the port has no such GID";
+            return wrong(address.sgid_index, reason);
         }
         let port = attributes.port.or(self.attributes.port);
         if Some(address.port) != port {
@@ -188,8 +212,10 @@ impl SoftQueuePair {
     /// Compares the sequence numbers of both sides, to detect that the peer would drop every
     /// message. Call this when both are known and nothing has been sent.
     pub(super) fn compare_sequence_numbers(&mut self) {
-        self.link.has_psn_mismatch = match (&self.link.sender, self.attributes.sq_psn) {
-            (Some(sender), Some(psn)) => sender.expected_psn() != psn.get(),
+        let of_ring = self.link.sender.as_ref().map(RingSender::expected_psn);
+        let of_tcp = || self.link.tcp.as_ref().and_then(|link| link.expected_psn());
+        self.link.has_psn_mismatch = match (of_ring.or_else(of_tcp), self.attributes.sq_psn) {
+            (Some(expected), Some(psn)) => expected != psn.get(),
             _ => false,
         };
     }

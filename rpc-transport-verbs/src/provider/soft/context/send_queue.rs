@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::general_send::GeneralSend;
+use super::general_send::{GeneralSend, InlineBytes};
 use crate::provider::work::SendWork;
 use crate::verbs::types::{CompletionStatus, WrId};
 
@@ -35,7 +35,12 @@ pub(crate) struct SendQueue {
     pub(crate) general: VecDeque<GeneralSend>,
     /// Set if the request at `started` failed locally; it completes after all earlier requests.
     pub(crate) local_failure: Option<CompletionStatus>,
+    /// Memory of inline requests that have completed, for the next ones.
+    spare_inline: Vec<InlineBytes>,
 }
+
+/// Maximum number of inline requests whose memory is kept.
+const MAX_SPARE_INLINE: usize = 8;
 
 /// What the completion of a request needs.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +73,31 @@ impl SendQueue {
             unwritten: VecDeque::new(),
             general: VecDeque::new(),
             local_failure: None,
+            spare_inline: Vec::new(),
         }
+    }
+
+    /// Returns memory for the bytes of an inline request.
+    pub(crate) fn inline_bytes(&mut self) -> InlineBytes {
+        self.spare_inline.pop().unwrap_or_else(InlineBytes::new)
+    }
+
+    /// Returns true if the request with this number completes even if it succeeds.
+    pub(crate) fn is_signaled(&self, number: u64) -> bool {
+        self.entries[self.index_of(number)].is_some_and(|entry| entry.signaled)
+    }
+
+    /// Returns the details of the request with this number, on a queue pair that keeps those of all
+    /// requests until they complete.
+    pub(crate) fn general_at(&self, number: u64) -> Option<&GeneralSend> {
+        let index = number.checked_sub(self.general.front()?.number)?;
+        self.general.get(index as usize)
+    }
+
+    /// As [`general_at`](Self::general_at), to change them.
+    pub(crate) fn general_at_mut(&mut self, number: u64) -> Option<&mut GeneralSend> {
+        let index = number.checked_sub(self.general.front()?.number)?;
+        self.general.get_mut(index as usize)
     }
 
     /// Drops the details of the request with this number, which has completed.
@@ -79,7 +108,12 @@ impl SendQueue {
             .front()
             .is_some_and(|send| send.number == number)
         {
-            self.general.pop_front();
+            let send = self.general.pop_front();
+            if let Some(bytes) = send.and_then(|send| send.inline)
+                && self.spare_inline.len() < MAX_SPARE_INLINE
+            {
+                self.spare_inline.push(bytes);
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use super::queue_pair::SoftQueuePair;
 use super::ready_peers::ReadyPeers;
 use super::receive_queue::SharedReceives;
 use super::regions::Regions;
+use super::tcp_links::TcpLinks;
 use super::window_table::Windows;
 use crate::provider::soft::shared::commit::Commit;
 use crate::provider::soft::shared::published::ContextNotes;
@@ -52,6 +53,7 @@ pub(crate) struct Common {
     /// Messages that polls have taken without looking beyond hot rings, since they last did.
     pub(crate) streak: u32,
     pub(crate) ready: ReadyPeers,
+    pub(crate) tcp: TcpLinks,
     /// What peers can read of the context.
     pub(crate) notes: Mapped<ContextNotes>,
     pub(crate) counters: DeviceCounters,
@@ -101,6 +103,7 @@ impl State {
     pub(crate) fn new(
         notes: Mapped<ContextNotes>,
         events: Arc<EventQueue>,
+        tcp: TcpLinks,
         options: SoftOptions,
     ) -> Self {
         Self {
@@ -114,6 +117,7 @@ impl State {
                 first_look: 0,
                 streak: 0,
                 ready: ReadyPeers::default(),
+                tcp,
                 notes,
                 counters: DeviceCounters::default(),
                 regions: Regions::default(),
@@ -151,8 +155,22 @@ impl Common {
         self.completion_queues.push(cq, completion);
     }
 
+    /// Makes polls look at the links over TCP as long as there are any.
+    pub(crate) fn note_tcp_links(&mut self) {
+        if self.tcp.is_empty() {
+            self.pending.remove(Matter::TcpLinks);
+        } else {
+            self.pending.add(Matter::TcpLinks);
+        }
+    }
+
     #[inline]
     pub(crate) fn is_asleep(&self) -> bool {
         self.pending.has(Matter::Asleep)
+    }
+
+    /// Returns true if a thread polls the context.
+    pub(crate) fn is_polled(&self) -> bool {
+        !self.is_asleep() && !self.pending.has(Matter::Unattended)
     }
 }

@@ -1,21 +1,38 @@
 //! The transitions of a queue pair, from RESET to RTS and back, and the rings that they attach and
 //! release.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::general_send::Outstanding;
 use super::peer::Peer;
-use super::queue_pair::{Link, NewRing, NotifyDrained, Retry, SoftQueuePair, Unannounced};
+use super::queue_pair::{
+    Link, NewRing, NewTcpLink, NotifyDrained, Retry, SoftQueuePair, Unannounced,
+};
 use super::state::{Common, State};
+use super::tcp_link::TcpLink;
 use crate::hooks;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
+use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer};
 use crate::verbs::types::{
     AsyncEvent, CompletionStatus, Gid, ModifyError, PathMigration, QpAttributes, QpNum, QpState,
+    QpType,
 };
 
 /// Maximum number of rings kept for a queue pair that is not at RTR yet, each of another process.
 /// One is expected; more are mistakes of peers, or attacks.
 const MAX_EARLY_RINGS: usize = 4;
+
+/// What a reliable queue pair receives from, after INIT→RTR.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// A ring that this side has made and told the peer of.
+    Ring(RingReceiver, Arc<Peer>),
+    /// A TCP connection: one that this side has dialed, or the one that the peer dials.
+    Tcp(Option<Box<TcpLink>>),
+}
 
 impl State {
     /// Makes a transition whose attributes were checked. INIT→RTR needs `ready`.
@@ -24,7 +41,7 @@ impl State {
         qp_index: u32,
         to: QpState,
         attributes: &QpAttributes,
-        ready: Option<(RingReceiver, Arc<Peer>)>,
+        ready: Option<Ready>,
     ) -> Result<(), ModifyError> {
         let (qp, common) = self.split(qp_index);
         qp.ring_doorbell(common);
@@ -49,6 +66,63 @@ impl State {
         }
     }
 
+    /// Handles a TCP connection that arrived for a queue pair. Returns false if the queue pair is
+    /// gone, and the connection is closed.
+    pub(crate) fn attach_tcp(&mut self, qp_index: u32, number: u32, link: NewTcpLink) -> bool {
+        let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
+            return false;
+        };
+        if qp.number != QpNum(number) {
+            return false;
+        }
+        qp.attach_tcp(&mut self.common, link);
+        if self.common.is_asleep() {
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+        true
+    }
+
+    /// Hands a queue pair the connection that its peer has dialed for it, as both had agreed: nothing
+    /// was sent, so the peer expects this side's first request. Returns false if the queue pair is
+    /// gone or has a connection.
+    pub(crate) fn accept_agreed_link(
+        &mut self,
+        qp_index: u32,
+        number: QpNum,
+        socket: OwnedFd,
+    ) -> bool {
+        let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
+            return false;
+        };
+        let Some((gid, remote)) = remote_of(&qp.attributes) else {
+            return false;
+        };
+        if qp.number != number || qp.link.tcp.is_some() || !qp.receives_now() {
+            return false;
+        }
+        let link = NewTcpLink {
+            gid,
+            qp_num: remote.0,
+            socket,
+            peer_psn: qp.attributes.sq_psn.unwrap_or_default().get(),
+        };
+        qp.accept_link(&mut self.common, link);
+        if self.common.is_asleep() {
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+        true
+    }
+
+    /// Hands a queue pair the connection that this side has dialed, whose answer has not been read.
+    pub(crate) fn adopt_agreed_link(&mut self, qp_index: u32, socket: OwnedFd) {
+        let (qp, common) = self.split(qp_index);
+        let expected_psn = qp.attributes.rq_psn.unwrap_or_default().get();
+        let link = TcpLink::new(socket, None, expected_psn);
+        qp.adopt_link(common, Box::new(link));
+    }
+
     /// Handles the refusal of this side's ring by the process of the remote queue pair: it never
     /// sends, so the queue pair fails.
     pub(crate) fn attach_refused(&mut self, qp_index: u32, number: u32, remote: (Gid, u32)) {
@@ -68,7 +142,7 @@ impl SoftQueuePair {
         common: &mut Common,
         to: QpState,
         attributes: &QpAttributes,
-        ready: Option<(RingReceiver, Arc<Peer>)>,
+        ready: Option<Ready>,
     ) -> Result<(), ModifyError> {
         if self.draining.is_some() && self.state == QpState::Sqd && to == QpState::Rts {
             return Err(ModifyError::Draining);
@@ -91,11 +165,13 @@ impl SoftQueuePair {
         self.set(attributes);
         let from = std::mem::replace(&mut self.state, to);
         match (from, to) {
-            (QpState::Init, QpState::Rtr) => {
-                if let Some((receiver, peer)) = ready {
+            (QpState::Init, QpState::Rtr) => match ready {
+                Some(Ready::Ring(receiver, peer)) => {
                     self.start_receiving(common, receiver, peer);
                 }
-            }
+                Some(Ready::Tcp(link)) => self.start_receiving_over_tcp(common, link),
+                None => {}
+            },
             (QpState::Rts, QpState::Sqd) => {
                 self.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
                 // Unreliable sends that have begun have already ended.
@@ -174,6 +250,90 @@ impl SoftQueuePair {
         }
     }
 
+    /// Receives from this side's TCP connection, or from the one that the peer has dialed, or will
+    /// dial.
+    fn start_receiving_over_tcp(&mut self, common: &mut Common, link: Option<Box<TcpLink>>) {
+        self.link.is_tcp = true;
+        self.retry = Retry::default();
+        let early = std::mem::take(&mut self.link.early_tcp);
+        if let Some(link) = link {
+            return self.adopt_link(common, link);
+        }
+        let own = early.into_iter().rev();
+        let mut own = own.filter(|link| self.is_connected_to((link.gid, link.qp_num)));
+        if let Some(link) = own.next() {
+            drop(own);
+            self.accept_link(common, link);
+        }
+    }
+
+    /// Handles a TCP connection that a peer has dialed: uses it if the queue pair is connected to
+    /// the peer's, and keeps it if the queue pair may be connected later. Who dials is not known, so
+    /// nothing else is kept.
+    fn attach_tcp(&mut self, common: &mut Common, link: NewTcpLink) {
+        // As with rings: a connection that was used is not replaced.
+        let is_used = self.link.tcp.as_ref().is_some_and(|link| !link.is_unused());
+        let is_ours = self.is_connected_to((link.gid, link.qp_num));
+        if self.receives_now() && self.link.is_tcp && !is_used && is_ours {
+            return self.accept_link(common, link);
+        }
+        let may_be_connected = self.qp_type == QpType::ReliableConnection
+            && matches!(self.state, QpState::Reset | QpState::Init);
+        if !may_be_connected {
+            return;
+        }
+        let early = &mut self.link.early_tcp;
+        early.retain(|early| early.gid != link.gid && !has_closed(&early.socket));
+        if early.len() < MAX_EARLY_RINGS {
+            early.push(link);
+        }
+    }
+
+    /// Answers the peer that has dialed, and uses its connection.
+    fn accept_link(&mut self, common: &mut Common, link: NewTcpLink) {
+        let expected_psn = self.attributes.rq_psn.unwrap_or_default().get();
+        let answer = Answer {
+            is_accepted: true,
+            expected_psn,
+        };
+        // The first bytes on the connection fit its buffer, unless it has ended.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = rustix::net::send(&link.socket, &answer.encode(), flags);
+        if sent == Ok(ANSWER_LEN) {
+            let link = TcpLink::new(link.socket, Some(link.peer_psn), expected_psn);
+            self.adopt_link(common, Box::new(link));
+        }
+    }
+
+    /// Uses a TCP connection in place of the one before, if there was one.
+    fn adopt_link(&mut self, common: &mut Common, link: Box<TcpLink>) {
+        if let Some(old) = &self.link.tcp {
+            common.tcp.remove(old, self.index);
+        }
+        if let Err(error) = common.tcp.add(&link, self.index) {
+            tracing::warn!(%error, qp_num = %self.number, "a link cannot be watched: closing it");
+            return;
+        }
+        common.note_tcp_links();
+        common.tcp.make_hot(self.index);
+        self.link.tcp = Some(link);
+        self.compare_sequence_numbers();
+        if self.state == QpState::Rts {
+            self.transmit(common);
+        }
+    }
+
+    /// Records the sequence number that the peer expects: now requests can be sent.
+    pub(crate) fn open_link(&mut self, common: &mut Common, expected_psn: u32) {
+        if let Some(link) = &mut self.link.tcp {
+            link.open(expected_psn);
+        }
+        self.compare_sequence_numbers();
+        if self.state == QpState::Rts {
+            self.transmit(common);
+        }
+    }
+
     /// Releases both rings: nothing more is received from the peer, and our descriptors are void.
     /// Messages already received stay in the completion queue.
     pub(crate) fn disconnect(&mut self, common: &mut Common) {
@@ -186,11 +346,17 @@ impl SoftQueuePair {
         if let Some(sender) = &self.link.sender {
             sender.close();
         }
+        if let Some(link) = &self.link.tcp {
+            common.tcp.remove(link, self.index);
+        }
         let early = std::mem::take(&mut self.link.early);
+        let early_tcp = std::mem::take(&mut self.link.early_tcp);
         self.link = Link {
             early,
+            early_tcp,
             ..Link::default()
         };
+        common.note_tcp_links();
         self.retry = Retry::default();
         self.outstanding = Outstanding::default();
         self.unannounced = Unannounced::Nothing;
@@ -219,4 +385,10 @@ impl SoftQueuePair {
 /// Returns the remote queue pair that INIT→RTR connects to.
 pub(crate) fn remote_of(attributes: &QpAttributes) -> Option<(Gid, QpNum)> {
     Some((attributes.address?.gid, attributes.dest_qp_num?))
+}
+
+/// Returns true if the peer has closed its end of a connection.
+fn has_closed(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    matches!(rustix::net::recv(socket, &mut [0; 1], flags), Ok((_, 0)))
 }

@@ -1,9 +1,9 @@
 //! Completion channels: armed completion queues raise their events here, and a thread can sleep
 //! until they do.
 //!
-//! A channel is readable for two reasons, so its file is an epoll set of two files: its own eventfd,
-//! which counts the events not yet taken, and the context's end of the sockets with which peers wake
-//! it. A thread that the second one wakes handles the peers' requests, whichever queue they are for. A sleeping thread
+//! A channel is readable for three reasons, so its file is an epoll set of three files: its own
+//! eventfd, which counts the events not yet taken, the context's end of the sockets with which peers
+//! wake it, and the set of its TCP connections. A thread that one of the latter wakes handles the peers' requests, whichever queue they are for. A sleeping thread
 //! thus does the device's work itself, and the engine need not.
 
 use std::io;
@@ -32,6 +32,9 @@ impl CompletionChannel {
         let data = epoll::EventData::new_u64(0);
         epoll::add(&readable, &events.count, data, epoll::EventFlags::IN)?;
         epoll::add(&readable, &domain.wake, data, epoll::EventFlags::IN)?;
+        if let Some(files) = &domain.tcp_files {
+            epoll::add(&readable, files, data, epoll::EventFlags::IN)?;
+        }
         Ok(Self {
             domain: Arc::clone(domain),
             events: Arc::new(events),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::provider::soft::capacities::{DEVICE_NAME, MAX_RD_ATOMIC};
+use crate::provider::soft::capacities::{DEVICE_NAME, MAX_RD_ATOMIC, TCP_DEVICE_NAME};
 use crate::provider::soft::context::window_table::MAX_WINDOWS;
 use crate::provider::soft::process::multicast::{MAX_GROUPS, MAX_MEMBERS};
 use crate::verbs::types::{
@@ -11,15 +11,19 @@ use crate::verbs::types::{
     PortCapabilities, PortFlag, PortFlags, PortMtu, PortState, TransportType, VirtualLanes,
 };
 
-/// Describes the device before it is opened. Each process has its own device, which has no GUID
-/// until it is opened.
-pub(crate) fn device_info() -> DeviceInfo {
-    DeviceInfo {
-        name: DEVICE_NAME.to_owned(),
+/// Describes the device before it is opened, once for each path. Each process has its own device,
+/// which has no GUID until it is opened.
+pub(crate) fn device_infos() -> [DeviceInfo; 2] {
+    let info = |name: &str, transport| DeviceInfo {
+        name: name.to_owned(),
         guid: Guid::default(),
         node_type: NodeType::ChannelAdapter,
-        transport: TransportType::Memory,
-    }
+        transport,
+    };
+    [
+        info(DEVICE_NAME, TransportType::Memory),
+        info(TCP_DEVICE_NAME, TransportType::Tcp),
+    ]
 }
 
 /// The firmware version: the version of this crate.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use self::completion_channel::CompletionChannel;
 use super::super::limits::in_range;
-use super::capacities::{DEVICE_NAME, MAX_RD_ATOMIC};
+use super::capacities::{DEVICE_NAME, MAX_RD_ATOMIC, TCP_DEVICE_NAME};
 use super::capacities::{
     MAX_CQE, MAX_INLINE, MAX_MESSAGE_LEN, MAX_QUEUES, MAX_REGION_LEN, MAX_SGE, MAX_WR, exhausted,
 };
@@ -16,8 +16,9 @@ use super::process::node::Node;
 use super::shared::wake::MAX_READY;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::verbs::types::{
-    AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, OpenError,
-    PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions, VerbsError,
+    AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, LinkLayer,
+    OpenError, PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions,
+    VerbsError,
 };
 
 pub(super) mod completion_channel;
@@ -26,6 +27,7 @@ pub(super) mod device;
 mod memory;
 mod queue_pair;
 mod shared_receive_queue;
+mod tcp_link;
 pub(super) mod unsupported;
 pub(super) mod windows;
 
@@ -33,6 +35,7 @@ pub(crate) use completion_queue::CompletionQueue;
 pub(crate) use memory::{MemoryRegion, ProtectionDomain};
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
+pub(crate) use tcp_link::LinkTarget;
 
 const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp: MAX_READY,
@@ -75,10 +78,27 @@ impl Context {
         Ok(Self { domain })
     }
 
+    /// Returns the name under which the device is opened.
+    pub(crate) fn device_name(&self) -> &'static str {
+        match self.link_layer() {
+            LinkLayer::Tcp => TCP_DEVICE_NAME,
+            _ => DEVICE_NAME,
+        }
+    }
+
+    /// Returns the path of the first GID.
+    fn link_layer(&self) -> LinkLayer {
+        let gids = self.domain.gids;
+        match gids.tcp() == Some(gids.first()) {
+            true => LinkLayer::Tcp,
+            false => LinkLayer::Memory,
+        }
+    }
+
     pub(crate) fn query_device(&self) -> DeviceAttributes {
         DeviceAttributes {
-            node_guid: device::guid(self.domain.node.gid),
-            sys_image_guid: device::guid(self.domain.node.gid),
+            node_guid: device::guid(self.domain.gids.first()),
+            sys_image_guid: device::guid(self.domain.gids.first()),
             ..LIMITS
         }
     }
@@ -87,6 +107,8 @@ impl Context {
         in_range("query_port", "port", usize::from(port), 1, 1)?;
         Ok(PortAttributes {
             max_msg_len: MAX_MESSAGE_LEN,
+            link_layer: self.link_layer(),
+            gid_count: self.domain.gids.count().into(),
             ..device::port()
         })
     }
@@ -99,17 +121,25 @@ impl Context {
 
     pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
         in_range("query_gid", "port", usize::from(port), 1, 1)?;
-        in_range("query_gid", "index", usize::from(index), 0, 0)?;
-        Ok(self.domain.node.gid)
+        let last = usize::from(self.domain.gids.count()) - 1;
+        in_range("query_gid", "index", usize::from(index), 0, last)?;
+        Ok(self.domain.gids.get(index).unwrap_or_default())
     }
 
     pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
-        Ok(vec![GidEntry {
-            index: 0,
-            gid: self.query_gid(port, 0)?,
-            gid_type: GidType::Soft,
-            netdev: None,
-        }])
+        let entry = |index| {
+            let gid = self.query_gid(port, index)?;
+            Ok(GidEntry {
+                index,
+                gid,
+                gid_type: match Some(gid) == self.domain.gids.tcp() {
+                    true => GidType::Tcp,
+                    false => GidType::Soft,
+                },
+                netdev: None,
+            })
+        };
+        (0..self.domain.gids.count()).map(entry).collect()
     }
 
     pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {

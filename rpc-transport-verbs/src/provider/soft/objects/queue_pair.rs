@@ -12,18 +12,18 @@ use crate::hooks::{accepted, point};
 use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, index32};
 use crate::provider::soft::context::general_send::Outstanding;
-use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair, Unannounced};
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::send_queue::SendQueue;
 use crate::provider::soft::context::state::State;
-use crate::provider::soft::context::transitions::remote_of;
+use crate::provider::soft::context::transitions::{Ready, remote_of};
 use crate::provider::soft::context::waiting::Waiting;
 use crate::provider::soft::process::link_message::LinkMessage;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::ring::RingReceiver;
 use crate::provider::soft::shared::wake::{GROUP, MAX_READY};
+use crate::provider::soft::wire::hello::LinkAddress;
 use crate::provider::work::{
     Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
@@ -157,7 +157,7 @@ fn check_sizes(
 pub(crate) struct QueuePair {
     pub(crate) domain: Arc<Domain>,
     pub(crate) qp_index: u32,
-    number: QpNum,
+    pub(super) number: QpNum,
     capabilities: QueuePairCapabilities,
     /// True if the queue pair has rings.
     is_reliable: bool,
@@ -189,11 +189,11 @@ impl QueuePair {
         to: QpState,
         attributes: &QpAttributes,
     ) -> Result<(), ModifyError> {
-        let own = self.domain.node.gid;
+        let gids = self.domain.gids;
         let state = self.domain.enter()?;
         let qp = &state.queue_pairs[self.qp_index as usize];
-        qp.check_values(attributes)
-            .and_then(|()| qp.check_reach(attributes, own))
+        qp.check_values(attributes, gids.count())
+            .and_then(|()| qp.check_reach(attributes, gids.first()))
             .map_err(|wrong| wrong.at(from, to))?;
         drop(state);
         let ready = match (from, to) {
@@ -214,12 +214,18 @@ impl QueuePair {
 
     /// Creates this side's ring and announces it to the peer. Runs without the owner word, because
     /// dialing the peer may take a while.
-    fn connect(&self, attributes: &QpAttributes) -> Result<(RingReceiver, Arc<Peer>), ModifyError> {
+    fn connect(&self, attributes: &QpAttributes) -> Result<Ready, ModifyError> {
         let fail = |action| move |source| ModifyError::Os { action, source };
         // Address, destination number and PSN are required for this transition, so they are
         // present.
-        let (gid, remote) = remote_of(attributes).unwrap_or((self.domain.node.gid, self.number));
+        let (gid, remote) =
+            remote_of(attributes).unwrap_or((self.domain.gids.first(), self.number));
         let psn = attributes.rq_psn.unwrap_or_default();
+        let sgid_index = attributes.address.map_or(0, |address| address.sgid_index);
+        let own = self.domain.gids.get(sgid_index);
+        if let Some(own) = own.filter(|own| LinkAddress::of_gid(*own).is_some()) {
+            return self.connect_over_tcp(own, gid, remote, psn).map(Ready::Tcp);
+        }
         let link = self.domain.node.connect(gid)?;
         let may_be_read = attributes.max_dest_rd_atomic.unwrap_or(0) > 0;
         let receiver = RingReceiver::new(psn.get(), may_be_read).map_err(fail("make a ring"))?;
@@ -234,7 +240,7 @@ impl QueuePair {
             .attach(&self.domain, &link, attach, receiver.fd())
             .map_err(fail("tell the peer of its ring"))?;
         point!(Attach);
-        Ok((receiver, Arc::clone(&link.peer)))
+        Ok(Ready::Ring(receiver, Arc::clone(&link.peer)))
     }
 
     fn set_connected(&mut self, connected: bool) {

@@ -61,7 +61,7 @@ impl ProtectionDomain {
 
     pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
         self.domain.node.check()?;
-        check_address(address, self.domain.node.gid)
+        check_address(address, self.domain.gids.first())
             .map_err(|wrong| wrong.to_argument_error("create_ah", "address"))?;
         Ok(AddressHandle { address: *address })
     }

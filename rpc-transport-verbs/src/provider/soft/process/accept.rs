@@ -1,14 +1,14 @@
 //! The accepter's side of a greeting, in the engine.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::epoll;
 
 use super::greeting::{Agreed, Layouts, Limits, Refusal};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
-use super::newcomers::{LogLimit, Newcomer, Newcomers};
+use super::newcomers::{ACCEPT_PAUSE, LogLimit, Newcomer, Newcomers};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
 use crate::provider::soft::shared::peer_file::must_take_no_more;
@@ -16,9 +16,6 @@ use crate::verbs::types::Gid;
 
 /// Maximum number of sockets that are accepted in a row, before the engine does its other work.
 const ACCEPTS_PER_EVENT: usize = 64;
-
-/// Pause after an accept that failed, most likely for want of file descriptors.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of links that other processes may have to this one.
 const MAX_INCOMING: usize = 1024;
@@ -93,7 +90,14 @@ impl Accepter {
             Ok(credentials) if credentials.is_our_user() => credentials,
             other => {
                 if let Some(count) = self.strangers.note(now) {
-                    tracing::warn!(stranger = ?other, count, "closed links of other users to the software device");
+                    let stranger = other.as_ref().ok();
+                    let (uid, pid) = (stranger.map(|it| it.uid), stranger.map(|it| it.pid));
+                    tracing::warn!(
+                        uid,
+                        pid,
+                        count,
+                        "closed links of other users to the software device"
+                    );
                 }
                 return;
             }

@@ -31,6 +31,8 @@ use super::link_message::LinkMessage;
 use super::node::domain::Domain;
 use super::node::{Node, TOKEN_LISTENER, TOKEN_WAKE};
 use super::outbound::Link;
+use super::tcp_accept::TcpAccepter;
+use super::tcp_port::TOKEN_TCP_LISTENER;
 use crate::provider::fork_guard::ForkGuard;
 use crate::verbs::types::OpenError;
 
@@ -92,8 +94,12 @@ fn start(node: Arc<Node>) -> io::Result<()> {
 pub(crate) struct Engine {
     node: Arc<Node>,
     accepter: Accepter,
+    tcp_accepter: TcpAccepter,
     /// The contexts of the current tick; kept to reuse its memory.
     contexts: Vec<Arc<Domain>>,
+    /// The last tick found connected queue pairs, or connections that linger. The last of the former
+    /// may leave some of the latter, so another tick has to follow.
+    needs_another_tick: bool,
 }
 
 impl Engine {
@@ -101,7 +107,9 @@ impl Engine {
         Self {
             node,
             accepter: Accepter::default(),
+            tcp_accepter: TcpAccepter::default(),
             contexts: Vec::new(),
+            needs_another_tick: false,
         }
     }
 
@@ -138,6 +146,7 @@ impl Engine {
 
     fn tick_links(&mut self, now: Instant) {
         self.accepter.tick(&self.node, now);
+        self.tcp_accepter.tick(&self.node, now);
         self.node.flush_links(now);
     }
 
@@ -193,6 +202,7 @@ impl Engine {
     fn handle_event(&mut self, token: u64, flags: epoll::EventFlags, now: Instant) {
         match token {
             TOKEN_LISTENER => self.accepter.accept(&self.node, now),
+            TOKEN_TCP_LISTENER => self.tcp_accepter.accept(&self.node, now),
             TOKEN_WAKE => {
                 // Whether the read succeeds or fails, the eventfd is empty and the next wait
                 // sleeps.
@@ -205,8 +215,10 @@ impl Engine {
                         self.node.flush_link(&link, now);
                     }
                     self.receive(&link);
-                } else {
-                    self.accepter.greet(&self.node, token, now);
+                } else if !self.accepter.greet(&self.node, token, now)
+                    && !self.handle_unattended_context(token)
+                {
+                    self.tcp_accepter.greet(&self.node, token, now);
                 }
             }
         }
@@ -251,12 +263,12 @@ impl Engine {
     /// Returns true if something has to be done at each tick.
     fn is_ticking(&self) -> bool {
         let is_connected = self.node.connected.load(Ordering::Acquire) > 0;
-        is_connected || self.is_link_work_due()
+        is_connected || self.needs_another_tick || self.is_link_work_due()
     }
 
     /// Returns true if a link needs the engine at a time, and not because something has arrived.
     fn is_link_work_due(&self) -> bool {
-        self.accepter.is_busy() || self.node.has_waiting_links()
+        self.accepter.is_busy() || self.tcp_accepter.is_busy() || self.node.has_waiting_links()
     }
 
     /// Handles one-sided requests of peers for contexts that no thread polls.
@@ -268,6 +280,22 @@ impl Engine {
                 state.handle_unattended();
             }
         }
+    }
+
+    /// Handles what has arrived over TCP for a context that no thread polls, if this is its token.
+    fn handle_unattended_context(&mut self, token: u64) -> bool {
+        self.node.contexts(&mut self.contexts);
+        let mut is_found = false;
+        for context in self.contexts.drain(..) {
+            if context.token == token {
+                is_found = true;
+                // A context that has an owner now is attended, or is tried again at the next tick.
+                if let Some(mut state) = context.try_enter() {
+                    state.handle_unattended();
+                }
+            }
+        }
+        is_found
     }
 
     fn time_to_tick(&self) -> Duration {
@@ -287,6 +315,7 @@ impl Engine {
         // has to wake the engine (`CompletionQueue::arm`).
         self.node.ticks_slowly.store(true, Ordering::Relaxed);
         let mut is_idle = true;
+        self.needs_another_tick = self.node.connected.load(Ordering::Acquire) > 0;
         self.node.contexts(&mut self.contexts);
         // Drained: the engine keeps no context alive from one tick to the next.
         for context in self.contexts.drain(..) {
@@ -297,7 +326,9 @@ impl Engine {
                 let Some(mut state) = context.try_enter() else {
                     break;
                 };
-                if !state.progress_while_idle(now) {
+                let is_at_rest = !state.progress_while_idle(now);
+                self.needs_another_tick |= state.common.tcp.has_lingering();
+                if is_at_rest {
                     rests = state.is_idle();
                     break;
                 }

@@ -15,6 +15,8 @@ pub(super) mod multicast;
 mod newcomers;
 pub(super) mod node;
 pub(super) mod outbound;
+mod tcp_accept;
+pub(super) mod tcp_port;
 mod usage;
 
 #[cfg(all(test, not(loom)))]

@@ -12,6 +12,9 @@ use crate::verbs::types::Gid;
 /// connected, so more than a few at a time mean that something is wrong with the dialers.
 pub(crate) const MAX_NEWCOMERS: usize = 64;
 
+/// Pause after an accept that failed, most likely for want of file descriptors.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
 /// Time between two log lines of one kind, since a peer determines how often there is a reason.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 

@@ -36,7 +36,12 @@ impl State {
                 continue;
             }
             let sends = &qp.sends;
-            if sends.signaled > 0 || sends.started < sends.posted || qp.draining.is_some() {
+            let waits = if qp.link.is_tcp {
+                qp.waits_for_time()
+            } else {
+                sends.signaled > 0 || sends.started < sends.posted || qp.draining.is_some()
+            };
+            if waits {
                 index += 1;
             } else {
                 qp.is_awaiting = false;
@@ -75,6 +80,9 @@ impl SoftQueuePair {
     pub(crate) fn process_acks(&mut self, common: &mut Common, now: fn() -> Instant) {
         if inject!(LateCompletion) {
             return;
+        }
+        if self.link.is_tcp {
+            return self.progress_over_tcp(common);
         }
         match self.complete_acked(common) {
             AckOutcome::Valid => {}

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::receive::Step;
+use super::rejection::{LocalReport, Rejection};
 use crate::hooks::inject;
 use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
@@ -28,7 +29,7 @@ use crate::provider::soft::shared::request_message::{
 use crate::provider::soft::shared::ring::{Incoming, MAX_IN_RING, STAGE_LEN};
 use crate::provider::work::Sge;
 use crate::verbs::types::{
-    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory,
+    Access, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory,
 };
 
 /// The bytes of a request: in its slot, or in the sender's arenas. The mappings are kept alive
@@ -38,27 +39,6 @@ struct Body {
     count: usize,
     len: usize,
     arenas: [Option<Arc<Mapping>>; MAX_SGE],
-}
-
-/// Reason for not executing a request.
-enum Rejection {
-    /// The request cannot be executed now and stays in its slot.
-    NotYet,
-    /// The sender has reclaimed the memory that the request names, so the request no longer exists.
-    Lost,
-    /// The request is malformed: no software device sends it.
-    Invalid,
-    /// The request fails: the status for the requester, and how this side reports it.
-    Status(CompletionStatus, LocalReport),
-}
-
-/// How this side reports a failed request.
-enum LocalReport {
-    /// By the completion of the receive that the request consumed.
-    Receive(CompletionStatus),
-    /// By an asynchronous event.
-    RequestError,
-    AccessError,
 }
 
 impl SoftQueuePair {
@@ -82,7 +62,8 @@ impl SoftQueuePair {
                 }
                 Step::Wait
             }
-            Err(Rejection::Invalid) => self.fail_invalid_message(common),
+            // A ring holds no responses.
+            Err(Rejection::Invalid | Rejection::OfResponse(_)) => self.fail_invalid_message(common),
             Err(Rejection::Status(status, local_report)) => {
                 self.reject(common, status, local_report);
                 Step::Failed
@@ -90,19 +71,8 @@ impl SoftQueuePair {
         }
     }
 
-    fn reject(&mut self, common: &mut Common, status: CompletionStatus, local_report: LocalReport) {
-        match local_report {
-            LocalReport::Receive(local) => {
-                self.complete_receive(common, local, CompletionOpcode::Receive, 0, None, 0);
-            }
-            LocalReport::RequestError | LocalReport::AccessError => {
-                let qp_num = self.number;
-                common.raise(match local_report {
-                    LocalReport::RequestError => AsyncEvent::QpRequestError { qp_num },
-                    _ => AsyncEvent::QpAccessError { qp_num },
-                });
-            }
-        }
+    fn reject(&mut self, common: &mut Common, status: CompletionStatus, report: LocalReport) {
+        self.report(common, report);
         self.refuse_message(common, status);
     }
 
@@ -126,26 +96,13 @@ impl SoftQueuePair {
             let is_descriptor = incoming.flags.has(Flags::DESCRIPTOR);
             (RequestMessage::plain(is_descriptor), 0)
         };
-        let request_error = || {
-            Rejection::Status(
-                CompletionStatus::RemoteInvalidRequest,
-                LocalReport::RequestError,
-            )
-        };
         let needs = match message.request {
             Request::Write(_) | Request::WriteWithImm(..) => Access::REMOTE_WRITE,
             Request::Read { .. } => Access::REMOTE_READ,
             Request::CompareAndSwap { .. } | Request::FetchAndAdd { .. } => Access::REMOTE_ATOMIC,
             _ => Access::NONE,
         };
-        if !self.attributes.access.unwrap_or_default().contains(needs) {
-            return Err(request_error());
-        }
-        if needs.intersects(Access::REMOTE_READ | Access::REMOTE_ATOMIC)
-            && message.outstanding > self.attributes.max_dest_rd_atomic.unwrap_or(0)
-        {
-            return Err(request_error());
-        }
+        self.check_request(needs, message.outstanding)?;
         let solicited = incoming.flags.has(Flags::SOLICITED);
         match message.request {
             Request::Send => {
@@ -192,8 +149,23 @@ impl SoftQueuePair {
         }
     }
 
+    /// Checks that the queue pair permits a request with these needs, which is one of `outstanding`
+    /// READs and atomics if it is one.
+    pub(super) fn check_request(&self, needs: Access, outstanding: u8) -> Result<(), Rejection> {
+        let is_counted = needs.intersects(Access::REMOTE_READ | Access::REMOTE_ATOMIC);
+        let most = self.attributes.max_dest_rd_atomic.unwrap_or(0);
+        let has_access = self.attributes.access.unwrap_or_default().contains(needs);
+        if has_access && (!is_counted || outstanding <= most) {
+            return Ok(());
+        }
+        Err(Rejection::Status(
+            CompletionStatus::RemoteInvalidRequest,
+            LocalReport::RequestError,
+        ))
+    }
+
     /// Checks that a receive is available; otherwise sends an RNR NAK.
-    fn need_receive(&mut self, common: &mut Common) -> Result<(), Rejection> {
+    pub(super) fn need_receive(&mut self, common: &mut Common) -> Result<(), Rejection> {
         let queue = match self.srq {
             Some(srq) => &common.shared_receive_queues[srq].queue,
             None => &self.receives,
@@ -342,6 +314,26 @@ impl SoftQueuePair {
         memory: RemoteMemory,
         operate: impl FnOnce(&AtomicU64) -> u64,
     ) -> Result<(), Rejection> {
+        let response = self.operate(common, memory, operate)?.to_ne_bytes();
+        // SAFETY: a slot has room for eight bytes and belongs to this side until the
+        // acknowledgement.
+        unsafe {
+            copy_shared(
+                NonNull::from(&response).cast(),
+                incoming.payload,
+                response.len(),
+            )
+        };
+        Ok(())
+    }
+
+    /// Carries out an atomic operation. Returns the previous value.
+    pub(super) fn operate(
+        &self,
+        common: &Common,
+        memory: RemoteMemory,
+        operate: impl FnOnce(&AtomicU64) -> u64,
+    ) -> Result<u64, Rejection> {
         let misaligned = Rejection::Status(
             CompletionStatus::RemoteInvalidRequest,
             LocalReport::RequestError,
@@ -357,21 +349,10 @@ impl SoftQueuePair {
         }
         // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held;
         // they are accessed only through atomics.
-        let was = operate(unsafe { cell.as_ref() });
-        let response = was.to_ne_bytes();
-        // SAFETY: a slot has room for eight bytes and belongs to this side until the
-        // acknowledgement.
-        unsafe {
-            copy_shared(
-                NonNull::from(&response).cast(),
-                incoming.payload,
-                response.len(),
-            )
-        };
-        Ok(())
+        Ok(operate(unsafe { cell.as_ref() }))
     }
 
-    fn permitted(
+    pub(super) fn permitted(
         &self,
         common: &Common,
         memory: RemoteMemory,

@@ -29,6 +29,7 @@ impl SoftQueuePair {
     #[cold]
     #[inline(never)]
     pub(crate) fn fail_from_here(&mut self, common: &mut Common, first: Option<CompletionStatus>) {
+        self.flush_arriving(common);
         self.disconnect(common);
         let was = std::mem::replace(&mut self.state, QpState::Error);
         self.sends.local_failure = None;

@@ -58,10 +58,18 @@ impl SoftQueuePair {
             if self.sends.is_full() {
                 break;
             }
-            self.post_one(work, work.elements(elements));
+            if self.link.is_tcp {
+                self.post_one_over_tcp(work, work.elements(elements));
+            } else {
+                self.post_one(work, work.elements(elements));
+            }
             taken += 1;
         }
-        self.after_post(common);
+        if self.link.is_tcp {
+            self.after_post_over_tcp(common);
+        } else {
+            self.after_post(common);
+        }
         if taken == list.len() {
             Ok(())
         } else {
@@ -190,7 +198,8 @@ impl SoftQueuePair {
             // No local bytes are sent; the response's destination is checked when the response
             // arrives.
         } else if let Some(bytes) = &send.inline {
-            put((NonNull::from(&**bytes).cast(), bytes.len()));
+            let bytes = bytes.as_slice();
+            put((NonNull::from(bytes).cast(), bytes.len()));
         } else {
             let fits = send.total as usize <= MAX_IN_RING - REMOTE_LEN;
             for (element, descriptor) in send.elements().iter().zip(&mut descriptors) {
@@ -286,7 +295,7 @@ impl SoftQueuePair {
         if work.inline {
             // SAFETY: this call posts the request, and its elements belong to the caller until the
             // call returns.
-            unsafe { send.stage() };
+            unsafe { send.stage(self.sends.inline_bytes()) };
         }
         self.sends.general.push_back(send);
         self.sends.push_unwritten(Unwritten::General);

@@ -55,13 +55,17 @@ impl State {
                 ReceiveOutcome::Closed => {}
             }
         }
-        self.look_beyond_rings();
-        received
+        received + self.look_beyond_rings()
     }
 
-    /// Makes progress on what does not begin with a message in a hot ring.
+    /// Makes progress on what does not begin with a message in a hot ring. Returns the number of
+    /// messages from links over TCP.
     #[inline]
-    pub(crate) fn look_beyond_rings(&mut self) {
+    pub(crate) fn look_beyond_rings(&mut self) -> usize {
+        let mut executed = 0;
+        if self.common.pending.has(Matter::TcpLinks) {
+            executed = self.look_at_tcp_links();
+        }
         if self.common.pending.has(Matter::Awaiting) {
             self.process_awaited_acks();
         }
@@ -69,6 +73,7 @@ impl State {
             self.stay_asleep();
         }
         self.settle_overrun();
+        executed
     }
 
     /// Receives a batch of messages from a hot ring. If the outcome is `Closed`, the ring is not hot
@@ -215,6 +220,7 @@ impl State {
     pub(crate) fn mark_attended(&mut self) {
         self.common.pending.remove(Matter::Unattended);
         self.common.notes.sleep.set_attended();
+        self.common.tcp.set_watched_by_engine(false);
     }
 
     /// Handles peers' requests for a context that no thread polls, until nothing is left for the
@@ -231,6 +237,7 @@ impl State {
         }
         self.common.notes.sleep.set_unattended();
         self.progress();
+        self.common.tcp.set_watched_by_engine(true);
     }
 
     /// Does the work that the application has not done since the last call, and expires timers.
@@ -243,6 +250,15 @@ impl State {
             common.pending.add(Matter::Unattended);
             // This precedes the check of the rings below.
             common.notes.sleep.set_unattended();
+            if !common.is_asleep() {
+                self.end_silence();
+            }
+        }
+        let common = &mut self.common;
+        // A thread that sleeps on a completion channel waits for the links itself. The engine is told
+        // once, so it is asked for at each tick: it may have found the owner word taken.
+        if !is_polled && common.pending.has(Matter::TcpLinks) && !common.is_asleep() {
+            common.tcp.set_watched_by_engine(true);
         }
         let received = if is_polled {
             0

@@ -280,6 +280,10 @@ impl SoftQueuePair {
     /// pair.
     #[cold]
     pub(crate) fn refuse_message(&mut self, common: &mut Common, remote: CompletionStatus) {
+        if let Some(link) = &self.link.tcp {
+            let sequence = link.inbound.expected as u32;
+            return self.refuse_over_tcp(common, sequence, remote);
+        }
         if let Some(receiver) = &mut self.link.receiver {
             receiver.publish_ack();
             // The cast is lossless: status codes are below 256.
@@ -303,6 +307,9 @@ impl SoftQueuePair {
     #[cold]
     #[inline(never)]
     pub(crate) fn send_rnr_nak(&mut self, common: &mut Common) {
+        if self.link.is_tcp {
+            return self.send_rnr_nak_over_tcp(common);
+        }
         if let Some(receiver) = &mut self.link.receiver {
             // Acknowledge earlier messages first: the sender has to repeat only this one.
             receiver.publish_ack();
@@ -370,7 +377,7 @@ impl Common {
     /// Reports that a shared receive queue has fewer receives than its limit.
     #[cold]
     #[inline(never)]
-    fn raise_limit_event(&mut self, srq: Option<usize>) {
+    pub(super) fn raise_limit_event(&mut self, srq: Option<usize>) {
         if let Some(srq) = srq {
             let srq = SrqNum(self.shared_receive_queues[srq].number);
             self.counters.srq_limit_events += 1;

@@ -39,6 +39,10 @@ impl SoftQueuePair {
 impl State {
     /// Checks all queue pairs with unacknowledged sends, signaled or not; called by the engine.
     pub(crate) fn expire_timers(&mut self, now: Instant) {
+        self.send_owed_acks();
+        if self.common.tcp.has_lingering() {
+            self.common.tcp.end_lingering(now);
+        }
         let Self {
             queue_pairs,
             common,
@@ -75,13 +79,14 @@ impl SoftQueuePair {
             QpState::Sqd => self.has_sends_in_flight(),
             _ => false,
         };
-        let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone());
-        let drops = self.link.has_psn_mismatch
-            || self
-                .link
-                .sender
-                .as_ref()
-                .is_none_or(|sender| !sender.is_ready());
+        let tcp = self.link.tcp.as_ref();
+        let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone())
+            || tcp.is_some_and(|link| link.has_ended());
+        let is_heard = match &self.link.sender {
+            Some(sender) => sender.is_ready(),
+            None => tcp.is_some_and(|link| link.is_open()),
+        };
+        let drops = self.link.has_psn_mismatch || !is_heard;
         if !waits || !(is_gone || drops) {
             self.retry.silent_since = None;
             return false;
@@ -99,7 +104,16 @@ impl SoftQueuePair {
     /// Returns true if a request is in flight: it has begun and has not ended.
     pub(crate) fn has_sends_in_flight(&self) -> bool {
         let is_unacked = |sender: &RingSender| sender.unacked() > 0;
-        self.sends.acked < self.sends.started || self.link.sender.as_ref().is_some_and(is_unacked)
+        // Over TCP, a request may have to be sent again.
+        let is_begun = || {
+            self.sends
+                .general
+                .front()
+                .is_some_and(|send| send.slots.is_some())
+        };
+        self.sends.acked < self.sends.started
+            || self.link.sender.as_ref().is_some_and(is_unacked)
+            || (self.link.is_tcp && is_begun())
     }
 
     /// Returns the time for the first try and all retries; `None` means to wait forever.

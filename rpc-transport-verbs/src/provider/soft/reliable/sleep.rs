@@ -10,6 +10,7 @@ impl State {
     /// Arms a queue, as `req_notify_cq` does: its next completion raises an event; earlier ones
     /// raise none.
     pub(crate) fn arm(&mut self, cq: usize, solicited_only: bool) {
+        self.end_silence();
         // Messages sent so far precede the arming and complete without an event, as on a device
         // that does not depend on being polled. The loop is bounded by what fits a ring: anything
         // beyond that counts as sent after the arming.
@@ -83,5 +84,9 @@ impl State {
             && common.hot.is_empty()
             && common.awaiting.is_empty()
             && common.unacked.is_empty()
+            && common.tcp.acks_owed.is_empty()
+            && common.tcp.acks_due.is_empty()
+            && common.tcp.deferred.is_empty()
+            && !common.tcp.has_lingering()
     }
 }

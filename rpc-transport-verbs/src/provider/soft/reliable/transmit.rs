@@ -61,6 +61,9 @@ impl SoftQueuePair {
         bytes: &[u8],
         signaled: bool,
     ) -> Result<(), PostError> {
+        if self.link.is_tcp {
+            return self.post_inline_over_tcp(common, wr_id, bytes, signaled);
+        }
         self.check_post(1)?;
         if self.sends.is_full() {
             return Err(self.full(0));
@@ -82,6 +85,9 @@ impl SoftQueuePair {
             return;
         }
         let Some(sender) = &self.link.sender else {
+            if self.link.is_tcp {
+                self.ring_doorbell_over_tcp(common);
+            }
             return;
         };
         common.counters.doorbells += 1;
@@ -119,6 +125,9 @@ impl SoftQueuePair {
         common: &mut Common,
         list: &[SendWork],
     ) -> Result<(), PostError> {
+        if self.link.is_tcp {
+            return self.post_send_over_tcp(common, list);
+        }
         self.check_post(list.len())?;
         let mut taken = accepted!(Sends, list.len(), Some(self.number.0));
         for (index, work) in list[..taken].iter().enumerate() {
@@ -184,6 +193,9 @@ impl SoftQueuePair {
     #[cold]
     #[inline(never)]
     pub(crate) fn transmit(&mut self, common: &mut Common) {
+        if self.link.is_tcp {
+            return self.transmit_over_tcp(common);
+        }
         while self.sends.local_failure.is_none()
             && let Some(next) = self.sends.next_unwritten()
         {

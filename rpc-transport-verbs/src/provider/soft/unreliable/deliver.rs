@@ -48,9 +48,9 @@ impl Message {
         if let Some(qp) = queue_pairs.get_mut(qp_index as usize)
             // Indices are reused at once, numbers only after a long time.
             && qp.number == to
-            && qp.accepts(self, node.gid)
+            && qp.accepts(self, context.gids.first())
         {
-            qp.take_message(common, self, node.gid);
+            qp.take_message(common, self, context.gids.first());
             state.finish_turn();
         }
     }

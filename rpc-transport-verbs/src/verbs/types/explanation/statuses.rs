@@ -122,7 +122,8 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
             "Whether the peer lives, and the state of its queue pair; dest_qp_num and the address in `query` of both \
              sides; sq_psn here and rq_psn there; timeout × (retry_cnt + 1), if it is shorter than a pause of the \
              network. On RoCE: `ibv_rc_pingpong` between the two GIDs, UDP port 4791 in the firewall, the counters \
-             of the port (local_ack_timeout_err, out_of_sequence), and PFC or ECN on the switches.",
+             of the port (local_ack_timeout_err, out_of_sequence), and PFC or ECN on the switches. On the device tcp: \
+             whether the peer's port can be reached, and who closed the connection.",
         ),
         S::RnrRetryExceeded => (
             "The peer had no receive posted for the message, and still had none after rnr_retry waits of the time that \

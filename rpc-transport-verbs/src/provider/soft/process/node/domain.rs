@@ -4,18 +4,73 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::event::epoll;
+
 use super::Node;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::event_queue::EventQueue;
 use crate::provider::soft::context::owner::{Owned, OwnerGuard};
 use crate::provider::soft::context::ready_peers::ReadyPeer;
 use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::tcp_links::TcpLinks;
 use crate::provider::soft::shared::memory::{Mapping, SharedMemory};
 use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::ring::NotifierFiles;
 use crate::provider::soft::shared::wake::{DomainReadyBits, InSharedMemory, Mapped};
 use crate::provider::soft::shared::wake_socket::{WakeSockets, WakeToken};
-use crate::verbs::types::{Forked, Gid, SoftOptions};
+use crate::provider::soft::wire::hello::LinkAddress;
+use crate::verbs::types::{Forked, Gid, SoftOptions, SoftPath};
+
+/// The GIDs of a context, by their index in the port's table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gids {
+    /// For shared memory or for TCP.
+    One(Gid),
+    Two {
+        shared_memory: Gid,
+        tcp: Gid,
+    },
+}
+
+impl Gids {
+    /// Returns the first GID, which is also that of unreliable queue pairs.
+    pub(crate) fn first(self) -> Gid {
+        match self {
+            Self::One(gid) => gid,
+            Self::Two { shared_memory, .. } => shared_memory,
+        }
+    }
+
+    /// Returns the GID for TCP.
+    pub(crate) fn tcp(self) -> Option<Gid> {
+        match self {
+            Self::One(gid) => LinkAddress::of_gid(gid).map(|_| gid),
+            Self::Two { tcp, .. } => Some(tcp),
+        }
+    }
+
+    /// Returns the GID with this index.
+    pub(crate) fn get(self, index: u8) -> Option<Gid> {
+        match (self, index) {
+            (
+                Self::One(gid)
+                | Self::Two {
+                    shared_memory: gid, ..
+                },
+                0,
+            ) => Some(gid),
+            (Self::Two { tcp, .. }, 1) => Some(tcp),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn count(self) -> u8 {
+        match self {
+            Self::One(_) => 1,
+            Self::Two { .. } => 2,
+        }
+    }
+}
 
 /// One context of the software device.
 #[derive(Debug)]
@@ -29,6 +84,12 @@ pub(crate) struct Domain {
     notes: OwnedFd,
     /// The sockets with which peers wake the context.
     pub(crate) wake: WakeSockets,
+    /// The context's GIDs: one for each path.
+    pub(crate) gids: Gids,
+    /// The epoll set of the context's TCP connections, if it may have any.
+    pub(crate) tcp_files: Option<Arc<OwnedFd>>,
+    /// The engine's event token of that set.
+    pub(crate) token: u64,
     pub(crate) events: Arc<EventQueue>,
     state: Owned<State>,
     /// Arenas that peers have to map, by number; used at set-up only.
@@ -39,13 +100,31 @@ impl Domain {
     pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> io::Result<Arc<Self>> {
         let notes = SharedMemory::for_readers("verbline-note", size_of::<ContextNotes>())?;
         let events = Arc::new(EventQueue::default());
-        let state = State::new(mapped(notes.mapping)?, Arc::clone(&events), options);
+        let token = node.next_token();
+        let gids = match options.path {
+            SoftPath::SharedMemory => Gids::One(node.gid),
+            SoftPath::Tcp { accept_at } => Gids::One(node.tcp_gid(accept_at)?),
+            SoftPath::Either { accept_at } => Gids::Two {
+                shared_memory: node.gid,
+                tcp: node.tcp_gid(accept_at)?,
+            },
+        };
+        let tcp_files = match gids.tcp() {
+            Some(_) => Some(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?)),
+            None => None,
+        };
+        let engine = (Arc::clone(&node.epoll), token);
+        let tcp = TcpLinks::new(tcp_files.clone(), engine)?;
+        let state = State::new(mapped(notes.mapping)?, Arc::clone(&events), tcp, options);
         let domain = Arc::new(Self {
             fork_guard: node.fork_guard,
             number: node.next_serial(),
             node,
             notes: notes.fd,
             wake: WakeSockets::new()?,
+            gids,
+            tcp_files,
+            token,
             events,
             state: Owned::new(state),
             arenas: Mutex::default(),

@@ -11,9 +11,10 @@ mod peers;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::event::epoll;
 
@@ -22,6 +23,7 @@ use super::gid::new_gid;
 use super::link::Listener;
 use super::links::Links;
 use super::multicast::Groups;
+use super::tcp_port::{self, TOKEN_TCP_LISTENER, TcpPort};
 use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
@@ -40,7 +42,7 @@ pub(crate) struct Node {
     /// Set when the process, a simulated one, has been killed.
     #[cfg(feature = "test-util")]
     killed: AtomicBool,
-    pub(crate) epoll: OwnedFd,
+    pub(crate) epoll: Arc<OwnedFd>,
     pub(crate) listener: Listener,
     /// The eventfd that makes the engine handle changes of this process.
     pub(crate) wake: EventFd,
@@ -52,6 +54,8 @@ pub(crate) struct Node {
     pub(super) claims: Claims,
     directory: Mutex<Directory>,
     pub(super) links: Links,
+    /// Where the process accepts TCP connections; absent until a context says so.
+    tcp_port: OnceLock<TcpPort>,
     next_token: AtomicU64,
     /// True if messages may wait on a link, for the engine to send.
     has_waiting_links: AtomicBool,
@@ -73,7 +77,7 @@ struct Directory {
 /// Event tokens of the engine; links have the others.
 pub(crate) const TOKEN_LISTENER: u64 = 0;
 pub(crate) const TOKEN_WAKE: u64 = 1;
-const FIRST_LINK_TOKEN: u64 = 2;
+const FIRST_LINK_TOKEN: u64 = TOKEN_TCP_LISTENER + 1;
 
 /// Range of queue-pair numbers: 0 and 1 are special, and all ones is multicast.
 const QP_NUMS: std::ops::Range<u32> = 2..0x00ff_ffff;
@@ -107,7 +111,7 @@ impl Node {
             fork_guard,
             #[cfg(feature = "test-util")]
             killed: false.into(),
-            epoll,
+            epoll: Arc::new(epoll),
             listener,
             wake,
             connected: AtomicU32::new(0),
@@ -119,6 +123,7 @@ impl Node {
             groups: Groups::default(),
             claims: Claims::default(),
             links: Links::default(),
+            tcp_port: OnceLock::new(),
             next_token: AtomicU64::new(FIRST_LINK_TOKEN),
             has_waiting_links: AtomicBool::new(false),
             #[cfg(feature = "test-util")]
@@ -165,6 +170,29 @@ impl Node {
         self.directory
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- the TCP port ----
+
+    pub(crate) fn tcp_port(&self) -> Option<&TcpPort> {
+        self.tcp_port.get()
+    }
+
+    /// Returns the GID of a context whose queue pairs are connected over TCP. Begins to accept
+    /// connections if the context asks for it and no earlier one did.
+    pub(crate) fn tcp_gid(&self, accept_at: Option<SocketAddrV4>) -> io::Result<Gid> {
+        let Some(address) = accept_at else {
+            // A GID that says no address.
+            return tcp_port::new_gid(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        };
+        // Under the lock, so that two threads do not bind two ports.
+        let _directory = self.directory();
+        if let Some(port) = self.tcp_port.get() {
+            return Ok(port.gid());
+        }
+        let port = TcpPort::bind(address)?;
+        port.watch(&self.epoll)?;
+        Ok(self.tcp_port.get_or_init(|| port).gid())
     }
 
     // ---- contexts and queue pairs ----

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-use super::accept::ACCEPT_PAUSE;
 use super::engine::Engine;
 use super::gid::new_gid;
 use super::greeting::{Agreed, Layouts, Limits};
 use super::link::{LinkSocket, Listener, Packet};
 use super::link_message::LinkMessage;
+use super::newcomers::ACCEPT_PAUSE;
 use super::node::Node;
 use crate::provider::fork_guard::ForkGuard;
 use crate::verbs::types::Gid;

@@ -1,0 +1,82 @@
+//! [`Peer`]: the process at the other end of a connection.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What a server knows of the process at the other end of a connection. A handler gets it from
+/// [`Request::peer`](crate::Request::peer).
+///
+/// Nothing of it proves who the peer is, except for the user id, which the kernel tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    address: SocketAddr,
+    device: Arc<str>,
+    user_id: Option<u32>,
+}
+
+impl Peer {
+    /// Creates the description of a peer that has connected from `address`, and whose calls travel
+    /// over `device`.
+    #[must_use]
+    pub fn new(address: SocketAddr, device: impl Into<Arc<str>>) -> Self {
+        Self {
+            address,
+            device: device.into(),
+            user_id: None,
+        }
+    }
+
+    /// Sets the user of the peer's process, as the kernel tells.
+    #[must_use]
+    pub fn with_user_id(mut self, user_id: u32) -> Self {
+        self.user_id = Some(user_id);
+        self
+    }
+
+    /// Returns the address from which the peer has connected: behind a network address translation,
+    /// that of the translator.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the name of this side's device, over which the peer's calls travel: `soft`, `tcp` or
+    /// that of an RDMA device.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Returns the user of the peer's process, if the kernel tells: over `soft`, whose peers are
+    /// processes of this host.
+    #[must_use]
+    pub fn user_id(&self) -> Option<u32> {
+        self.user_id
+    }
+}
+
+/// As in a log line: `192.0.2.7:40000 over tcp`.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} over {}", self.address, self.device)?;
+        match self.user_id {
+            Some(user_id) => write!(f, ", user {user_id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_prints_what_is_known() {
+        let address = SocketAddr::from(([192, 0, 2, 7], 40_000));
+        let peer = Peer::new(address, "tcp");
+        assert_eq!(peer.to_string(), "192.0.2.7:40000 over tcp");
+        let peer = Peer::new(address, "soft").with_user_id(1000);
+        assert_eq!(peer.to_string(), "192.0.2.7:40000 over soft, user 1000");
+    }
+}

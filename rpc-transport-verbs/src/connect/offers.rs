@@ -1,0 +1,142 @@
+//! The devices that a client offers to a server: a queue pair on each lane, with one or two endpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handshake::{Challenge, Endpoint, Welcome, choice};
+use crate::transport::endpoint::{DeviceAddress, SOFT};
+use crate::transport::queue_pairs::{QpInit, QueuePairError, QueuePairs};
+
+/// A lane on which a client offers a queue pair.
+pub(super) struct DialingLane {
+    pub(super) number: u32,
+    pub(super) queue_pairs: Arc<QueuePairs>,
+}
+
+/// Which devices are offered to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offers {
+    All,
+    /// All but shared memory: the two processes belong to different users of a host.
+    WithoutSoft,
+}
+
+/// A lane's queue pair, offered to the server.
+pub(super) struct LaneOffer<'a> {
+    pub(super) lane: &'a DialingLane,
+    pub(super) qp_init: QpInit,
+    which: Offers,
+}
+
+impl LaneOffer<'_> {
+    pub(super) fn endpoints(&self) -> Vec<Endpoint> {
+        let mut endpoints = self.lane.queue_pairs.endpoints(&self.qp_init);
+        endpoints.retain(|endpoint| self.offers(&endpoint.kind));
+        endpoints
+    }
+
+    fn offers(&self, kind: &str) -> bool {
+        self.which == Offers::All || kind != SOFT
+    }
+
+    fn device_addresses(&self) -> impl Iterator<Item = DeviceAddress<'_>> {
+        let addresses = self.lane.queue_pairs.device_addresses();
+        addresses.filter(|address| self.offers(address.kind))
+    }
+}
+
+/// Returns the offer that the endpoint with this index belongs to, by its place in the list, and the
+/// endpoint's address.
+fn offered<'a>(offers: &'a [LaneOffer<'_>], index: usize) -> Option<(usize, DeviceAddress<'a>)> {
+    let places = offers.iter().enumerate();
+    let mut all = places.flat_map(|(place, offer)| {
+        offer
+            .device_addresses()
+            .map(move |address| (place, address))
+    });
+    all.nth(index)
+}
+
+/// Creates one queue pair on each lane, in the order of the lanes, and leaves out lanes that fail.
+/// Returns the first lane's error if all fail.
+pub(super) fn offers(
+    lanes: &[DialingLane],
+    which: Offers,
+) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
+    let mut offers = Vec::new();
+    let mut first_error = None;
+    for lane in lanes {
+        match lane.queue_pairs.create() {
+            Ok(qp_init) => offers.push(LaneOffer {
+                lane,
+                qp_init,
+                which,
+            }),
+            Err(error) => {
+                let device = lane.queue_pairs.device_address().device;
+                tracing::warn!(device, %error, "a device cannot create a queue pair and is not offered to the server");
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match first_error {
+        Some(error) if offers.is_empty() => Err(error),
+        _ => Ok(offers),
+    }
+}
+
+/// Proves to the server that the GID of an offered endpoint is this process's. Takes about this
+/// time at most.
+pub(super) fn prove(
+    offers: &[LaneOffer<'_>],
+    challenge: &Challenge,
+    time: Duration,
+) -> Result<(), ProofError> {
+    let index = challenge.client_endpoint;
+    let soft = offered(offers, index).filter(|(_, address)| address.kind == SOFT);
+    let (place, _) = soft.ok_or(ProofError::Endpoint { index })?;
+    let offer = &offers[place];
+    Ok(offer
+        .lane
+        .queue_pairs
+        .claim(&offer.qp_init, challenge.gid, challenge.nonce, time)?)
+}
+
+/// Why this side cannot prove its GID.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProofError {
+    #[error(
+        "the server demands a proof for number {index} of the offered devices, which is not a software device"
+    )]
+    Endpoint { index: usize },
+    #[error("it cannot be proven to the server that this process has the GID that it offers: {0}")]
+    Device(#[from] QueuePairError),
+}
+
+/// Returns the offer that the server chose, or a message that says why its choice is invalid.
+pub(super) fn chosen<'a>(
+    mut offers: Vec<LaneOffer<'a>>,
+    welcome: &Welcome,
+    version: u32,
+) -> Result<LaneOffer<'a>, String> {
+    let list = choice::list(offers.iter().flat_map(LaneOffer::device_addresses));
+    let remote = &welcome.endpoint;
+    let index = welcome.client_endpoint;
+    let chosen = offered(&offers, index).filter(|(_, address)| address.kind == remote.kind);
+    let Some((place, address)) = chosen else {
+        return Err(format!(
+            "it chose its device {} of kind {} for number {index} of the offered devices, which are {list}",
+            remote.device, remote.kind
+        ));
+    };
+    tracing::info!(
+        device = address.device,
+        kind = remote.kind,
+        remote_device = remote.device,
+        offered = list,
+        rejected = welcome.rejected,
+        version,
+        "connected over the first of the server's devices that both sides have"
+    );
+    Ok(offers.swap_remove(place))
+}

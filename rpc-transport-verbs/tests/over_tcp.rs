@@ -1,0 +1,258 @@
+//! Calls over TCP: who may come, what the connection for the calls begins with, and what happens
+//! when it is cut.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rpc_core::{
+    Caller, Channel, Code, Idempotency, Intents, LocalPoller, MethodKind, MethodSpec, Methods,
+    Request, Response, Server, ServerHandle, Service, Status,
+};
+use rpc_transport_verbs::Device;
+
+const WHO: MethodSpec = method("test.Asked/Who");
+const ECHO: MethodSpec = method("test.Asked/Echo");
+
+const fn method(path: &'static str) -> MethodSpec {
+    MethodSpec::new(
+        path,
+        MethodKind::Unary,
+        Idempotency::Unknown,
+        "bytes",
+        "bytes",
+    )
+}
+
+/// Says who calls, and what was said.
+struct Asked;
+
+impl Service for Asked {
+    fn name(&self) -> &'static str {
+        "test.Asked"
+    }
+
+    fn register(&self, methods: &mut Methods) {
+        methods.unary(&WHO, |request: Request<Vec<u8>>| async move {
+            let peer = request.peer().expect("it is known");
+            let loopback = peer.address().ip().is_loopback();
+            let who = format!("{} {:?} {loopback}", peer.device(), peer.user_id());
+            Ok::<_, Status>(Response::new(who.into_bytes()))
+        });
+        methods.unary(&ECHO, |request: Request<Vec<u8>>| async move {
+            Ok::<_, Status>(Response::new(request.into_inner()))
+        });
+    }
+}
+
+fn intents() -> Intents {
+    Intents {
+        max_message_len: 64 << 20,
+        ..Intents::default()
+    }
+}
+
+fn serve(device: &Device) -> ServerHandle {
+    let server = Server::builder(device).intents(intents());
+    let server = server.add_service(Asked).bind("127.0.0.1:0");
+    server.unwrap().spawn()
+}
+
+fn ask(
+    device: &Device,
+    address: &str,
+    method: &'static MethodSpec,
+    message: Vec<u8>,
+) -> Result<Vec<u8>, Box<dyn Error>> {
+    let poller = LocalPoller::builder(device).intents(intents()).build();
+    let poller = poller.unwrap();
+    let channel = poller.connect(address)?;
+    let reply = channel.unary::<Vec<u8>, Vec<u8>>(method, Request::new(message));
+    Ok(poller.block_on(reply)?.into_inner())
+}
+
+fn who(client: &Device, server: &Device) -> Result<String, Box<dyn Error>> {
+    let server = serve(server);
+    let address = server.local_addr().to_string();
+    let who = ask(client, &address, &WHO, Vec::new());
+    server.shutdown().unwrap();
+    Ok(String::from_utf8(who?).unwrap())
+}
+
+fn device(names: &str) -> Device {
+    Device::open(names).unwrap()
+}
+
+#[test]
+fn the_first_device_of_the_server_that_both_have_is_used_and_the_handler_learns_it() {
+    let user = rustix::process::geteuid().as_raw();
+    let soft = format!("soft Some({user}) true");
+    let tcp = "tcp None true".to_owned();
+    for (client, server, expected) in [
+        ("soft", "soft", &soft),
+        ("tcp", "tcp", &tcp),
+        ("soft,tcp", "soft,tcp", &soft),
+        ("tcp,soft", "tcp,soft", &soft),
+        ("tcp", "soft,tcp", &tcp),
+        ("soft,tcp", "tcp", &tcp),
+        ("soft", "soft,tcp", &soft),
+    ] {
+        let who = who(&device(client), &device(server)).unwrap();
+        assert_eq!(&who, expected, "{client} at {server}");
+    }
+}
+
+#[test]
+fn a_server_takes_connections_over_tcp_only_if_it_says_so() {
+    // The best devices contain tcp, which nobody has named, unless the environment does.
+    if std::env::var("VERBLINE_DEVICE").is_err() {
+        let error = who(&device("tcp"), &Device::best().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("allow_plaintext()"), "{error}");
+    }
+    let error = who(&device("tcp"), &device("soft")).unwrap_err();
+    assert!(error.to_string().contains("allow_plaintext()"), "{error}");
+    let allowed = device("soft").allow_plaintext();
+    assert_eq!(allowed.name(), "soft,tcp");
+    assert_eq!(who(&device("tcp"), &allowed).unwrap(), "tcp None true");
+    // A device that is named is not replaced.
+    let error = who(&device("soft"), &device("tcp")).unwrap_err();
+    assert!(
+        error.to_string().contains("the client offers soft"),
+        "{error}"
+    );
+}
+
+/// Forwards connections to a server, and remembers the first bytes of each.
+struct Proxy {
+    address: String,
+    /// The first bytes of each connection, in the order in which they were accepted.
+    first_bytes: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// The bytes that later connections for calls carry to the server before they are cut.
+    left: Arc<AtomicUsize>,
+}
+
+const LINK: &[u8] = b"VBLK";
+
+impl Proxy {
+    fn to(server: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let this = Self {
+            address: listener.local_addr().unwrap().to_string(),
+            first_bytes: Arc::default(),
+            left: Arc::new(AtomicUsize::new(usize::MAX)),
+        };
+        let (first_bytes, left) = (Arc::clone(&this.first_bytes), Arc::clone(&this.left));
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
+                let (first_bytes, left) = (Arc::clone(&first_bytes), Arc::clone(&left));
+                let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || forward(from, to, |_| true));
+                let mut is_link = None;
+                thread::spawn(move || {
+                    forward(client, server, |bytes| {
+                        let is_link = *is_link.get_or_insert_with(|| {
+                            first_bytes.lock().unwrap().push(bytes.to_vec());
+                            bytes.starts_with(LINK)
+                        });
+                        let before = left.load(Ordering::Relaxed);
+                        if is_link && before != usize::MAX {
+                            left.store(before.saturating_sub(bytes.len()), Ordering::Relaxed);
+                        }
+                        !is_link || before >= bytes.len()
+                    });
+                });
+            }
+        });
+        this
+    }
+
+    /// Returns the first bytes of the connections for calls.
+    fn link_hellos(&self) -> Vec<Vec<u8>> {
+        let all = self.first_bytes.lock().unwrap();
+        let is_link = |bytes: &&Vec<u8>| bytes.starts_with(LINK);
+        all.iter().filter(is_link).cloned().collect()
+    }
+}
+
+/// Forwards bytes as long as `may_go_on` permits, then closes both connections.
+fn forward(mut from: TcpStream, mut to: TcpStream, mut may_go_on: impl FnMut(&[u8]) -> bool) {
+    let mut bytes = [0; 16 * 1024];
+    while let Ok(len) = from.read(&mut bytes) {
+        if len == 0 || !may_go_on(&bytes[..len]) || to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Returns true if the server closes the connection without having said anything.
+fn is_closed_at_once(address: &str, said: &[u8]) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(said).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let mut answer = [0; 64];
+    matches!(stream.read(&mut answer), Ok(0))
+}
+
+#[test]
+fn a_secret_serves_once_and_no_other_opens_a_connection_for_calls() {
+    let tcp = device("tcp");
+    let server = serve(&tcp);
+    let address = server.local_addr().to_string();
+    let proxy = Proxy::to(address.clone());
+    let said = b"hello".to_vec();
+    assert_eq!(
+        ask(&tcp, &proxy.address, &ECHO, said.clone()).unwrap(),
+        said
+    );
+    let [hello] = &proxy.link_hellos()[..] else {
+        panic!("one connection for calls");
+    };
+    assert!(is_closed_at_once(&address, hello), "it was used before");
+    let mut wrong = hello.clone();
+    *wrong.last_mut().unwrap() ^= 1;
+    assert!(is_closed_at_once(&address, &wrong), "it was never given");
+    let mut old = hello.clone();
+    old[5] ^= 1;
+    assert!(is_closed_at_once(&address, &old), "another version");
+    assert_eq!(ask(&tcp, &address, &ECHO, said.clone()).unwrap(), said);
+    server.shutdown().unwrap();
+}
+
+/// The connection for calls is cut in the middle of a long message, again and again: each call ends
+/// once, and the channel is connected anew.
+#[test]
+fn a_connection_that_is_cut_in_a_long_message_ends_its_call_and_is_made_anew() {
+    let tcp = device("tcp");
+    let server = serve(&tcp);
+    let proxy = Proxy::to(server.local_addr().to_string());
+    let channel = Channel::builder(&tcp, &proxy.address)
+        .intents(intents())
+        .connect_lazy()
+        .unwrap();
+    let call = |message: Vec<u8>| {
+        let request = Request::new(message)
+            .wait_for_ready(true)
+            .with_timeout(Duration::from_secs(30));
+        rpc_core::block_on(channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request))
+    };
+    let long = vec![7; 8 << 20];
+    for left in [100, 5_000, 70_000, 1 << 20, 5 << 20] {
+        assert_eq!(call(b"short".to_vec()).unwrap().into_inner(), b"short");
+        proxy.left.store(left, Ordering::Relaxed);
+        let error = call(long.clone()).unwrap_err();
+        proxy.left.store(usize::MAX, Ordering::Relaxed);
+        assert_eq!(error.code(), Code::Unavailable, "{left} bytes: {error}");
+    }
+    assert_eq!(call(long.clone()).unwrap().into_inner(), long);
+    drop(channel);
+    server.shutdown().unwrap();
+}
