@@ -11,7 +11,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use program::Program;
+use program::{Program, device_name};
 use proto::blobs::part::Part as Content;
 use proto::blobs::{BlobsClient, Header, Part};
 use rpc_core::{Channel, block_on, sender};
@@ -158,7 +158,7 @@ fn what_a_killed_server_was_writing_is_removed_by_the_next_one() {
     let part = Some(Content::Header(header));
     block_on(parts.send(Part { part })).unwrap();
     let putting = thread::spawn(move || {
-        let device = Device::open("soft").unwrap();
+        let device = Device::open(&device_name()).unwrap();
         block_on(async {
             let channel = Channel::connect(&device, &address).await.unwrap();
             BlobsClient::new(channel).put_parts(messages).await.is_ok()
@@ -199,7 +199,7 @@ fn the_client_names_the_file_that_it_cannot_use() {
         ("put", store.file("absent"), "absent"),
     ] {
         let output = Command::new(CLIENT)
-            .env("VERBLINE_DEVICE", "soft")
+            .env("VERBLINE_DEVICE", device_name())
             .args(["--address", &store.address, command, "blob", text(&file)])
             .output()
             .unwrap();

@@ -97,7 +97,8 @@ impl RouteGuide for Guide {
 }
 
 fn device() -> Device {
-    Device::open("soft").unwrap()
+    let name = std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned());
+    Device::open(&name).unwrap()
 }
 
 fn serve() -> (ServerHandle, Arc<AtomicU32>) {

@@ -1,6 +1,8 @@
 //! A handler that awaits does not allocate. The test counts allocations on all threads of a client
 //! and a server in one process, once both are warm.
 
+mod named_device;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,11 +11,11 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use named_device::device;
 use rpc_core::{
     Caller, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response, Server,
     Service, Status,
 };
-use rpc_transport_verbs::Device;
 
 /// The system's allocator, with a count of the process's allocations.
 struct Counting;
@@ -118,7 +120,7 @@ fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
         let waker_thread = waker_thread.clone();
         thread::spawn(move || waker_thread.run())
     };
-    let device = Device::open("soft").unwrap();
+    let device = device();
     let server = Server::builder(&device)
         .add_service(Awaiting(waker_thread.clone()))
         .bind("127.0.0.1:0")

@@ -1,13 +1,15 @@
 //! A method whose handler blocks its poller is detected, counted and named.
 
+mod named_device;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
+use named_device::device;
 use rpc_core::{
     Caller, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response, Server,
     Service, Status,
 };
-use rpc_transport_verbs::Device;
 
 const fn method(path: &'static str) -> MethodSpec {
     MethodSpec::new(
@@ -43,7 +45,7 @@ impl Service for Sleepy {
 
 #[test]
 fn a_handler_that_sleeps_on_its_poller_is_counted_and_named() {
-    let device = Device::open("soft").unwrap();
+    let device = device();
     let server = Server::builder(&device)
         .add_service(Sleepy)
         .bind("127.0.0.1:0")

@@ -1,5 +1,7 @@
 //! Shuts down a server while calls are in flight, with its own threads and over a device.
 
+mod named_device;
+
 use std::future::pending;
 use std::net::TcpListener;
 use std::pin::pin;
@@ -9,12 +11,12 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use named_device::device;
 use rpc_core::transport::CloseReason;
 use rpc_core::{
     CallError, Caller, Cause, Channel, Code, Execution, Idempotency, LocalPoller, MethodKind,
     MethodSpec, Methods, Request, Response, Server, Service, Shutdown, Status,
 };
-use rpc_transport_verbs::Device;
 
 const WAIT: MethodSpec = MethodSpec::new(
     "test.Patient/Wait",
@@ -64,15 +66,14 @@ impl Service for Patient {
 /// result of that call and of the next call on the same connection.
 fn shut_down(ms: u64, within: Shutdown) -> [Result<u64, CallError>; 2] {
     let (entered, enters) = mpsc::channel();
-    let device = Device::open("soft").unwrap();
-    let server = Server::builder(&device)
+    let server = Server::builder(&device())
         .add_service(Patient(entered))
         .bind("127.0.0.1:0")
         .unwrap()
         .spawn();
     let address = server.local_addr().to_string();
     let client = thread::spawn(move || {
-        let poller = LocalPoller::new(&Device::open("soft").unwrap()).unwrap();
+        let poller = LocalPoller::new(&device()).unwrap();
         let channel = poller.connect(&address).unwrap();
         [(); 2].map(|()| {
             let reply = poller.block_on(channel.unary::<u64, u64>(&WAIT, Request::new(ms)));
@@ -129,7 +130,7 @@ fn server_in_use(
 ) {
     let (entered, enters) = mpsc::channel();
     let minute = Duration::from_secs(60);
-    let server = Server::builder(&Device::open("soft").unwrap())
+    let server = Server::builder(&device())
         .add_service(Patient(entered))
         .shutdown(Shutdown {
             finish: minute,
@@ -140,7 +141,7 @@ fn server_in_use(
     let address = server.local_addr().to_string();
     let call = move || {
         thread::spawn(move || {
-            let poller = LocalPoller::new(&Device::open("soft").unwrap()).unwrap();
+            let poller = LocalPoller::new(&device()).unwrap();
             let channel = poller.connect(&address).unwrap();
             let reply = poller.block_on(channel.unary::<u64, u64>(&WAIT, Request::new(ms)));
             reply.unwrap().into_inner()
@@ -214,7 +215,7 @@ fn signal() -> (impl FnOnce() + Send, impl Future<Output = ()>) {
 #[test]
 fn restarts_fail_no_call_of_a_channel_that_waits_for_its_server() {
     let (entered, enters) = mpsc::channel();
-    let device = Device::open("soft").unwrap();
+    let device = device();
     let start = |address: &str| {
         let server = Server::builder(&device).add_service(Patient(entered.clone()));
         server.bind(address).unwrap().spawn()

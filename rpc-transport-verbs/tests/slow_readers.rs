@@ -1,17 +1,19 @@
 //! Streams of long messages whose readers do not read, in either direction: unary calls with long
 //! messages complete beside them, on the same connection and on another one of the same pollers.
 
+mod named_device;
+
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use named_device::device;
 use rpc_core::{
     Caller, Idempotency, Intents, LocalChannel, LocalPoller, MethodKind, MethodSpec, Methods,
     Request, Response, Server, ServerHandle, Service, Status, Streaming, sender, stream,
 };
-use rpc_transport_verbs::Device;
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")
@@ -69,7 +71,7 @@ struct Scene {
 
 impl Scene {
     fn new(memory: u64) -> Self {
-        let device = Device::open("soft").unwrap();
+        let device = device();
         let server = Server::builder(&device)
             .add_service(Slow)
             .pollers(1)

@@ -1,16 +1,18 @@
 //! A message of a stream allocates nothing. The test counts allocations on all threads of a client
 //! and a server in one process, once both are warm.
 
+mod named_device;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use named_device::device;
 use rpc_core::{
     Caller, Channel, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response,
     Server, Service, Streaming, block_on, sender, stream,
 };
-use rpc_transport_verbs::Device;
 
 /// The system's allocator, with a count of the process's allocations.
 struct Counting;
@@ -141,7 +143,7 @@ async fn allocations_of_a_ping_pong<C: Caller>(channel: &C) -> u64 {
 // One test: the count is that of the process.
 #[test]
 fn a_message_of_a_warm_stream_allocates_nothing() {
-    let device = Device::open("soft").unwrap();
+    let device = device();
     let server = Server::builder(&device)
         .add_service(Streams)
         .bind("127.0.0.1:0")

@@ -4,8 +4,8 @@
 mod transport_harness;
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -165,7 +165,7 @@ fn between(
     let upstream = rig.address();
     let thread = thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
-        let mut server = TcpStream::connect(upstream).unwrap();
+        let mut server = TcpStream::connect(&upstream).unwrap();
         for stream in [&client, &server] {
             stream.set_nodelay(true).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -186,6 +186,9 @@ fn between(
             bytes[field + 1] = 0;
         }
         client.write_all(&bytes[..len]).unwrap();
+        if device().name() == "tcp" {
+            forward_calls(&listener, &upstream);
+        }
         // Magic, version, length, range of versions, and an empty message of field 3.
         let mut ready = [0; 16];
         client.read_exact(&mut ready).unwrap();
@@ -207,6 +210,21 @@ fn between(
         then(client, server);
     });
     (address, thread)
+}
+
+/// Accepts the connection that the client dials for its calls, and forwards it until one side
+/// closes it.
+fn forward_calls(listener: &TcpListener, upstream: &str) {
+    let (client, _) = listener.accept().unwrap();
+    let server = TcpStream::connect(upstream).unwrap();
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        to.set_nodelay(true).unwrap();
+        thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
 }
 
 /// Reads until the other side closes the connection.

@@ -9,6 +9,11 @@ use std::time::Duration;
 /// How long a line may take, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Returns the name of the device under test: `VERBLINE_DEVICE`, or `soft`.
+pub(crate) fn device_name() -> String {
+    std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned())
+}
+
 /// A running program, killed on drop.
 pub(crate) struct Program {
     child: Child,
@@ -20,7 +25,7 @@ impl Program {
     pub(crate) fn start(program: &str, arguments: &[&str]) -> Self {
         let mut child = Command::new(program)
             .args(arguments)
-            .env("VERBLINE_DEVICE", "soft")
+            .env("VERBLINE_DEVICE", device_name())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
