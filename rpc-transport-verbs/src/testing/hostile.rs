@@ -17,8 +17,10 @@ use crate::connect::handshake::{
     Challenge, Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSIONS, Welcome,
 };
 use crate::connect::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState};
+use crate::connect::link::{self, FirstBytes, LINK_HELLO_LEN};
 pub use crate::provider::soft_hostile::{soft_device, soft_ring};
 pub use crate::provider::soft_hostile_link::soft_link;
+use crate::provider::soft_hostile_tcp::greetings;
 pub use crate::provider::soft_hostile_tcp::soft_tcp;
 use crate::transport::endpoint::DeviceAddress;
 
@@ -121,7 +123,7 @@ fn answer(offer: Offer) {
         other => panic!("what was taken is not taken again: {other:?}"),
     }
     for gid in [[0; 16], *b"0123456789abcdef"] {
-        for kind in ["soft", "roce", "infiniband"] {
+        for kind in ["soft", "tcp", "roce", "infiniband"] {
             let address = DeviceAddress {
                 kind,
                 device: "here",
@@ -148,6 +150,29 @@ fn assert_same(welcome: Welcome) {
         Ok(None) => assert!(frame.is_empty(), "it was too long to be sent"),
         other => panic!("what was taken is not taken again: {other:?}"),
     }
+}
+
+/// Examines the first bytes of a TCP connection, as many as have arrived each time: what a server does
+/// before it knows whether the connection is for calls, and what the two ends of a link of the software
+/// device do before they know each other.
+pub fn first_bytes(bytes: &[u8]) {
+    let mut is_other = false;
+    for len in 0..=bytes.len().min(2 * LINK_HELLO_LEN) {
+        let first = &bytes[..len];
+        let examined = link::examine(first);
+        // More bytes turn no other connection into one for calls.
+        assert!(!is_other || examined == FirstBytes::Other);
+        match examined {
+            FirstBytes::Other => is_other = true,
+            FirstBytes::Incomplete => assert!(len < LINK_HELLO_LEN),
+            FirstBytes::OtherVersion(_) => assert_eq!(len, LINK_HELLO_LEN),
+            FirstBytes::Link(secret) => {
+                assert_eq!(link::examine(&secret.hello()), FirstBytes::Link(secret));
+                assert_eq!(secret.0, first[LINK_HELLO_LEN - 16..]);
+            }
+        }
+    }
+    greetings(bytes);
 }
 
 /// Feeds the liveness socket after the handshake: bytes, and intervals that expire. Checks the
@@ -256,6 +281,11 @@ mod tests {
     }
 
     #[test]
+    fn corpus_of_first_bytes() {
+        replay("first_bytes", first_bytes);
+    }
+
+    #[test]
     fn corpus_of_keepalives() {
         replay("keepalive", keepalive);
     }
@@ -284,6 +314,14 @@ mod tests {
         #[test]
         fn any_script_of_a_handshake(bytes in vec(any::<u8>(), 0..300)) {
             handshake(&bytes);
+        }
+
+        #[test]
+        fn any_first_bytes(
+            beginning in proptest::sample::select(vec![&b""[..], b"VBLK", b"VBLK\0\x01", b"VBLT\x01\0"]),
+            rest in vec(any::<u8>(), 0..80),
+        ) {
+            first_bytes(&[beginning, &rest].concat());
         }
 
         #[test]

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::context::queue_pair::NewTcpLink;
 use super::hostile::{PSN, Side, node};
 use super::wire::header::{Header, Message, RemoteOperation, Request};
-use super::wire::hello::{ANSWER_LEN, Answer, LinkAddress};
+use super::wire::hello::{ANSWER_LEN, Answer, GreetingError, HELLO_LEN, Hello, LinkAddress};
 use crate::verbs::types::{Gid, RemoteKey, RemoteMemory};
 use crate::verbs::{Context, QpNum, SoftOptions, SoftPath};
 
@@ -138,6 +138,23 @@ impl Attack {
             0 => self.send(&payload[..payload.len() / 2]),
             1 => self.send(&[&payload[..], &[0]].concat()),
             _ => self.send(&payload),
+        }
+    }
+}
+
+/// Parses the first message of each direction of a link: only bytes that this version sends are taken.
+pub(crate) fn greetings(bytes: &[u8]) {
+    let refused = |error: GreetingError| assert!(!error.to_string().is_empty());
+    if let Some(bytes) = bytes.first_chunk::<HELLO_LEN>() {
+        match Hello::parse(bytes) {
+            Ok(hello) => assert_eq!(hello.encode(), *bytes),
+            Err(error) => refused(error),
+        }
+    }
+    if let Some(bytes) = bytes.first_chunk::<ANSWER_LEN>() {
+        match Answer::parse(bytes) {
+            Ok(answer) => assert_eq!(answer.encode(), *bytes),
+            Err(error) => refused(error),
         }
     }
 }
