@@ -79,8 +79,11 @@ fn who(client: &Device, server: &Device) -> Result<String, Box<dyn Error>> {
     let server = serve(server);
     let address = server.local_addr().to_string();
     let who = ask(client, &address, &WHO, Vec::new());
+    let of_long = ask(client, &address, &WHO, vec![0; 100_000]);
     server.shutdown().unwrap();
-    Ok(String::from_utf8(who?).unwrap())
+    let who = who?;
+    assert_eq!(of_long?, who, "a long request comes from the same peer");
+    Ok(String::from_utf8(who).unwrap())
 }
 
 fn device(names: &str) -> Device {
@@ -96,7 +99,8 @@ fn the_first_device_of_the_server_that_both_have_is_used_and_the_handler_learns_
         ("soft", "soft", &soft),
         ("tcp", "tcp", &tcp),
         ("soft,tcp", "soft,tcp", &soft),
-        ("tcp,soft", "tcp,soft", &soft),
+        ("soft,tcp", "tcp,soft", &tcp),
+        ("tcp,soft", "soft,tcp", &soft),
         ("tcp", "soft,tcp", &tcp),
         ("soft,tcp", "tcp", &tcp),
         ("soft", "soft,tcp", &soft),
@@ -126,6 +130,32 @@ fn a_server_takes_connections_over_tcp_only_if_it_says_so() {
     );
 }
 
+/// The variable is the operator's word: a program that allows plaintext adds nothing to its list.
+#[test]
+fn the_program_adds_no_device_to_those_that_the_environment_names() {
+    if let Ok(names) = std::env::var(SERVER_OF_ENVIRONMENT) {
+        // This is the other process, whose environment names `soft`.
+        let best = Device::best().unwrap().allow_plaintext();
+        assert_eq!(best.name(), names);
+        let error = who(&device("tcp"), &best).unwrap_err();
+        assert!(error.to_string().contains("VERBLINE_DEVICE"), "{error}");
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let name = "the_program_adds_no_device_to_those_that_the_environment_names";
+    let mut other = std::process::Command::new(this);
+    other.args(["--exact", name]).env("VERBLINE_DEVICE", "soft");
+    assert!(
+        other
+            .env(SERVER_OF_ENVIRONMENT, "soft")
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+const SERVER_OF_ENVIRONMENT: &str = "SERVER_OF_ENVIRONMENT";
+
 /// Forwards connections to a server, and remembers the first bytes of each.
 struct Proxy {
     address: String,
@@ -133,6 +163,8 @@ struct Proxy {
     first_bytes: Arc<Mutex<Vec<Vec<u8>>>>,
     /// The bytes that later connections for calls carry to the server before they are cut.
     left: Arc<AtomicUsize>,
+    /// What the proxy answers on connections for calls, instead of forwarding them.
+    answer: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
 const LINK: &[u8] = b"VBLK";
@@ -144,11 +176,23 @@ impl Proxy {
             address: listener.local_addr().unwrap().to_string(),
             first_bytes: Arc::default(),
             left: Arc::new(AtomicUsize::new(usize::MAX)),
+            answer: Arc::default(),
         };
         let (first_bytes, left) = (Arc::clone(&this.first_bytes), Arc::clone(&this.left));
+        let answer = Arc::clone(&this.answer);
         thread::spawn(move || {
+            let mut answered = Vec::new();
             for client in listener.incoming() {
-                let (client, server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
+                let mut client = client.unwrap();
+                if let Some(answer) = &*answer.lock().unwrap() {
+                    let mut magic = [0; LINK.len()];
+                    if client.peek(&mut magic).is_ok() && magic == LINK {
+                        client.write_all(answer).unwrap();
+                        answered.push(client);
+                        continue;
+                    }
+                }
+                let server = TcpStream::connect(&server).unwrap();
                 let (first_bytes, left) = (Arc::clone(&first_bytes), Arc::clone(&left));
                 let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
                 thread::spawn(move || forward(from, to, |_| true));
@@ -191,15 +235,16 @@ fn forward(mut from: TcpStream, mut to: TcpStream, mut may_go_on: impl FnMut(&[u
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Returns true if the server closes the connection without having said anything.
-fn is_closed_at_once(address: &str, said: &[u8]) -> bool {
+/// Returns what the server says on a connection that begins with these bytes, before it closes it.
+fn answer_to(address: &str, said: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(said).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    let mut answer = [0; 64];
-    matches!(stream.read(&mut answer), Ok(0))
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[test]
@@ -216,14 +261,52 @@ fn a_secret_serves_once_and_no_other_opens_a_connection_for_calls() {
     let [hello] = &proxy.link_hellos()[..] else {
         panic!("one connection for calls");
     };
-    assert!(is_closed_at_once(&address, hello), "it was used before");
+    assert_eq!(answer_to(&address, hello), "", "it was used before");
     let mut wrong = hello.clone();
     *wrong.last_mut().unwrap() ^= 1;
-    assert!(is_closed_at_once(&address, &wrong), "it was never given");
+    assert_eq!(answer_to(&address, &wrong), "", "it was never given");
     let mut old = hello.clone();
     old[5] ^= 1;
-    assert!(is_closed_at_once(&address, &old), "another version");
+    let answer = answer_to(&address, &old);
+    assert!(answer.contains("speaks version 0"), "{answer}");
     assert_eq!(ask(&tcp, &address, &ECHO, said.clone()).unwrap(), said);
+    server.shutdown().unwrap();
+}
+
+/// The connection for calls reaches somebody else, who refuses it, or answers as if it were the server.
+#[test]
+fn a_client_whose_calls_reach_another_process_is_told_so_and_keeps_no_connection() {
+    let tcp = device("tcp");
+    let server = serve(&tcp);
+    let proxy = Proxy::to(server.local_addr().to_string());
+    let echo = |timeout| {
+        let poller = LocalPoller::new(&tcp)?;
+        let channel = poller.connect(&proxy.address)?;
+        let request = Request::new(b"hello".to_vec()).with_timeout(timeout);
+        let reply = channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request);
+        Ok::<_, Box<dyn Error>>(poller.block_on(reply)?.into_inner())
+    };
+    let patience = Duration::from_secs(30);
+    // As another server that makes room for others.
+    let reason = b"too many handshakes";
+    let sentence = [&[0x0a, reason.len() as u8][..], reason].concat();
+    let message = [&[0x22, sentence.len() as u8][..], &sentence].concat();
+    let refusal = [
+        b"VBLN\0\x02\0\0\0",
+        &[message.len() as u8][..],
+        &[0, 2, 0, 2],
+        &message,
+    ];
+    *proxy.answer.lock().unwrap() = Some(refusal.concat());
+    let error = echo(patience).unwrap_err();
+    assert!(error.to_string().contains("too many handshakes"), "{error}");
+    // As a queue pair that accepts the connection. The server knows that it is not its own.
+    *proxy.answer.lock().unwrap() = Some(b"VBLT\x01\0\x01\0\0\0\0\0".to_vec());
+    let error = echo(patience).unwrap_err();
+    let error = error.downcast_ref::<rpc_core::CallError>().expect("a call");
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
+    *proxy.answer.lock().unwrap() = None;
+    assert_eq!(echo(patience).unwrap(), b"hello");
     server.shutdown().unwrap();
 }
 

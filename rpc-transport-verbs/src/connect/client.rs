@@ -5,13 +5,14 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use super::clock_exchange::ClockExchange;
 use super::handshake::client::{ClientHandshake, ServerResponse};
-use super::handshake::{HandshakeError, Offer, Received, Welcome};
+use super::handshake::{HandshakeError, MAGIC, Offer, Received, Welcome};
 use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
@@ -71,7 +72,7 @@ impl Dialer<Dialed> for HandshakeDialer {
             Err(DialError::NotProven(error)) if self.has_others_than_soft() => {
                 tracing::info!(address, %error, "shared memory cannot be had with this server: offering it the other devices only");
                 self.dial_with(address, session, (timeout, &deadline), Offers::WithoutSoft)
-                    .map_err(DialError::into_inner)
+                    .map_err(|second| second.after(&error))
             }
             Err(DialError::NotProven(error)) => Err(error),
         }
@@ -86,9 +87,16 @@ enum DialError {
 }
 
 impl DialError {
-    fn into_inner(self) -> ConnectError {
-        let (Self::NotProven(error) | Self::Other(error)) = self;
-        error
+    /// Returns the error of a second attempt, with the reason why the first one offered too much.
+    fn after(self, first: &ConnectError) -> ConnectError {
+        match self {
+            Self::NotProven(error) => error,
+            Self::Other(ConnectError::Refused { address, reason }) => ConnectError::Refused {
+                address,
+                reason: format!("{reason}. Shared memory was tried before: {first}"),
+            },
+            Self::Other(error) => error,
+        }
     }
 }
 
@@ -176,8 +184,19 @@ impl HandshakeDialer {
             .map_err(|e| device_error(e.into()))?;
         if let Some(secret) = welcome.link_secret {
             let link = dial_link(remote, secret, deadline);
-            let adopted = link.and_then(|link| qp_rts.queue_pair.adopt_link(link));
-            adopted.map_err(|source| device_error(LinkError { source }.into()))?;
+            let link = link.map_err(|error| match error {
+                LinkError::Refused(reason) => ConnectError::Refused {
+                    address: address.to_owned(),
+                    reason,
+                },
+                LinkError::Unreachable(source) => ConnectError::Unreachable {
+                    address: address.to_owned(),
+                    source,
+                },
+                LinkError::Exchange(error) => failed((Reached::Admitted, error)),
+            })?;
+            let adopted = qp_rts.queue_pair.adopt_link(link);
+            adopted.map_err(|e| device_error(e.into()))?;
         }
         let frame = handshake.ready().map_err(|e| device_error(e.into()))?;
         deadline
@@ -284,36 +303,48 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
 
 /// Dials the connection that carries the calls, at the address at which the server was dialed, and
 /// waits until the server's queue pair has it: until its answer begins to arrive.
-fn dial_link(remote: SocketAddr, secret: LinkSecret, deadline: &Deadline) -> io::Result<TcpStream> {
-    let mut link = TcpStream::connect_timeout(&remote, deadline.left()?)?;
+fn dial_link(
+    remote: SocketAddr,
+    secret: LinkSecret,
+    deadline: &Deadline,
+) -> Result<TcpStream, LinkError> {
+    let dialed = TcpStream::connect_timeout(&remote, deadline.left()?);
+    let mut link = dialed.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => error.into(),
+        _ => LinkError::Unreachable(error),
+    })?;
     link.set_nodelay(true)?;
-    link.set_write_timeout(Some(deadline.left()?))?;
-    link.write_all(&secret.hello())?;
+    deadline.write(&mut link, &secret.hello())?;
+    // The answer is for the queue pair to read; a refusal is a message of the handshake.
+    let mut beginning = [0; MAGIC.len()];
     loop {
-        link.set_read_timeout(Some(deadline.left()?))?;
-        // The answer is for the queue pair to read.
-        match link.peek(&mut [0]) {
-            Ok(0) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::ConnectionReset,
-                    "the server closed it",
-                ));
-            }
-            Ok(_) => return Ok(link),
-            // A signal has interrupted the wait.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        match deadline.peek(&link, &mut beginning)? {
+            0 => return Err(ExchangeError::LinkClosed.into()),
+            len if beginning[..len] != MAGIC[..len] => return Ok(link),
+            len if len < MAGIC.len() => thread::sleep(Duration::from_millis(1)),
+            _ => break,
+        }
+    }
+    match read_response(&mut link, &mut ClientHandshake::default(), deadline)? {
+        ServerResponse::Refused(reason) => Err(LinkError::Refused(reason)),
+        ServerResponse::Welcome(_) | ServerResponse::Challenge(_) => {
+            Err(ExchangeError::LinkClosed.into())
         }
     }
 }
 
 /// Why there is no connection for the calls.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the server admitted this side, but the TCP connection for its calls was not established: {source}"
-)]
-struct LinkError {
-    source: io::Error,
+enum LinkError {
+    /// The server has refused it, for this reason.
+    Refused(String),
+    Unreachable(io::Error),
+    Exchange(ExchangeError),
+}
+
+impl<E: Into<ExchangeError>> From<E> for LinkError {
+    fn from(error: E) -> Self {
+        Self::Exchange(error.into())
+    }
 }
 
 /// Sends the hello and reads the response. An error comes with the stage that was reached.
@@ -359,6 +390,10 @@ fn read_response(
 enum ExchangeError {
     #[error("it closed the socket during the handshake")]
     Closed,
+    #[error(
+        "it admitted this side, and closed the connection for the calls: a load balancer between the two sides may have led it to another process"
+    )]
+    LinkClosed,
     #[error("the socket failed: {0}")]
     Socket(#[from] io::Error),
     #[error(transparent)]
@@ -375,6 +410,8 @@ enum Reached {
     Challenged,
     /// This side has proven its GID, and this much of the response has arrived.
     Claimed(Received),
+    /// The server waits for the connection for the calls.
+    Admitted,
     Welcomed,
 }
 
@@ -397,6 +434,9 @@ impl fmt::Display for Reached {
                     "this side's hello was sent and its GID was proven, and {received} of the response arrived"
                 )
             }
+            Self::Admitted => f.write_str(
+                "the server admitted this side, and did not answer on the connection for the calls",
+            ),
             Self::Welcomed => f.write_str("the server's welcome arrived too late to answer it"),
         }
     }
@@ -460,6 +500,16 @@ impl Deadline {
         loop {
             stream.set_read_timeout(Some(self.left()?))?;
             match stream.read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn peek(&self, stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            stream.set_read_timeout(Some(self.left()?))?;
+            match stream.peek(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => return other,
             }

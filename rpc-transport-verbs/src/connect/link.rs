@@ -26,7 +26,7 @@ use std::io;
 const MAGIC: [u8; 4] = *b"VBLK";
 
 /// The version of the messages on a link. A server refuses another one.
-const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 
 /// Length in bytes of the client's first message.
 pub(crate) const LINK_HELLO_LEN: usize = 24;

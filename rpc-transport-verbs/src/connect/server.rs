@@ -155,7 +155,7 @@ enum Rejection {
     #[error("the server's device refused: {0}")]
     Refused(QueuePairError),
     #[error(
-        "the server does not accept calls over TCP, because they are not encrypted: to accept them, call `allow_plaintext()` on the server's device, or start the server with VERBLINE_DEVICE=tcp"
+        "the server does not accept calls over TCP, because they are not encrypted: to accept them, call `allow_plaintext()` on the server's device, or start the server with VERBLINE_DEVICE=soft,tcp"
     )]
     Plaintext,
 }
@@ -173,13 +173,16 @@ impl RejectedDevices {
         self.to_string()
     }
 
-    /// Removes a device that was rejected because its calls are not encrypted. Returns true if there
-    /// was one.
-    fn remove_plaintext(&mut self) -> bool {
-        let before = self.0.len();
-        self.0
-            .retain(|(_, why)| !matches!(why, Rejection::Plaintext));
-        self.0.len() < before
+    /// Removes a device that was rejected because its calls are not encrypted.
+    fn remove_plaintext(&mut self) {
+        let is_kept = |why: &Rejection| !matches!(why, Rejection::Plaintext);
+        self.0.retain(|(_, why)| is_kept(why));
+    }
+
+    /// Returns true if a device reaches the client, and has refused it.
+    fn has_failures(&self) -> bool {
+        let is_failure = |why: &Rejection| matches!(why, Rejection::Refused(_));
+        self.0.iter().any(|(_, why)| is_failure(why))
     }
 
     /// Returns true if every device was rejected because the client has no device of its kind.
@@ -274,6 +277,8 @@ impl Port {
             None => None,
         };
         admitted.peer = address.map(|address| {
+            // A client of a socket for IPv4 and IPv6 is called by its own address.
+            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
             let peer = Peer::new(address, &*local.device);
             // Shared memory is only had with processes of this user, which the kernel verifies.
             Arc::new(match qp_rts.is_on_this_host {
@@ -316,16 +321,24 @@ impl Port {
     /// Returns the first lane that can connect to the client, with a connected queue pair.
     fn choose(&self, client: &Offer) -> Result<Chosen<'_>, AcceptError> {
         let mut rejected = RejectedDevices::default();
-        for lane in self.lanes.iter() {
-            for local in lane.queue_pairs.device_addresses() {
-                if let Some(chosen) = lane.try_address(local, client, &mut rejected) {
-                    return Ok(chosen);
-                }
+        let lanes = self.lanes.iter();
+        let mut addresses: Vec<_> = lanes
+            .flat_map(|lane| {
+                let placed = lane.queue_pairs.placed_addresses();
+                placed.map(move |(place, local)| (place, lane, local))
+            })
+            .collect();
+        addresses.sort_by_key(|(place, ..)| *place);
+        for (_, lane, local) in addresses {
+            if let Some(chosen) = lane.try_address(local, client, &mut rejected) {
+                return Ok(chosen);
             }
         }
         let offers_tcp = client.endpoints.iter().any(|endpoint| endpoint.kind == TCP);
-        // A server without the device tcp takes no such clients either.
-        if rejected.remove_plaintext() || (offers_tcp && !self.takes_plaintext()) {
+        // A server without the device tcp takes no such clients either. If another device would have
+        // done and has failed, the failure is the reason.
+        if !self.takes_plaintext() && offers_tcp && !rejected.has_failures() {
+            rejected.remove_plaintext();
             return Err(AcceptError::Plaintext { others: rejected });
         }
         let lanes = self.lanes.iter();
@@ -361,7 +374,6 @@ struct Chosen<'a> {
 
 impl LanePort {
     /// Connects a queue pair from this address to the client, if that is permitted and possible.
-    /// So far only addresses were compared: whether the client is reachable shows here.
     fn try_address(
         &self,
         local: DeviceAddress<'_>,

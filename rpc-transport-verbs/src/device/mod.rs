@@ -45,6 +45,8 @@ pub struct Device {
     name: Arc<str>,
     /// The same names, parsed.
     names: Arc<[Name]>,
+    /// The operator has named the devices, so the program adds none.
+    is_named_by_environment: bool,
     plaintext: Plaintext,
     sizing: Arc<Sizing>,
 }
@@ -99,8 +101,8 @@ impl Device {
     /// The best device is the first RDMA device that can be used (it has an active port and an
     /// address), followed by `soft`, shared memory, for peers on this host that have no RDMA device,
     /// and by `tcp` for all others. Without a usable RDMA device, it is `soft` and `tcp`. A server
-    /// takes clients over TCP only if it says so: see [`allow_plaintext`](Self::allow_plaintext). [`survey`](Self::survey) reports the same choice
-    /// without keeping a device open.
+    /// takes clients over TCP only if it says so: see [`allow_plaintext`](Self::allow_plaintext).
+    /// [`survey`](Self::survey) reports the same choice without keeping a device open.
     ///
     /// # Errors
     ///
@@ -109,7 +111,10 @@ impl Device {
         if let Some(names) = survey::named_by_environment() {
             let device = Self::open(&names)?;
             tracing::info!(device = %device.name, "using the device named by {DEVICE_VARIABLE}");
-            return Ok(device);
+            return Ok(Self {
+                is_named_by_environment: true,
+                ..device
+            });
         }
         let survey = Survey::take();
         for device in &survey.devices {
@@ -150,8 +155,9 @@ impl Device {
     }
 
     /// Opens a device by name, or several devices whose names are separated by commas, as in
-    /// `"mlx5_0,soft"`. `"soft"`, shared memory, and `"tcp"` exist on every machine. A name may be followed by a port and by
-    /// an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are chosen automatically.
+    /// `"mlx5_0,soft"`. `"soft"`, shared memory, and `"tcp"` exist on every machine. A name may be
+    /// followed by a port and by an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are
+    /// chosen automatically.
     ///
     /// With several devices, a client offers all of them. A server uses the first of its own
     /// devices that the client also has and that reaches the client. The first device in the list
@@ -190,22 +196,32 @@ impl Device {
                 false => Plaintext::Refused,
             },
             names: opened.into(),
+            is_named_by_environment: false,
             sizing: Arc::default(),
         }
     }
 
-    /// Returns the same devices, and `tcp`: a server then takes connections of clients without
-    /// shared memory and without RDMA, such as those of other hosts, of other users and in
+    /// Returns the same devices, and `tcp` behind them. A server then takes connections of clients
+    /// without shared memory and without RDMA, such as those of other hosts, of other users and in
     /// containers. Their calls travel over TCP and are **not encrypted**, and whoever reaches the
     /// server's port is let in: see `docs/deploy.md`.
     ///
-    /// A device that was opened by a name that contains `tcp`, as by `VERBLINE_DEVICE=tcp`, takes them
-    /// without this. For a client it changes nothing unless its device was opened by names without
-    /// `tcp`.
+    /// A device whose names contain `tcp`, such as that of `VERBLINE_DEVICE=tcp`, takes these
+    /// connections without this. If `VERBLINE_DEVICE` names devices without `tcp`, this changes
+    /// nothing, and logs that.
+    ///
+    /// Servers need this, not clients.
     #[must_use]
     pub fn allow_plaintext(self) -> Self {
+        let is_named = self.names.iter().any(|name| name.device == TCP);
+        if self.is_named_by_environment {
+            if !is_named {
+                tracing::info!(device = %self.name, "the program allows calls over TCP, but {DEVICE_VARIABLE} names no tcp: none are taken");
+            }
+            return self;
+        }
         let mut names = self.names.to_vec();
-        if names.iter().all(|name| name.device != TCP) {
+        if !is_named {
             names.push(Name {
                 device: TCP.to_owned(),
                 wish: AddressWish::default(),
@@ -295,6 +311,12 @@ impl Fabric for Device {
             source,
         };
         let listener = server::bind(address).map_err(refused)?;
+        if self.plaintext == Plaintext::Allowed {
+            tracing::info!(
+                address,
+                "taking calls over TCP, which are not encrypted, from whoever reaches this address"
+            );
+        }
         let config = ListenerConfig { ports, admission };
         let listening = control_thread::control()
             .and_then(|control| control.listen(listener, config))

@@ -50,12 +50,12 @@ pub(crate) fn open(
     intents: &Intents,
     sizing: &Sizing,
 ) -> Result<VerbsTransport, FabricError> {
-    let paths = paths_of(names);
-    let Some((first, others)) = paths.split_first() else {
+    let wanted = wanted(names);
+    let Some((first, others)) = wanted.split_first() else {
         unreachable!("a device has a name");
     };
-    let (first, others) = first_and_others(first, others, |(name, path)| {
-        let opened = Opened::new(name, *path, plaintext)?;
+    let (first, others) = first_and_others(first, others, |wanted| {
+        let opened = Opened::new(wanted, plaintext)?;
         // Plan for each device alone, so a device that is too weak is skipped and does not weaken
         // the others.
         Plan::new(&opened.name, intents, sizing, &opened.attributes)?;
@@ -64,27 +64,43 @@ pub(crate) fn open(
     open_lanes(first, others, intents, sizing)
 }
 
-/// Returns the names of the devices to open, each with the path of the software device. If both
-/// `soft` and `tcp` are named, they are one device with two paths, at the place of the first.
-fn paths_of(names: &[Name]) -> Vec<(&Name, SoftPath)> {
-    let is_named = |device: &str| names.iter().any(|name| name.device == device);
-    let has_both = is_named(SOFT) && is_named(TCP);
-    let path = |name: &Name| match (&*name.device, has_both) {
-        (SOFT | TCP, true) => SoftPath::Either { accept_at: None },
-        (TCP, false) => SoftPath::Tcp { accept_at: None },
-        _ => SoftPath::SharedMemory,
-    };
-    let mut paths: Vec<_> = names.iter().map(|name| (name, path(name))).collect();
-    if has_both {
-        // The second of the two.
-        let of_soft =
-            |(_, (name, _)): &(usize, &(&Name, SoftPath))| matches!(&*name.device, SOFT | TCP);
-        let second = paths.iter().enumerate().filter(of_soft).nth(1);
-        if let Some((place, _)) = second {
-            paths.remove(place);
-        }
-    }
-    paths
+/// The GID of the software device for TCP, if it has both paths: see [`SoftPath::Either`].
+const TCP_GID_INDEX: u8 = 1;
+
+/// A device to open for a poller.
+struct Wanted<'a> {
+    name: &'a Name,
+    /// Its place in the user's list.
+    place: usize,
+    path: SoftPath,
+    /// The place of `tcp`, if this is the software device with both of its paths.
+    tcp_place: Option<usize>,
+}
+
+/// Returns the devices to open. If both `soft` and `tcp` are named, they are one device with two
+/// paths.
+fn wanted(names: &[Name]) -> Vec<Wanted<'_>> {
+    let place_of = |device: &str| names.iter().position(|name| name.device == device);
+    let place_of_both = place_of(SOFT).zip(place_of(TCP));
+    let places = names.iter().enumerate();
+    places
+        .filter_map(|(place, name)| {
+            let (path, tcp_place) = match (&*name.device, place_of_both) {
+                (SOFT, Some((_, tcp_place))) => {
+                    (SoftPath::Either { accept_at: None }, Some(tcp_place))
+                }
+                (TCP, Some(_)) => return None,
+                (TCP, None) => (SoftPath::Tcp { accept_at: None }, None),
+                _ => (SoftPath::SharedMemory, None),
+            };
+            Some(Wanted {
+                name,
+                place,
+                path,
+                tcp_place,
+            })
+        })
+        .collect()
 }
 
 /// A device that has been opened for a poller, with its attributes and addresses.
@@ -94,34 +110,39 @@ pub(crate) struct Opened {
     attributes: DeviceAttributes,
     wish: AddressWish,
     pub(crate) address: PortAddress,
-    /// The address for TCP, beside that for shared memory.
-    tcp_address: Option<PortAddress>,
+    place: usize,
+    /// The address for TCP, beside that for shared memory, and its place.
+    tcp: Option<(PortAddress, usize)>,
     plaintext: Plaintext,
 }
 
 impl Opened {
-    fn new(name: &Name, path: SoftPath, plaintext: Plaintext) -> Result<Self, FabricError> {
-        let opened = open_context(&name.device, path);
+    fn new(wanted: &Wanted<'_>, plaintext: Plaintext) -> Result<Self, FabricError> {
+        let name = wanted.name;
+        let opened = open_context(&name.device, wanted.path);
         let context = opened.map_err(|e| refused(&name.device, "cannot be opened", e))?;
         let device = context.device_name();
         let address_for = |wish| {
             let address = context.choose_address(wish);
             address.map_err(|e| refused(device, "cannot send", e))
         };
-        let tcp_address = match path {
-            SoftPath::Either { .. } => {
-                let gid_index = Some(1);
-                let port = None;
-                Some(address_for(AddressWish { port, gid_index })?)
+        let tcp = match wanted.tcp_place {
+            Some(place) => {
+                let wish = AddressWish {
+                    port: None,
+                    gid_index: Some(TCP_GID_INDEX),
+                };
+                Some((address_for(wish)?, place))
             }
-            SoftPath::SharedMemory | SoftPath::Tcp { .. } => None,
+            None => None,
         };
         Ok(Self {
             name: device.into(),
             attributes: context.query_device(),
             wish: name.wish,
             address: address_for(name.wish)?,
-            tcp_address,
+            place: wanted.place,
+            tcp,
             plaintext,
             context,
         })
@@ -150,7 +171,8 @@ impl Opened {
             attributes: context.query_device(),
             wish,
             address: address.map_err(|e| refused("soft", "cannot send", e))?,
-            tcp_address: None,
+            place: 0,
+            tcp: None,
             plaintext: Plaintext::Refused,
             context,
         })
@@ -172,7 +194,8 @@ impl Opened {
                 link_layer,
                 ..address
             },
-            tcp_address: None,
+            place: 0,
+            tcp: None,
             plaintext: Plaintext::Refused,
             context,
         }
@@ -234,7 +257,7 @@ pub(crate) fn open_lanes(
             link_layer: device.address.link_layer,
             why_unprotected: device.context.why_windows_do_not_protect(),
         };
-        let address = match device.tcp_address {
+        let address = match device.tcp {
             Some(_) => format!("{}, or TCP", device.address),
             None => device.address.to_string(),
         };
@@ -307,7 +330,8 @@ fn open_lane(
         attributes,
         wish,
         address,
-        tcp_address,
+        place,
+        tcp,
         plaintext,
     } = device;
     let max_region_len = attributes.max_mr_len;
@@ -354,7 +378,8 @@ fn open_lane(
     );
     let queue_pairs = Arc::new(QueuePairs::new(
         wish,
-        (address, tcp_address),
+        (address, place),
+        tcp,
         plaintext,
         domain,
         completion_queue.handle(),

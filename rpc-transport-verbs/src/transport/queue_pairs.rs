@@ -44,8 +44,10 @@ pub(crate) struct QueuePairs {
     wish: AddressWish,
     /// The source address. Chosen again when the device reports that its GID table has changed.
     address: Mutex<Arc<PortAddress>>,
-    /// The second source address of the software device: for TCP, beside shared memory.
-    tcp_address: Option<Arc<PortAddress>>,
+    /// The device's place in the user's list, which says the order in which devices are tried.
+    place: usize,
+    /// The second source address of the software device: for TCP, beside shared memory, and its place.
+    tcp: Option<(Arc<PortAddress>, usize)>,
     /// Whether clients may connect over TCP, which does not encrypt anything.
     plaintext: Plaintext,
     /// Why no more queue pairs can be created.
@@ -129,7 +131,8 @@ pub(crate) struct QpRts {
 impl QueuePairs {
     pub(crate) fn new(
         wish: AddressWish,
-        (address, tcp_address): (PortAddress, Option<PortAddress>),
+        (address, place): (PortAddress, usize),
+        tcp: Option<(PortAddress, usize)>,
         plaintext: Plaintext,
         domain: ProtectionDomain,
         completion_queue: CompletionQueueHandle,
@@ -143,7 +146,8 @@ impl QueuePairs {
             plan,
             wish,
             address: Mutex::new(Arc::new(address)),
-            tcp_address: tcp_address.map(Arc::new),
+            place,
+            tcp: tcp.map(|(address, place)| (Arc::new(address), place)),
             plaintext,
             retired: OnceLock::new(),
             count: Arc::default(),
@@ -196,12 +200,17 @@ impl QueuePairs {
         self.device_address_of(&self.address())
     }
 
-    /// Returns this side's device once for each of its addresses, in the order in which they are
-    /// tried.
+    /// Returns this side's device once for each of its addresses.
     pub(crate) fn device_addresses(&self) -> impl Iterator<Item = DeviceAddress<'_>> {
-        let first = self.device_address();
-        let second = self.tcp_address.as_ref();
-        std::iter::once(first).chain(second.map(|address| self.device_address_of(address)))
+        self.placed_addresses().map(|(_, address)| address)
+    }
+
+    /// Does the same, with the place of each in the user's list of devices.
+    pub(crate) fn placed_addresses(&self) -> impl Iterator<Item = (usize, DeviceAddress<'_>)> {
+        let first = (self.place, self.device_address());
+        let second = self.tcp.as_ref();
+        let second = second.map(|(address, place)| (*place, self.device_address_of(address)));
+        std::iter::once(first).chain(second)
     }
 
     fn device_address_of(&self, address: &PortAddress) -> DeviceAddress<'_> {
@@ -287,7 +296,8 @@ impl QueuePairs {
 
     /// Returns the endpoints through which a peer reaches the queue pair, one for each address.
     pub(crate) fn endpoints(&self, qp_init: &QpInit) -> Vec<Endpoint> {
-        let addresses = std::iter::once(&qp_init.address).chain(&self.tcp_address);
+        let second = self.tcp.as_ref().map(|(address, _)| address);
+        let addresses = std::iter::once(&qp_init.address).chain(second);
         addresses
             .map(|address| self.endpoint_at(qp_init, address))
             .collect()
@@ -300,8 +310,8 @@ impl QueuePairs {
 
     /// Returns the address of the queue pair that has this kind, or the first.
     fn address_of<'a>(&'a self, qp_init: &'a QpInit, kind: &str) -> &'a PortAddress {
-        match &self.tcp_address {
-            Some(address) if kind == TCP => address,
+        match &self.tcp {
+            Some((address, _)) if kind == TCP => address,
             _ => &qp_init.address,
         }
     }

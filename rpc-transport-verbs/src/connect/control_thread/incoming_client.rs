@@ -14,7 +14,7 @@ use super::{ListenerConfig, Token, is_transient};
 use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::handshake::{Offer, Received};
 use crate::connect::keepalive::KeepaliveState;
-use crate::connect::link::{self, FirstBytes, LinkSecret};
+use crate::connect::link::{self, FirstBytes, LINK_HELLO_LEN, LinkSecret};
 use crate::connect::liveness::{ClockRole, LivenessConnection};
 use crate::connect::server::{self as connect_server, ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
@@ -29,7 +29,7 @@ pub(super) struct IncomingClient {
     handshake: ServerHandshake,
     /// The first bytes of the connection, while they may be those of a link.
     first_bytes: Vec<u8>,
-    /// The secret that was given to the client for the connection of its calls.
+    /// The secret that was given to the client for the connection of its calls, until it comes.
     pub(super) link_secret: Option<LinkSecret>,
     /// Bytes that the socket has not accepted yet.
     outgoing: Vec<u8>,
@@ -174,8 +174,10 @@ impl IncomingClient {
                 FirstBytes::Incomplete => return NextAction::Wait,
                 FirstBytes::Link(secret) => return NextAction::Link(secret),
                 FirstBytes::OtherVersion(version) => {
-                    tracing::info!(peer = %self.peer, version, "closed a connection for calls: it is of another version");
-                    return NextAction::Close;
+                    return self.refuse(&format!(
+                        "the connection for calls speaks version {version}, the server speaks {}",
+                        link::VERSION
+                    ));
                 }
                 FirstBytes::Other => {
                     let first = std::mem::take(&mut self.first_bytes);
@@ -196,6 +198,18 @@ impl IncomingClient {
             Ok(Some(Request::Ready)) => self.complete(),
             Err(error) => self.refuse(&error.to_string()),
         }
+    }
+
+    /// Returns the secret of a connection for calls, if all of its first bytes are there to be read.
+    pub(super) fn link_secret_that_has_arrived(&mut self) -> Option<LinkSecret> {
+        // One more, which a client does not send.
+        let mut bytes = [0; LINK_HELLO_LEN + 1];
+        let len = self.stream.peek(&mut bytes).ok()?;
+        let FirstBytes::Link(secret) = link::examine(&bytes[..len]) else {
+            return None;
+        };
+        (&*self.stream).read_exact(&mut bytes[..len]).ok()?;
+        Some(secret)
     }
 
     /// Returns the socket of a connection whose first bytes were those of a link.
@@ -303,6 +317,9 @@ impl IncomingClient {
     }
 
     fn complete(&mut self) -> NextAction {
+        if self.link_secret.is_some() {
+            return self.refuse("it was ready without the connection for its calls");
+        }
         match std::mem::replace(&mut self.state, State::Rejected) {
             State::QpRts(key, notice_sender, keepalive_state) => {
                 let version = self.handshake.version();

@@ -41,7 +41,7 @@ use rustix::process::{Resource, getrlimit};
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::preparer::{JobResult, Preparers};
 use self::run_clock::RunClock;
-use self::sockets::{MadeRoom, Sockets};
+use self::sockets::{LogLimit, Sockets};
 use super::handshake::STAGE_TIMEOUT;
 use super::liveness::{LivenessConnection, configure_socket, is_transient};
 use super::server::Port;
@@ -135,7 +135,8 @@ impl Control {
                 STAGE_TIMEOUT,
             ),
             clock: RunClock::new(Instant::now()),
-            made_room: MadeRoom::default(),
+            made_room: LogLimit::default(),
+            wrong_secrets: LogLimit::default(),
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),
             failed_accepts: 0,

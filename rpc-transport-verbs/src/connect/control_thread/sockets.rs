@@ -55,7 +55,8 @@ pub(super) struct Sockets {
     pub(super) handshakes: Handshakes,
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
-    pub(super) made_room: MadeRoom,
+    pub(super) made_room: LogLimit,
+    pub(super) wrong_secrets: LogLimit,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of
     /// its handshake.
     pub(super) awaited_links: HashMap<LinkSecret, (Token, LinkTarget)>,
@@ -283,7 +284,11 @@ impl Sockets {
             NextAction::Close => {
                 self.remove(token);
             }
-            NextAction::Link(secret) => self.hand_over_link(token, secret),
+            NextAction::Link(secret) => {
+                if let Some(Source::Incoming(link)) = self.remove(token) {
+                    self.hand_over_link(*link, secret);
+                }
+            }
             NextAction::Open(liveness, read) => {
                 self.remove(token);
                 // Report that it is open before anything can end it. The poller may have ended
@@ -334,21 +339,25 @@ impl Sockets {
     }
 
     /// Hands a connection to the queue pair that waits for it, if the secret is right: it serves once.
-    fn hand_over_link(&mut self, token: Token, secret: LinkSecret) {
-        let Some(Source::Incoming(client)) = self.remove(token) else {
+    fn hand_over_link(&mut self, link: IncomingClient, secret: LinkSecret) {
+        let peer = link.peer();
+        let Some((owner, target)) = self.awaited_links.remove(&secret) else {
+            // Strangers can cause this often.
+            if let Some(closed) = self.wrong_secrets.count(Instant::now()) {
+                tracing::info!(%peer, closed, "closed a connection for calls: its secret is wrong, was used before, or its handshake has ended");
+            }
             return;
         };
-        let peer = client.peer();
-        let Some((_, target)) = self.awaited_links.remove(&secret) else {
-            tracing::info!(%peer, "closed a connection for calls: its secret is wrong, was used before, or its handshake has ended");
-            return;
-        };
-        let attached = match client.into_stream() {
+        let attached = match link.into_stream() {
             Some(stream) => target.attach(stream),
             None => Ok(false),
         };
         match attached {
-            Ok(true) => {}
+            Ok(true) => {
+                if let Some(Source::Incoming(client)) = self.sources.get_mut(&owner) {
+                    client.link_secret = None;
+                }
+            }
             Ok(false) => tracing::debug!(%peer, "a connection for calls came too late"),
             Err(error) => tracing::warn!(%peer, %error, "a connection for calls cannot be used"),
         }
@@ -393,6 +402,11 @@ impl Sockets {
                 continue;
             }
             let mut client = Box::new(IncomingClient::new(stream, peer, token, Arc::clone(config)));
+            // A connection for calls takes no place from a handshake, least of all from its own.
+            if let Some(secret) = client.link_secret_that_has_arrived() {
+                self.hand_over_link(*client, secret);
+                continue;
+            }
             let host = peer.into();
             match self.handshakes.room_for(host) {
                 Room::Free => {}
@@ -476,17 +490,17 @@ impl Sockets {
     }
 }
 
-/// Counts the handshakes that ended in favor of new clients, and limits how often this is logged.
+/// Counts what strangers can cause as often as they like, and limits how often it is logged.
 #[derive(Debug, Default)]
-pub(super) struct MadeRoom {
-    ended: u64,
+pub(super) struct LogLimit {
+    unlogged: u64,
     logged: Option<Instant>,
 }
 
-impl MadeRoom {
+impl LogLimit {
     /// Counts one. Returns the number since the last log line if it is time for another one.
     fn count(&mut self, now: Instant) -> Option<u64> {
-        self.ended += 1;
+        self.unlogged += 1;
         let is_early = self
             .logged
             .is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL);
@@ -494,6 +508,6 @@ impl MadeRoom {
             return None;
         }
         self.logged = Some(now);
-        Some(std::mem::take(&mut self.ended))
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
