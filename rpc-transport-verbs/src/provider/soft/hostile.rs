@@ -11,9 +11,9 @@ use super::process::node::Node;
 use super::shared::ring::hostile::scribble;
 use crate::verbs::{
     Access, AckTimeout, Binding, CompletionChannel, CompletionQueue, CompletionStatus, Context,
-    ExposedMemory, Gid, MemoryWindow, Psn, QpNum, QpState, QueuePair, QueuePairConfig,
-    RemoteEndpoint, RemoteMemory, RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
-    SharedReceiveQueue, Slot, WindowType, WorkKind, WorkRequest,
+    ExposedMemory, Gid, MemoryWindow, ProtectionDomain, Psn, QpNum, QpState, QueuePair,
+    QueuePairConfig, RemoteEndpoint, RemoteMemory, RetryCount, RnrTimer, RtrAttributes,
+    RtsAttributes, SendRequest, SharedReceiveQueue, Slot, WindowType, WorkKind, WorkRequest,
 };
 
 pub use super::shared::ring::hostile::soft_ring;
@@ -30,6 +30,10 @@ fn remote_access() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
 
+fn exposed_access() -> Access {
+    remote_access() | Access::LOCAL_WRITE | Access::MW_BIND
+}
+
 /// A context with one object of each kind.
 pub(super) struct Side {
     pub(super) context: Context,
@@ -40,6 +44,9 @@ pub(super) struct Side {
     slots: Vec<Slot>,
     /// Receives that were completed successfully.
     received: usize,
+    /// The first status of a send that was neither a success nor a flush.
+    failed: Option<CompletionStatus>,
+    domain: ProtectionDomain,
     /// Memory that peers may access: one page.
     exposed: ExposedMemory,
     window: MemoryWindow,
@@ -64,8 +71,8 @@ impl Side {
         };
         let mut qp = domain.create_qp(config).expect("a queue pair");
         qp.to_init(1, remote_access()).expect("INIT");
-        let access = remote_access() | Access::LOCAL_WRITE | Access::MW_BIND;
-        let exposed = domain.expose(PAGE, access).expect("a region");
+        let exposed = domain.expose(PAGE, exposed_access());
+        let exposed = exposed.expect("a region");
         let window = domain.alloc_mw(WindowType::Type2).expect("a window");
         let region = domain.register(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
         let slots = region
@@ -80,6 +87,8 @@ impl Side {
             qp,
             slots,
             received: 0,
+            failed: None,
+            domain,
             exposed,
             window,
         }
@@ -102,6 +111,18 @@ impl Side {
     #[cfg(test)]
     pub(super) fn received(&self) -> usize {
         self.received
+    }
+
+    #[cfg(test)]
+    pub(super) fn failed(&self) -> Option<CompletionStatus> {
+        self.failed
+    }
+
+    /// Deregisters the memory that peers may access, and offers other memory instead.
+    #[cfg(test)]
+    pub(super) fn withdraw(&mut self) {
+        let other = self.domain.expose(PAGE, exposed_access());
+        self.exposed = other.expect("a region");
     }
 
     #[cfg(test)]
@@ -221,6 +242,13 @@ impl Side {
         for completion in completions {
             match completion.wr_id().kind() {
                 Some(WorkKind::Send) => {
+                    let status = completion.status();
+                    if !matches!(
+                        status,
+                        CompletionStatus::Success | CompletionStatus::WorkRequestFlushed
+                    ) {
+                        self.failed.get_or_insert(status);
+                    }
                     let slots = &mut self.slots;
                     let claimed = self
                         .qp

@@ -9,6 +9,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::net::Shutdown;
+
 use super::element_list::ElementList;
 use crate::provider::soft::wire::header::{EncodedHeader, MAX_LEN};
 use crate::verbs::types::{RemoteMemory, WrId};
@@ -250,6 +252,14 @@ impl TcpLink {
         }
     }
 
+    /// Closes the connection for all copies of its files, such as those of a forked process.
+    pub(crate) fn shut_down(&self) {
+        for file in [self.readable(), self.writable()] {
+            // The peer may have closed it.
+            let _ = rustix::net::shutdown(file, Shutdown::Both);
+        }
+    }
+
     pub(crate) fn is_to_itself(&self) -> bool {
         matches!(self.files, Files::ToItself { .. })
     }
@@ -287,6 +297,12 @@ impl TcpLink {
     /// Returns true if the peer has not been told of everything that was executed.
     pub(crate) fn owes_ack(&self) -> bool {
         self.inbound.acknowledged < self.inbound.expected
+    }
+
+    /// Returns true if the peer has to do something next: to acknowledge a request all of which the
+    /// socket has taken.
+    pub(crate) fn awaits_ack(&self) -> bool {
+        self.outbound.acked < self.outbound.next
     }
 
     /// Returns true if nothing was sent or received since the link was opened.

@@ -29,6 +29,9 @@ const ACK_INTERVAL: u64 = 32;
 const LINGER_TIME: Duration = Duration::from_secs(2);
 const MAX_LINGERING: usize = 64;
 
+/// Maximum number of hot links: with more, one system call for all of them is cheaper.
+const MAX_HOT: usize = 4;
+
 /// Maximum number of links that one look at the epoll set finds.
 const MAX_READY: usize = 64;
 
@@ -296,9 +299,12 @@ impl TcpLinks {
         }
     }
 
+    /// Has polls read from a link directly, unless they do so from many.
     pub(crate) fn make_hot(&mut self, qp_index: u32) {
+        let count = self.hot.len();
         match self.hot.iter_mut().find(|link| link.qp_index == qp_index) {
             Some(link) => link.empty_reads = 0,
+            None if count >= MAX_HOT => {}
             None => self.hot.push(HotLink {
                 qp_index,
                 empty_reads: 0,

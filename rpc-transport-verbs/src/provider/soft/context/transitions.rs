@@ -118,6 +118,10 @@ impl State {
     /// Hands a queue pair the connection that this side has dialed, whose answer has not been read.
     pub(crate) fn adopt_agreed_link(&mut self, qp_index: u32, socket: OwnedFd) {
         let (qp, common) = self.split(qp_index);
+        // It may have failed since the connection was dialed.
+        if !qp.receives_now() {
+            return;
+        }
         let expected_psn = qp.attributes.rq_psn.unwrap_or_default().get();
         let link = TcpLink::new(socket, None, expected_psn);
         qp.adopt_link(common, Box::new(link));
@@ -307,8 +311,9 @@ impl SoftQueuePair {
 
     /// Uses a TCP connection in place of the one before, if there was one.
     fn adopt_link(&mut self, common: &mut Common, link: Box<TcpLink>) {
-        if let Some(old) = &self.link.tcp {
-            common.tcp.remove(old, self.index);
+        if let Some(old) = self.link.tcp.take() {
+            common.tcp.remove(&old, self.index);
+            old.shut_down();
         }
         if let Err(error) = common.tcp.add(&link, self.index) {
             tracing::warn!(%error, qp_num = %self.number, "a link cannot be watched: closing it");
@@ -346,9 +351,7 @@ impl SoftQueuePair {
         if let Some(sender) = &self.link.sender {
             sender.close();
         }
-        if let Some(link) = &self.link.tcp {
-            common.tcp.remove(link, self.index);
-        }
+        self.close_link(common);
         let early = std::mem::take(&mut self.link.early);
         let early_tcp = std::mem::take(&mut self.link.early_tcp);
         self.link = Link {

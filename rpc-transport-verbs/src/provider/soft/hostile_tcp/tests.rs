@@ -1,3 +1,5 @@
+mod ends;
+
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -8,6 +8,10 @@ use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::shared::ring::RingSender;
 use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
+/// Time after which a peer over TCP is silent that reads and answers nothing. Its socket ends as late
+/// if it does not read either (`TCP_USER_TIMEOUT`).
+const MAX_TIME_UNACKED: Duration = Duration::from_secs(60);
+
 impl SoftQueuePair {
     /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
     /// Returns `false` if the permitted number of retries is used up.
@@ -70,9 +74,11 @@ impl State {
 impl SoftQueuePair {
     /// Returns true if the peer has been silent for as long as all retries take.
     ///
-    /// Shared memory loses nothing, so a peer is silent only if it cannot respond: its process is
-    /// dead, or its queue pair drops messages. A peer that is merely stopped looks like a slow one,
-    /// however long it is stopped.
+    /// Shared memory and TCP lose nothing, so a peer is silent only if it cannot respond: its process
+    /// is dead, or its queue pair drops messages. In shared memory, a peer that is merely stopped
+    /// looks like a slow one, however long it is stopped. Over TCP, where strangers may come, one
+    /// that answers nothing for [`MAX_TIME_UNACKED`] is silent, too: what was sent to it stays here
+    /// until it answers.
     fn has_retried_enough(&mut self, now: Instant, instantly: bool) -> bool {
         let waits = match self.state {
             QpState::Rts => true,
@@ -87,7 +93,8 @@ impl SoftQueuePair {
             None => tcp.is_some_and(|link| link.is_open()),
         };
         let drops = self.link.has_psn_mismatch || !is_heard;
-        if !waits || !(is_gone || drops) {
+        let is_silent = is_gone || drops;
+        if !waits || !(is_silent || self.is_ignored()) {
             self.retry.silent_since = None;
             return false;
         }
@@ -95,10 +102,23 @@ impl SoftQueuePair {
         if is_gone && instantly {
             return true;
         }
-        let Some(budget) = self.retry_budget() else {
+        let Some(mut budget) = self.retry_budget() else {
             return false;
         };
+        if !is_silent {
+            budget = budget.max(MAX_TIME_UNACKED);
+        }
         now.saturating_duration_since(since) >= budget
+    }
+
+    /// Returns true if the peer's process is connected over TCP, and has to acknowledge a request or
+    /// to send a response next.
+    fn is_ignored(&self) -> bool {
+        let link = self.link.tcp.as_ref();
+        self.retry.rnr_until.is_none()
+            && link.is_some_and(|link| {
+                link.is_open() && (link.awaits_ack() || self.outstanding.reads > 0)
+            })
     }
 
     /// Returns true if a request is in flight: it has begun and has not ended.

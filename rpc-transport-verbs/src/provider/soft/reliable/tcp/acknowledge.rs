@@ -162,9 +162,18 @@ impl SoftQueuePair {
         low: u32,
         status: u8,
     ) -> Result<(), InvalidMessage> {
-        self.acknowledge(common, low)?;
+        // Later messages may have acknowledged a READ already whose response is refused now.
+        if self.awaited_response(low).is_none() {
+            self.acknowledge(common, low)?;
+        }
         let status = CompletionStatus::from_code(u32::from(status));
-        if status == CompletionStatus::Success {
+        let is_of_responder = matches!(
+            status,
+            CompletionStatus::RemoteInvalidRequest
+                | CompletionStatus::RemoteAccess
+                | CompletionStatus::RemoteOperation
+        );
+        if !is_of_responder {
             return Err(InvalidMessage);
         }
         self.fail(common, Some(status));
@@ -203,7 +212,7 @@ impl SoftQueuePair {
         }
     }
 
-    /// Records that the link's connection has ended.
+    /// Ends the link's connection, or records that it has ended.
     pub(super) fn end_link(&mut self, common: &mut Common) {
         let index = self.index;
         if let Some(link) = &mut self.link.tcp
@@ -211,6 +220,8 @@ impl SoftQueuePair {
         {
             link.phase = Phase::Ended;
             common.tcp.remove(link, index);
+            link.shut_down();
+            common.note_tcp_links();
         }
     }
 }

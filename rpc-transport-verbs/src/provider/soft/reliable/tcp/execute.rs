@@ -309,7 +309,7 @@ impl SoftQueuePair {
     }
 
     /// Fails the queue pair, and keeps its connection until the peer has read what was sent on it.
-    fn fail_gently(&mut self, common: &mut Common) {
+    pub(super) fn fail_gently(&mut self, common: &mut Common) {
         self.flush_arriving(common);
         if let Some(link) = self.link.tcp.take() {
             common.tcp.remove(&link, self.index);

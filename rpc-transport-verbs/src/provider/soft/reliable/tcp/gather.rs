@@ -27,8 +27,10 @@ const BATCH_BYTES: usize = 1024 * 1024;
 pub(super) enum Stop {
     /// Everything was written that can be.
     Done,
-    /// A message was begun and cannot be continued: its memory is not registered any more.
-    Torn,
+    /// A request was begun and cannot be continued: its memory is not registered any more.
+    TornRequest,
+    /// A response was begun and cannot be continued: the peer may not read its memory any more.
+    TornResponse,
 }
 
 impl SoftQueuePair {
@@ -59,8 +61,8 @@ impl SoftQueuePair {
                 let send = self
                     .sends
                     .general_at(self.sends.started)
-                    .ok_or(Stop::Torn)?;
-                check_payload(common, self.domain, send).map_err(|_| Stop::Torn)?;
+                    .ok_or(Stop::TornRequest)?;
+                check_payload(common, self.domain, send).map_err(|_| Stop::TornRequest)?;
                 batch.add(kind, header, written, payload_len(send));
                 add_payload(batch, send, skipped);
             }
@@ -71,7 +73,9 @@ impl SoftQueuePair {
                     let piece = (len - sent).min(RESPONSE_PIECE);
                     batch.add(kind, header, written, piece as usize);
                     let memory = memory.offset(u64::from(sent));
-                    let from = self.readable(common, memory, piece).ok_or(Stop::Torn)?;
+                    let from = self
+                        .readable(common, memory, piece)
+                        .ok_or(Stop::TornResponse)?;
                     let left = piece as usize - skipped;
                     if left > 0 {
                         // SAFETY: the piece has `skipped` bytes and `left` more.
@@ -86,7 +90,7 @@ impl SoftQueuePair {
                     }
                 }
                 Some(_) => batch.add(kind, header, written, 0),
-                None => return Err(Stop::Torn),
+                None => return Err(Stop::TornResponse),
             },
         }
         Ok(())
@@ -107,6 +111,11 @@ impl SoftQueuePair {
         let Some(link) = &self.link.tcp else {
             return Err(Stop::Done);
         };
+        // Requests that wait have their turn after one piece.
+        let most = match self.sends.started < self.sends.posted {
+            true => RESPONSE_PIECE as usize,
+            false => BATCH_BYTES,
+        };
         let mut is_revoked = false;
         // Part of the first response may be in the batch already.
         let mut is_begun = batch.holds(PartialKind::Response);
@@ -122,7 +131,7 @@ impl SoftQueuePair {
                     if is_begun {
                         sent += (len - sent).min(RESPONSE_PIECE);
                     }
-                    while sent < len && batch.has_room() && batch.bytes() < BATCH_BYTES {
+                    while sent < len && batch.has_room() && batch.bytes() < most {
                         let piece = (len - sent).min(RESPONSE_PIECE);
                         let memory = memory.offset(u64::from(sent));
                         let Some(from) = self.readable(common, memory, piece) else {

@@ -193,6 +193,7 @@ impl SoftQueuePair {
             && let Some(send) = self.sends.general_at_mut(number)
         {
             send.received += len as u64;
+            self.retry.silent_since = None;
         }
         if arriving.arrived == arriving.len {
             let Arriving { len, target, .. } = match link.inbound.arriving.take() {

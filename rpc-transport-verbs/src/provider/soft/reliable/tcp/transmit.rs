@@ -5,6 +5,7 @@
 //! much of a batch as it has room for, and [`Partial`] remembers where the next batch begins.
 
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use super::batch::{Batch, Batched};
 use super::gather::{RESPONSE_PIECE, Stop};
@@ -13,6 +14,11 @@ use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Partial, PartialKind, Response, TcpLink, extended};
 use crate::provider::soft::wire::header::{Header, Message};
+use crate::verbs::types::{AsyncEvent, CompletionStatus};
+
+/// Bytes that are written to a link before other links have their turn: a peer may read as fast as
+/// this side writes.
+const MOST_WRITTEN: usize = 4 * 1024 * 1024;
 
 impl SoftQueuePair {
     /// Writes as much as there is and as the socket takes. An acknowledgement is written with every
@@ -24,6 +30,7 @@ impl SoftQueuePair {
     /// Writes as much as there is, and an acknowledgement in any case if one is owed.
     pub(super) fn transmit_with_ack(&mut self, common: &mut Common, is_ack_due: bool) {
         self.unannounced = Unannounced::Nothing;
+        let mut left = MOST_WRITTEN;
         loop {
             let Some(link) = &self.link.tcp else { return };
             if !link.is_open() || link.outbound.is_blocked || inject!(NoRoom) {
@@ -40,7 +47,13 @@ impl SoftQueuePair {
             match self.gather(common, &mut batch) {
                 Ok(()) => {}
                 Err(Stop::Done) => return,
-                Err(Stop::Torn) => return self.end_link(common),
+                Err(Stop::TornRequest) => {
+                    // It completes after those before it, whose acknowledgements may still come.
+                    let status = CompletionStatus::LocalProtection;
+                    self.sends.local_failure.get_or_insert(status);
+                    return self.await_progress(common);
+                }
+                Err(Stop::TornResponse) => return self.tear_response(common),
             }
             let Some(link) = &self.link.tcp else { return };
             if batch.is_empty() && is_ack_due && link.owes_ack() {
@@ -57,7 +70,10 @@ impl SoftQueuePair {
                 Ok(written) => {
                     common.tcp.moved += written;
                     self.account_for(common, &batch, written);
-                    if written < batch.bytes() {
+                    left = left.saturating_sub(written);
+                    // With nothing left, other links have their turn: the epoll set tells at once
+                    // that this one can be written to.
+                    if written < batch.bytes() || left == 0 {
                         return self.set_blocked(common, true);
                     }
                 }
@@ -71,6 +87,32 @@ impl SoftQueuePair {
                 }
             }
         }
+    }
+
+    /// Ends the queue pair because the rest of a response cannot be sent: the peer finds the end of
+    /// the connection in its middle.
+    #[cold]
+    fn tear_response(&mut self, common: &mut Common) {
+        common.raise(AsyncEvent::QpAccessError {
+            qp_num: self.number,
+        });
+        self.fail_gently(common);
+    }
+
+    /// Ends the link. The peer is told what was executed: its requests were successful, though this
+    /// queue pair is gone.
+    pub(crate) fn close_link(&mut self, common: &mut Common) {
+        let Some(link) = self.link.tcp.take() else {
+            return;
+        };
+        common.tcp.remove(&link, self.index);
+        let outbound = &link.outbound;
+        if link.is_open() && link.owes_ack() && outbound.partial.is_none() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            // If the socket does not take it, the peer finds the end of the connection.
+            let _ = rustix::net::send(link.writable(), ack(&link).encode().as_bytes(), flags);
+        }
+        link.shut_down();
     }
 
     /// Records whether the socket takes more.
@@ -109,7 +151,7 @@ impl SoftQueuePair {
             link.outbound.partial = None;
             // The acknowledgement is as old as the header, which an earlier batch may have begun.
             let expected = link.inbound.expected;
-            link.inbound.acknowledged = extended(header.acked(), expected);
+            link.inbound.acknowledged = extended(header.acked(), expected).min(expected);
             link.inbound.is_ack_requested &= link.owes_ack();
             self.account_for_whole(common, &message);
         }

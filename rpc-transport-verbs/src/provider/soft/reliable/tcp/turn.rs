@@ -8,8 +8,6 @@ use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::context::tcp_links::ReadyLink;
 
-/// Maximum number of hot links: with more, one system call for all of them is cheaper.
-const MAX_HOT: usize = 4;
 /// Empty reads after which a link is cold: some 100 µs of polling, longer than a response takes.
 const EMPTY_READS: u32 = 256;
 /// Reads after which a hot link of a context that is polled without a pause is silent: see
@@ -32,9 +30,12 @@ impl State {
     pub(crate) fn look_at_tcp_links(&mut self) -> usize {
         self.write_deferred();
         let mut executed = self.read_hot_links();
+        // A context that is not polled may look once only.
+        let is_polled = self.common.is_polled();
         let links = &mut self.common.tcp;
         links.looks = links.looks.wrapping_add(1);
-        let is_due = links.hot.is_empty()
+        let is_due = !is_polled
+            || links.hot.is_empty()
             || links.looks.is_multiple_of(LOOKS_PER_WAIT)
             || links.moved >= MOST_MOVED;
         if is_due && links.needs_wait() {
@@ -61,12 +62,15 @@ impl State {
         let is_polled = self.common.is_polled();
         while let Some(link) = self.common.tcp.hot.get(place) {
             let qp_index = link.qp_index;
+            let moved = self.common.tcp.moved;
             let count = self.read_link(qp_index);
             executed += count;
+            // A long payload arrives in many reads.
+            let is_idle = count == 0 && self.common.tcp.moved == moved;
             // A queue pair that has failed meanwhile has removed its link.
             match self.common.tcp.hot.get_mut(place) {
                 Some(link) if link.qp_index == qp_index => {
-                    link.empty_reads = if count > 0 { 0 } else { link.empty_reads + 1 };
+                    link.empty_reads = if is_idle { link.empty_reads + 1 } else { 0 };
                     // Otherwise a message has to wake the thread, or the engine.
                     link.reads = link.reads.saturating_add(u32::from(is_polled));
                     let is_settled = is_polled && link.reads == READS_BEFORE_SILENCE;
@@ -120,24 +124,27 @@ impl State {
         {
             if can_be_written && let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) {
                 qp.set_blocked(&mut self.common, false);
-                // One that fell due meanwhile could not be sent, and is in no list any more.
+                // An acknowledgement that fell due while the socket was full is in no list.
                 qp.transmit_with_ack(&mut self.common, true);
             }
-            if !can_be_read {
+            if !can_be_read || !self.has_link(qp_index) {
                 continue;
             }
             executed += self.read_link(qp_index);
-            // A queue pair that has failed meanwhile has no link, and one whose link has ended is
-            // not read from.
-            let qp = self.queue_pairs.get(qp_index as usize);
-            let link = qp.and_then(|qp| qp.link.tcp.as_ref());
-            let has_link = link.is_some_and(|link| !link.has_ended());
-            if has_link && self.common.tcp.hot.len() < MAX_HOT {
+            if self.has_link(qp_index) {
                 self.common.tcp.make_hot(qp_index);
             }
         }
         self.common.tcp.put_back(ready);
         executed
+    }
+
+    /// Returns true if a queue pair has a link to read from: it has not failed, and its link has not
+    /// ended.
+    fn has_link(&self, qp_index: u32) -> bool {
+        let qp = self.queue_pairs.get(qp_index as usize);
+        let link = qp.and_then(|qp| qp.link.tcp.as_ref());
+        link.is_some_and(|link| !link.has_ended())
     }
 
     fn read_link(&mut self, qp_index: u32) -> usize {
