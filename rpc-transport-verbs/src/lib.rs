@@ -96,6 +96,7 @@ mod connect;
 mod device;
 mod event_fd;
 mod hooks;
+mod log_limit;
 mod provider;
 #[cfg(any(feature = "test-util", all(any(test, fuzzing), not(loom))))]
 pub mod testing;

@@ -100,6 +100,34 @@ fn a_thousand_frames_of_mixed_lengths_arrive_in_order() {
     assert_eq!(rig.server.transport.counters().receives, 1024);
 }
 
+/// A connection whose peer acknowledges nothing for the moment leaves most slots to another one.
+#[test]
+fn a_connection_takes_a_share_of_the_slots_only() {
+    let mut rig = Rig::new(&intents(128), &Sizing::default());
+    let connections = rig.connect(2);
+    let [(greedy, _), (other, _)] = connections[..] else {
+        panic!("two connections");
+    };
+    let all = rig.client.transport.slots_by_state().sends_free;
+    // Slots come back in turns only, of which none is taken here.
+    let mut taken = 0;
+    while rig.client.send(greedy, &frame(taken, 3000)).is_ok() {
+        taken += 1;
+    }
+    let free = rig.client.transport.slots_by_state().sends_free;
+    assert!(taken >= 8 && free * 5 >= all * 4 - 4, "{free} of {all}");
+    for number in 0..8 {
+        rig.client.send(other, &frame(number, 3000)).unwrap();
+    }
+    rig.client.transport.flush();
+    rig.step_until("all frames", |server, _| server.received.len() == taken + 8);
+    rig.step_until("every slot is back", |_, client| {
+        client.transport.slots_by_state().sends_in_flight == 0
+    });
+    rig.client.assert_quiet_pool();
+    rig.server.assert_quiet_pool();
+}
+
 #[test]
 fn short_frames_need_few_signals_and_few_doorbells() {
     let mut rig = Rig::new(&intents(4), &Sizing::default());

@@ -238,7 +238,7 @@ fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
 }
 
 /// Reads a byte that is not a question about the clock, which a client asks over RDMA devices.
-fn read_keepalive(stream: &mut TcpStream) -> std::io::Result<u8> {
+fn read_keepalive(stream: &mut TcpStream) -> io::Result<u8> {
     loop {
         let mut byte = [0];
         stream.read_exact(&mut byte)?;

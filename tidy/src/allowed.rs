@@ -127,6 +127,7 @@ pub const VERBS: Package = Package {
     layers: &[
         layer("hooks", &["hooks"], &[]),
         layer("event_fd", &["event_fd"], &[]),
+        layer("log_limit", &["log_limit"], &[]),
         layer("verbs::types", &["verbs::types"], &[]),
         layer(
             "provider::work",
@@ -175,6 +176,7 @@ pub const VERBS: Package = Package {
             &["provider::soft::process"],
             &[
                 "event_fd",
+                "log_limit",
                 "verbs::types",
                 "provider::work",
                 "soft::shared",
@@ -273,6 +275,7 @@ pub const VERBS: Package = Package {
             &["connect::control_thread"],
             &[
                 "event_fd",
+                "log_limit",
                 "transport",
                 "connect::handshake",
                 "connect::liveness",

@@ -99,6 +99,7 @@ impl Attack {
         Self::Halves,
         Self::Deaf,
         Self::Deadcalls,
+        Self::Fewfiles,
     ];
 
     /// Returns the user of the attacker; `None` for the user of this process.

@@ -1,7 +1,7 @@
 //! Attacks by processes without any right on the server: another user of the host.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
@@ -204,7 +204,8 @@ pub fn refs(target: &Target, time: Duration) -> Outcome<String> {
     Ok(format!("{accepted} peers accepted, {refused} not"))
 }
 
-/// Opens TCP connections that never send a byte: more than a server accepts.
+/// Opens TCP connections that never send a byte, or that stop in the middle of the secret of a connection
+/// for calls, in turn: more than a server accepts.
 ///
 /// # Errors
 ///
@@ -216,7 +217,14 @@ pub fn half_open(target: &Target, time: Duration) -> Outcome<String> {
     let (mut waiting, mut made, mut closed) = (Waiting::default(), 0, 0);
     while Instant::now() < end {
         match tcp(&target.address) {
-            Ok(stream) => waiting.add(stream)?,
+            Ok(mut stream) => {
+                if made % 2 == 1 {
+                    let hello = formats::tcp::hello(&[0xa5; 16]);
+                    // The server may have closed it.
+                    let _ = stream.write_all(&hello[..hello.len() / 2]);
+                }
+                waiting.add(stream)?;
+            }
             Err(_) => thread::sleep(PAUSE),
         }
         made += 1;

@@ -1,8 +1,7 @@
 //! The client's half of connection setup: a blocking handshake on any thread, after which the
 //! poller adopts the connection.
 
-use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
@@ -11,8 +10,9 @@ use std::time::{Duration, Instant};
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use super::clock_exchange::ClockExchange;
+use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
 use super::handshake::client::{ClientHandshake, ServerResponse};
-use super::handshake::{HandshakeError, MAGIC, Offer, Received, Welcome};
+use super::handshake::{MAGIC, Offer, Welcome};
 use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
@@ -344,180 +344,5 @@ enum LinkError {
 impl<E: Into<ExchangeError>> From<E> for LinkError {
     fn from(error: E) -> Self {
         Self::Exchange(error.into())
-    }
-}
-
-/// Sends the hello and reads the response. An error comes with the stage that was reached.
-fn exchange(
-    stream: &mut TcpStream,
-    handshake: &mut ClientHandshake,
-    hello: &[u8],
-    deadline: &Deadline,
-) -> Result<ServerResponse, (Reached, ExchangeError)> {
-    match deadline.write(stream, hello) {
-        Ok(()) => read_response(stream, handshake, deadline)
-            .map_err(|error| (Reached::HelloSent(handshake.received()), error)),
-        // A server may reject a client before it has read the hello, and close the socket. Then the
-        // hello cannot be sent, but the reason can be read.
-        Err(error) => match read_response(stream, handshake, deadline) {
-            Ok(refused @ ServerResponse::Refused(_)) => Ok(refused),
-            Ok(ServerResponse::Welcome(_) | ServerResponse::Challenge(_)) | Err(_) => {
-                Err((Reached::Connected, error))
-            }
-        },
-    }
-}
-
-fn read_response(
-    stream: &mut TcpStream,
-    handshake: &mut ClientHandshake,
-    deadline: &Deadline,
-) -> Result<ServerResponse, ExchangeError> {
-    let mut bytes = [0; 4096];
-    loop {
-        let len = deadline.read(stream, &mut bytes)?;
-        if len == 0 {
-            return Err(ExchangeError::Closed);
-        }
-        if let Some(response) = handshake.handle(&bytes[..len])? {
-            return Ok(response);
-        }
-    }
-}
-
-/// An error after the TCP connection was established.
-#[derive(Debug, thiserror::Error)]
-enum ExchangeError {
-    #[error("it closed the socket during the handshake")]
-    Closed,
-    #[error(
-        "it admitted this side, and closed the connection for the calls: a load balancer between the two sides may have led it to another process"
-    )]
-    LinkClosed,
-    #[error("the socket failed: {0}")]
-    Socket(#[from] io::Error),
-    #[error(transparent)]
-    Handshake(#[from] HandshakeError),
-}
-
-/// The stage that a client's handshake has reached.
-#[derive(Clone, Copy, Debug)]
-enum Reached {
-    Connected,
-    /// How much of the response has arrived.
-    HelloSent(Received),
-    /// The server demands a proof of this side's GID.
-    Challenged,
-    /// This side has proven its GID, and this much of the response has arrived.
-    Claimed(Received),
-    /// The server waits for the connection for the calls.
-    Admitted,
-    Welcomed,
-}
-
-impl fmt::Display for Reached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connected => f.write_str("this side's hello could not be sent in that time"),
-            Self::HelloSent(received) => {
-                write!(
-                    f,
-                    "this side's hello was sent, and {received} of the response arrived"
-                )
-            }
-            Self::Challenged => f.write_str(
-                "the server's process did not answer, to which this side has to prove its GID",
-            ),
-            Self::Claimed(received) => {
-                write!(
-                    f,
-                    "this side's hello was sent and its GID was proven, and {received} of the response arrived"
-                )
-            }
-            Self::Admitted => f.write_str(
-                "the server admitted this side, and did not answer on the connection for the calls",
-            ),
-            Self::Welcomed => f.write_str("the server's welcome arrived too late to answer it"),
-        }
-    }
-}
-
-fn exchange_error(
-    address: &str,
-    timeout: Duration,
-    reached: Reached,
-    error: ExchangeError,
-) -> ConnectError {
-    let address = address.to_owned();
-    match error {
-        ExchangeError::Handshake(HandshakeError::Version { client, server }) => {
-            ConnectError::Version {
-                address,
-                local: client,
-                remote: server,
-            }
-        }
-        ExchangeError::Socket(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-            ) =>
-        {
-            ConnectError::TimedOut {
-                address,
-                timeout,
-                reached: reached.to_string(),
-            }
-        }
-        other => ConnectError::NotVerbline {
-            address,
-            reason: other.to_string(),
-        },
-    }
-}
-
-/// The time limit of the whole handshake.
-struct Deadline(Option<Instant>);
-
-impl Deadline {
-    fn after(timeout: Duration) -> Self {
-        // A timeout beyond the range of the clock means no timeout.
-        Self(Instant::now().checked_add(timeout))
-    }
-
-    fn left(&self) -> io::Result<Duration> {
-        let Some(deadline) = self.0 else {
-            return Ok(Duration::MAX);
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        Ok(left)
-    }
-
-    fn read(&self, stream: &mut TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
-            stream.set_read_timeout(Some(self.left()?))?;
-            match stream.read(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => return other,
-            }
-        }
-    }
-
-    fn peek(&self, stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
-            stream.set_read_timeout(Some(self.left()?))?;
-            match stream.peek(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => return other,
-            }
-        }
-    }
-
-    fn write(&self, stream: &mut TcpStream, bytes: &[u8]) -> Result<(), ExchangeError> {
-        stream.set_write_timeout(Some(self.left()?))?;
-        Ok(stream.write_all(bytes)?)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A TCP connection carries the handshake (`proto/handshake.proto`, which contains the core's part,
 //! `proto/session.proto`). It stays open afterwards as the liveness socket. Both sides are ready to
-//! receive before either side sends. One control thread serves all handshakes, as state machines
+//! receive before either side sends. Calls over TCP have a second connection ([`link`]), which the
+//! client dials at the same port before the handshake ends. One control thread serves all handshakes, as state machines
 //! over bytes, so a slow client delays no other client.
 //!
 //! TCP does not say which process has connected. For the software device, the client's process proves
@@ -14,6 +15,7 @@ pub(crate) mod address;
 pub(crate) mod client;
 pub(crate) mod clock_exchange;
 pub(crate) mod control_thread;
+mod exchange;
 pub(crate) mod handshake;
 pub(crate) mod keepalive;
 pub(crate) mod link;

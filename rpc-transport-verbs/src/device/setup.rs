@@ -28,17 +28,15 @@ use crate::transport::long_messages::state::LongMessages;
 use crate::transport::notices;
 use crate::transport::pending::Pending;
 use crate::transport::plan::Plan;
-use crate::transport::queue_pairs::{Plaintext, QueuePairs};
+use crate::transport::queue_pairs::{Plaintext, QueuePairs, SourceAddresses};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{self, ReserveCounters};
 use crate::transport::routes::Routes;
 use crate::transport::sleep::Sleep;
 use crate::transport::wakeup::Wakeup;
+use crate::verbs::{AddressWish, Context, DeviceAttributes, OpenError, SoftOptions, SoftPath};
 #[cfg(test)]
-use crate::verbs::LinkLayer;
-use crate::verbs::{
-    AddressWish, Context, DeviceAttributes, OpenError, PortAddress, SoftOptions, SoftPath,
-};
+use crate::verbs::{LinkLayer, PortAddress};
 
 /// Opens devices for one poller, each as a lane, and posts their receives.
 ///
@@ -108,11 +106,7 @@ pub(crate) struct Opened {
     name: Box<str>,
     context: Context,
     attributes: DeviceAttributes,
-    wish: AddressWish,
-    pub(crate) address: PortAddress,
-    place: usize,
-    /// The address for TCP, beside that for shared memory, and its place.
-    tcp: Option<(PortAddress, usize)>,
+    pub(crate) source: SourceAddresses,
     plaintext: Plaintext,
 }
 
@@ -139,10 +133,12 @@ impl Opened {
         Ok(Self {
             name: device.into(),
             attributes: context.query_device(),
-            wish: name.wish,
-            address: address_for(name.wish)?,
-            place: wanted.place,
-            tcp,
+            source: SourceAddresses {
+                wish: name.wish,
+                address: address_for(name.wish)?,
+                place: wanted.place,
+                tcp,
+            },
             plaintext,
             context,
         })
@@ -164,15 +160,11 @@ pub(crate) fn open_context(device: &str, path: SoftPath) -> Result<Context, Open
 impl Opened {
     /// Opens the software device of a simulated process.
     pub(crate) fn simulated(context: Context) -> Result<Self, FabricError> {
-        let wish = AddressWish::default();
-        let address = context.choose_address(wish);
+        let address = context.choose_address(AddressWish::default());
         Ok(Self {
             name: context.device_name().into(),
             attributes: context.query_device(),
-            wish,
-            address: address.map_err(|e| refused("soft", "cannot send", e))?,
-            place: 0,
-            tcp: None,
+            source: SourceAddresses::only(address.map_err(|e| refused("soft", "cannot send", e))?),
             plaintext: Plaintext::Refused,
             context,
         })
@@ -184,18 +176,15 @@ impl Opened {
     /// Opens the software device under another name and kind, so a test can have two devices.
     pub(crate) fn soft_as(name: &str, link_layer: LinkLayer) -> Self {
         let context = Context::open("soft").expect("the software device is everywhere");
-        let wish = AddressWish::default();
-        let address = context.choose_address(wish).expect("it has an address");
+        let address = context.choose_address(AddressWish::default());
+        let address = address.expect("it has an address");
         Self {
             name: name.into(),
             attributes: context.query_device(),
-            wish,
-            address: PortAddress {
+            source: SourceAddresses::only(PortAddress {
                 link_layer,
                 ..address
-            },
-            place: 0,
-            tcp: None,
+            }),
             plaintext: Plaintext::Refused,
             context,
         }
@@ -254,12 +243,12 @@ pub(crate) fn open_lanes(
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {
         let support = ReadSupport {
-            link_layer: device.address.link_layer,
+            link_layer: device.source.address.link_layer,
             why_unprotected: device.context.why_windows_do_not_protect(),
         };
-        let address = match device.tcp {
-            Some(_) => format!("{}, or TCP", device.address),
-            None => device.address.to_string(),
+        let address = match device.source.tcp {
+            Some(_) => format!("{}, or TCP", device.source.address),
+            None => device.source.address.to_string(),
         };
         let plan = plan.on(&device.name, address, sizing, &device.attributes, support);
         let connections = Connections::for_lane(number, count);
@@ -328,10 +317,7 @@ fn open_lane(
         name,
         context,
         attributes,
-        wish,
-        address,
-        place,
-        tcp,
+        source,
         plaintext,
     } = device;
     let max_region_len = attributes.max_mr_len;
@@ -377,9 +363,7 @@ fn open_lane(
         Arc::clone(&counters),
     );
     let queue_pairs = Arc::new(QueuePairs::new(
-        wish,
-        (address, place),
-        tcp,
+        source,
         plaintext,
         domain,
         completion_queue.handle(),

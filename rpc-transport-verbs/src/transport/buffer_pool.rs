@@ -20,7 +20,12 @@
 use rpc_core::transport::SlotsByState;
 
 use crate::transport::plan::Plan;
+use crate::transport::send_queue::CHAIN_LEN;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
+
+/// A connection that holds a quarter as many slots as are free takes no more: a fifth of all, if it
+/// is alone in this.
+const SHARE: usize = 4;
 
 /// The free slots, and counts of the slots that the driver owns.
 ///
@@ -66,6 +71,14 @@ impl BufferPool {
         // Reversed, so that the first slots to be used are the first ones in the region.
         pool.sends.extend(sends.into_iter().rev());
         Ok((pool, reserve))
+    }
+
+    /// Returns true if a connection that holds `count` send slots, of several connections, may take
+    /// another one: up to a chain, or a share of the slots that are free. So a peer that
+    /// acknowledges nothing leaves most slots to others, and the next such peer most of the rest.
+    #[inline]
+    pub(crate) fn has_share_for(&self, count: usize) -> bool {
+        count < CHAIN_LEN.max(self.sends.len() / SHARE)
     }
 
     /// Takes a free send slot for the driver to fill.

@@ -223,6 +223,7 @@ pub(crate) struct Connections {
     closed: Vec<u32>,
     /// This lane's number.
     lane: u32,
+    count: usize,
     /// The distance between two consecutive indexes of this lane: a power of two.
     stride: u32,
 }
@@ -241,6 +242,7 @@ impl Connections {
             vacant: Vec::new(),
             closed: Vec::new(),
             lane,
+            count: 0,
             // Fits: there is one lane for each device of a machine, so only a few.
             stride: lanes.next_power_of_two() as u32,
         }
@@ -255,6 +257,7 @@ impl Connections {
         let index = self.vacant.pop().unwrap_or_else(|| self.grow());
         let entry = &mut self.entries[index as usize];
         entry.connection = Some(connection);
+        self.count += 1;
         ConnectionId {
             index,
             generation: entry.generation,
@@ -319,6 +322,7 @@ impl Connections {
         let entry = self.entries.get_mut(index as usize)?;
         let connection = entry.connection.take()?;
         entry.generation = entry.generation.wrapping_add(1);
+        self.count -= 1;
         Some(connection)
     }
 
@@ -344,6 +348,12 @@ impl Connections {
         !self.closed.is_empty()
     }
 
+    /// Returns the number of connections.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
     /// Returns the indexes of all connections.
     pub(crate) fn indexes(&self) -> Vec<u32> {
         let taken =
@@ -352,6 +362,7 @@ impl Connections {
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Connection> {
+        self.count = 0;
         self.entries.drain(..).filter_map(|entry| entry.connection)
     }
 }

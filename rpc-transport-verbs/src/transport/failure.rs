@@ -97,7 +97,7 @@ pub(crate) fn examine(
 fn what_to_check(status: CompletionStatus, is_over_tcp: bool) -> &'static str {
     match status {
         CompletionStatus::RetryExceeded if is_over_tcp => {
-            "The TCP connection for the calls was cut, and that of the handshake was not: check that no firewall, proxy or load balancer between the two hosts ends single connections"
+            "The TCP connection for the calls was cut and that of the handshake was not, or the peer has acknowledged nothing for a minute: check that no firewall, proxy or load balancer between the two hosts ends single connections, and that the peer's process is not stopped"
         }
         CompletionStatus::RetryExceeded => {
             "Check that the peer's process is alive and, on a network, that its port is up, routed, not filtered (RoCE: UDP port 4791) and not congested"

@@ -56,6 +56,30 @@ pub(crate) struct QueuePairs {
     count: Arc<AtomicU32>,
 }
 
+/// The addresses from which the queue pairs of a lane send.
+#[derive(Debug)]
+pub(crate) struct SourceAddresses {
+    pub(crate) wish: AddressWish,
+    pub(crate) address: PortAddress,
+    /// The device's place in the user's list.
+    pub(crate) place: usize,
+    /// The address for TCP, beside that for shared memory, and its place.
+    pub(crate) tcp: Option<(PortAddress, usize)>,
+}
+
+#[cfg(any(test, feature = "test-util"))]
+impl SourceAddresses {
+    /// The only device of a test.
+    pub(crate) fn only(address: PortAddress) -> Self {
+        Self {
+            wish: AddressWish::default(),
+            address,
+            place: 0,
+            tcp: None,
+        }
+    }
+}
+
 /// Whether a listener takes connections whose calls anyone between the two hosts can read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Plaintext {
@@ -84,6 +108,9 @@ pub(crate) enum QueuePairError {
     /// The device cannot wait for the proof of a GID.
     #[error("the proof of a GID cannot be waited for: {0}")]
     Claim(#[source] VerbsError),
+    /// The peer offers this side's own queue pair, which it guessed.
+    #[error("the other side offers this side's queue pair as its own")]
+    Own,
     /// The device rejected a state transition.
     #[error("the queue pair cannot be connected: {0}")]
     Modify(#[from] ModifyError),
@@ -130,15 +157,19 @@ pub(crate) struct QpRts {
 
 impl QueuePairs {
     pub(crate) fn new(
-        wish: AddressWish,
-        (address, place): (PortAddress, usize),
-        tcp: Option<(PortAddress, usize)>,
+        source: SourceAddresses,
         plaintext: Plaintext,
         domain: ProtectionDomain,
         completion_queue: CompletionQueueHandle,
         srq: SharedReceiveQueue,
         plan: Plan,
     ) -> Self {
+        let SourceAddresses {
+            wish,
+            address,
+            place,
+            tcp,
+        } = source;
         Self {
             domain,
             completion_queue,
@@ -343,6 +374,9 @@ impl QueuePairs {
             count_guard,
             ..
         } = qp_init;
+        if remote.gid == address.gid.0 && remote.qp_number == queue_pair.qp_num().0 {
+            return Err(QueuePairError::Own);
+        }
         let remote_endpoint = RemoteEndpoint {
             gid: Gid(remote.gid),
             lid: remote.lid,

@@ -289,10 +289,13 @@ impl Lane {
             // freed then.
             return self.count_stale();
         };
-        let pool = &mut self.pool;
+        let (pool, sends) = (&mut self.pool, &mut connection.sends);
         let claimed = connection
             .queue_pair
-            .complete_send(completion, &mut |slot| pool.complete_send(slot));
+            .complete_send(completion, &mut |slot| {
+                pool.complete_send(slot);
+                sends.slots_returned(1);
+            });
         if claimed.is_err() {
             self.count_stale();
         } else if status != SUCCESS {

@@ -39,6 +39,8 @@ pub(crate) struct SendQueue {
     waiting: u32,
     /// Requests that hold slots and are not posted yet.
     chain: Vec<SendRequest>,
+    /// Slots in the chain and in flight.
+    slots: usize,
 }
 
 impl SendQueue {
@@ -50,7 +52,20 @@ impl SendQueue {
             until_signal: interval,
             waiting: 0,
             chain: Vec::with_capacity(CHAIN_LEN),
+            slots: 0,
         }
+    }
+
+    /// Returns the number of slots in the chain and in flight.
+    #[inline]
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Records that the device has given back this many slots.
+    #[inline]
+    pub(crate) fn slots_returned(&mut self, count: usize) {
+        self.slots -= count;
     }
 
     /// Reserves one of the queue pair's `free` entries. Returns false if all of them are reserved.
@@ -76,6 +91,7 @@ impl SendQueue {
     /// full and must be posted now.
     pub(crate) fn push(&mut self, slot: Slot, len: usize) -> bool {
         let signaled = self.count_request();
+        self.slots += 1;
         self.chain.push(SendRequest {
             signaled,
             ..SendRequest::new(slot, len)
@@ -130,6 +146,7 @@ impl SendQueue {
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Slot> {
         let count = self.chain.len();
         self.pending -= count;
+        self.slots -= count;
         self.rejected(count);
         self.chain.drain(..).map(|request| request.slot)
     }

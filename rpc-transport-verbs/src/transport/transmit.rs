@@ -93,6 +93,7 @@ impl Lane {
         id: ConnectionId,
         len: usize,
     ) -> Result<SendBuf, ReserveError> {
+        let are_several = self.connections.len() > 1;
         let connection = self.connections.get(id).ok_or(ReserveError::Closed)?;
         if !connection.is_open() {
             return Err(ReserveError::Closed);
@@ -100,6 +101,9 @@ impl Lane {
         let limit = connection.frame_limit;
         if len > limit {
             return Err(ReserveError::TooLong { len, limit });
+        }
+        if are_several && !self.pool.has_share_for(connection.sends.slots()) {
+            return Err(ReserveError::NoSlot);
         }
         // Reserve the entry first: if the queue is full, no slot has to be put back.
         let free = connection.queue_pair.send_slots_free();
@@ -210,11 +214,13 @@ impl Lane {
         let chain = connection.sends.seal();
         let before = chain.len();
         let signals = chain.iter().filter(|request| request.signaled).count();
-        let pool = &mut self.pool;
-        let posted = connection
-            .queue_pair
-            .post_send(chain, &mut |slot| pool.complete_send(slot));
+        let (pool, mut returned) = (&mut self.pool, 0);
+        let posted = connection.queue_pair.post_send(chain, &mut |slot| {
+            pool.complete_send(slot);
+            returned += 1;
+        });
         let count = before - chain.len();
+        connection.sends.slots_returned(returned);
         connection.chain_posted(count);
         self.counters.signaled.add(signals as u64);
         self.counters.count_doorbell(count);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::Token;
 
 /// The limits if the process may open enough files. A thousand clients of one host that start
-/// together fit. Each handshake takes a socket and at most 64 KiB of buffer.
+/// together fit, half as many over TCP. Each handshake takes a socket and at most 64 KiB of buffer.
 const MAX_HANDSHAKES: usize = 2048;
 
 /// The limits on the number of handshakes in flight.

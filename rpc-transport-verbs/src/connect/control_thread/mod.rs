@@ -41,11 +41,12 @@ use rustix::process::{Resource, getrlimit};
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::preparer::{JobResult, Preparers};
 use self::run_clock::RunClock;
-use self::sockets::{LogLimit, Sockets};
+use self::sockets::Sockets;
 use super::handshake::STAGE_TIMEOUT;
 use super::liveness::{LivenessConnection, configure_socket, is_transient};
 use super::server::Port;
 use crate::event_fd::EventFd;
+use crate::log_limit::LogLimit;
 
 /// Returns the control thread of this process, which starts at first use.
 pub(crate) fn control() -> io::Result<Control> {

@@ -20,6 +20,7 @@ use super::run_clock::{RunClock, TICK};
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
 use crate::connect::link::LinkSecret;
 use crate::event_fd::EventFd;
+use crate::log_limit::LogLimit;
 use crate::transport::notices::LivenessEnd;
 use crate::transport::queue_pairs::LinkTarget;
 
@@ -37,9 +38,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How late the thread may run before it measures the clocks of all servers again: the process, or
 /// its machine, may have been stopped.
 const LATE: Duration = Duration::from_secs(1);
-
-/// Minimum time between two log lines about handshakes that ended in favor of new clients.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state of the thread.
 pub(super) struct Sockets {
@@ -343,7 +341,7 @@ impl Sockets {
         let peer = link.peer();
         let Some((owner, target)) = self.awaited_links.remove(&secret) else {
             // Strangers can cause this often.
-            if let Some(closed) = self.wrong_secrets.count(Instant::now()) {
+            if let Some(closed) = self.wrong_secrets.note(Instant::now()) {
                 tracing::info!(%peer, closed, "closed a connection for calls: its secret is wrong, was used before, or its handshake has ended");
             }
             return;
@@ -480,34 +478,12 @@ impl Sockets {
             if client.stage() != Stage::Rejected {
                 client.make_room();
             }
-            if let Some(ended) = self.made_room.count(Instant::now()) {
+            if let Some(ended) = self.made_room.note(Instant::now()) {
                 tracing::warn!(
                     ended,
                     "too many handshakes are in flight: the oldest ones of the host with most of them end in favor of new clients. If these are your clients, start fewer at a time, or raise the limit on open files (ulimit -n)"
                 );
             }
         }
-    }
-}
-
-/// Counts what strangers can cause as often as they like, and limits how often it is logged.
-#[derive(Debug, Default)]
-pub(super) struct LogLimit {
-    unlogged: u64,
-    logged: Option<Instant>,
-}
-
-impl LogLimit {
-    /// Counts one. Returns the number since the last log line if it is time for another one.
-    fn count(&mut self, now: Instant) -> Option<u64> {
-        self.unlogged += 1;
-        let is_early = self
-            .logged
-            .is_some_and(|logged| now.saturating_duration_since(logged) < LOG_INTERVAL);
-        if is_early {
-            return None;
-        }
-        self.logged = Some(now);
-        Some(std::mem::take(&mut self.unlogged))
     }
 }

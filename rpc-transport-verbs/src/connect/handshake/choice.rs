@@ -1,10 +1,11 @@
 //! Chooses the device of a connection: the first in the server's order that the client also has and
 //! that reaches the client.
 //!
-//! The client's hello has an endpoint for each of its lanes. The server tries its own devices in
-//! order. It takes a device if
+//! The client's hello has an endpoint for each address of its lanes: the software device may have two,
+//! for shared memory and for TCP. The server tries its own devices in the order in which they were
+//! named. It takes a device if
 //!
-//! * the client has an endpoint of the same kind (such as `soft`, `roce` or `infiniband`),
+//! * the client has an endpoint of the same kind (such as `soft`, `tcp` or `roce`),
 //! * the addresses do not rule it out (another host, another subnet, IPv4 against IPv6),
 //! * and the queue pair can be connected.
 //!

@@ -8,9 +8,10 @@ use rustix::event::epoll;
 use super::greeting::{Agreed, Layouts, Limits, Refusal};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
-use super::newcomers::{ACCEPT_PAUSE, LogLimit, Newcomer, Newcomers};
+use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
+use crate::log_limit::LogLimit;
 use crate::provider::soft::shared::peer_file::must_take_no_more;
 use crate::verbs::types::Gid;
 

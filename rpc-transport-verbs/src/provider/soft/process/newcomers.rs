@@ -15,9 +15,6 @@ pub(crate) const MAX_NEWCOMERS: usize = 64;
 /// Pause after an accept that failed, most likely for want of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Time between two log lines of one kind, since a peer determines how often there is a reason.
-const LOG_PAUSE: Duration = Duration::from_secs(1);
-
 /// A socket that has not been greeted.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
@@ -81,27 +78,6 @@ impl Newcomers {
     }
 }
 
-/// Limits the log lines of one kind.
-#[derive(Debug, Default)]
-pub(crate) struct LogLimit {
-    last: Option<Instant>,
-    count: u64,
-}
-
-impl LogLimit {
-    /// Counts one occurrence. Returns the number of occurrences since the last line if it is time
-    /// for the next line.
-    pub(crate) fn note(&mut self, now: Instant) -> Option<u64> {
-        self.count += 1;
-        let is_due = |last: Instant| now.saturating_duration_since(last) >= LOG_PAUSE;
-        if !self.last.is_none_or(is_due) {
-            return None;
-        }
-        self.last = Some(now);
-        Some(std::mem::take(&mut self.count))
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::link::tests::pair;
@@ -143,16 +119,5 @@ mod tests {
         let late = newcomers.expire(start + GREETING_TIME);
         assert_eq!(late.iter().map(|one| one.pid).collect::<Vec<_>>(), [7]);
         assert_eq!(newcomers.tokens(), [2]);
-    }
-
-    #[test]
-    fn a_flood_is_logged_once_a_second_with_its_number() {
-        let start = Instant::now();
-        let mut limit = LogLimit::default();
-        assert_eq!(limit.note(start), Some(1));
-        for _ in 0..10 {
-            assert_eq!(limit.note(start + LOG_PAUSE / 2), None);
-        }
-        assert_eq!(limit.note(start + LOG_PAUSE), Some(11));
     }
 }

@@ -10,15 +10,16 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::greeting::GREETING_TIME;
-use super::newcomers::{ACCEPT_PAUSE, LogLimit};
+use super::newcomers::ACCEPT_PAUSE;
 use super::node::Node;
 use super::tcp_port::set_up;
+use crate::log_limit::LogLimit;
 use crate::provider::soft::context::queue_pair::NewTcpLink;
 use crate::provider::soft::wire::hello::{Answer, HELLO_LEN, Hello};
 
 /// Maximum number of connections whose hello has not arrived. When there are more, the oldest makes
 /// room: an honest dialer's hello follows its connection at once.
-const MAX_NEWCOMERS: usize = 256;
+pub(super) const MAX_NEWCOMERS: usize = 256;
 
 /// Maximum number of connections that are accepted in a row, before the engine does its other work.
 const ACCEPTS_PER_EVENT: usize = 64;

@@ -2,6 +2,7 @@
 //! but a socket. All have GIDs of this process, which is what a link verifies.
 
 mod accepting;
+mod accepting_tcp;
 mod claiming;
 mod dialing;
 mod messages;

@@ -1,0 +1,138 @@
+//! TCP connections of whoever can reach the port at which a process accepts links.
+
+use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+
+use rustix::net::sockopt;
+
+use super::super::greeting::GREETING_TIME;
+use super::super::tcp_accept::MAX_NEWCOMERS;
+use super::super::tcp_port::set_up;
+use super::*;
+use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer, HELLO_LEN, Hello, LinkAddress};
+
+impl Accepting {
+    /// A node that accepts connections on loopback, and its GID.
+    fn over_tcp() -> (Self, Gid) {
+        let this = Self::new();
+        let anywhere = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        let gid = this.node.tcp_gid(Some(anywhere)).expect("a port is free");
+        (this, gid)
+    }
+
+    /// Says something to the node, and returns the connection.
+    fn dialed(&mut self, gid: Gid, said: &[u8]) -> TcpStream {
+        let address = LinkAddress::of_gid(gid).expect("an address").address;
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        socket.write_all(said).expect("a new socket has room");
+        self.step();
+        self.step();
+        socket
+    }
+}
+
+/// The hello of a process that knows this GID, for a queue pair that there is not.
+fn hello_to(gid: Gid) -> [u8; HELLO_LEN] {
+    let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let secret = *b"a dialer";
+    let hello = Hello {
+        from: LinkAddress { address, secret }.to_gid(),
+        to: gid,
+        from_qp_num: 7,
+        to_qp_num: 0x00ab_cdef,
+        expected_psn: 100,
+    };
+    hello.encode()
+}
+
+/// Returns what the node has answered; `None` if the connection is open and it has said nothing.
+fn answer(socket: &mut TcpStream) -> Option<Vec<u8>> {
+    socket.set_nonblocking(true).expect("a socket has the flag");
+    let mut answer = Vec::new();
+    match socket.read_to_end(&mut answer) {
+        Ok(_) => Some(answer),
+        // Closed before everything was read.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(answer),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            None
+        }
+    }
+}
+
+#[test]
+fn who_does_not_know_the_gid_is_told_nothing() {
+    let (mut node, gid) = Accepting::over_tcp();
+    let right = hello_to(gid);
+    let mut cases = vec![[b'G'; HELLO_LEN]];
+    // The magic, the version, and each byte of the GID.
+    for at in [0, 4].into_iter().chain(8..24) {
+        let mut wrong = right;
+        wrong[at] ^= 1;
+        cases.push(wrong);
+    }
+    for wrong in cases {
+        let mut socket = node.dialed(gid, &wrong);
+        assert_eq!(answer(&mut socket), Some(Vec::new()), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_queue_pair_that_there_is_not_is_refused() {
+    let (mut node, gid) = Accepting::over_tcp();
+    let mut socket = node.dialed(gid, &hello_to(gid));
+    let answer = answer(&mut socket).expect("it was closed");
+    let answer = answer.first_chunk::<ANSWER_LEN>().expect("an answer");
+    let answer = Answer::parse(answer).expect("an answer");
+    assert!(!answer.is_accepted);
+}
+
+#[test]
+fn a_hello_in_part_is_waited_for_and_not_for_ever() {
+    let (mut node, gid) = Accepting::over_tcp();
+    let right = hello_to(gid);
+    let mut late: Vec<_> = [0, 1, 40, HELLO_LEN - 1]
+        .map(|len| node.dialed(gid, &right[..len]))
+        .into();
+    let mut ended = node.dialed(gid, &right[..10]);
+    ended
+        .shutdown(std::net::Shutdown::Write)
+        .expect("it is open");
+    node.step();
+    assert_eq!(answer(&mut ended), Some(Vec::new()));
+    assert!(late.iter_mut().all(|socket| answer(socket).is_none()));
+    node.step_at(Instant::now() + GREETING_TIME);
+    assert!(late.iter_mut().all(|socket| answer(socket).is_some()));
+}
+
+/// The oldest of many silent connections makes room for a new one.
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let (mut node, gid) = Accepting::over_tcp();
+    let mut silent: Vec<_> = (0..MAX_NEWCOMERS + 10)
+        .map(|_| node.dialed(gid, b""))
+        .collect();
+    let is_open: Vec<_> = silent.iter_mut().map(|it| answer(it).is_none()).collect();
+    assert!(is_open[..10].iter().all(|open| !open));
+    assert!(is_open[10..].iter().all(|open| *open));
+    let mut late = node.dialed(gid, &hello_to(gid));
+    assert!(answer(&mut late).is_some(), "it was answered");
+}
+
+#[test]
+fn a_link_sends_at_once_and_notices_a_host_that_is_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let socket = TcpStream::connect(listener.local_addr().expect("an address"));
+    let socket = socket.expect("it listens");
+    set_up(&socket).expect("TCP has the options");
+    assert!(socket.nodelay().expect("TCP has the option"));
+    assert!(sockopt::socket_keepalive(&socket).expect("a socket has the option"));
+    let timeout = sockopt::tcp_user_timeout(&socket).expect("TCP has the option");
+    assert_eq!(timeout, 60_000);
+    for time in [
+        sockopt::tcp_keepidle(&socket).expect("TCP has the option"),
+        sockopt::tcp_keepintvl(&socket).expect("TCP has the option"),
+    ] {
+        assert_eq!(time, Duration::from_secs(15));
+    }
+}
