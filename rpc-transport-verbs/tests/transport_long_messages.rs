@@ -55,6 +55,16 @@ fn allocate(side: &mut Side, connection: ConnectionId, len: usize) -> Registered
     }
 }
 
+/// A message in parts so short that they are copied: also over TCP, where the kernel takes longer ones
+/// from where they lie.
+fn in_parts(message: &[u8]) -> Chunks {
+    let mut parts = Chunks::new();
+    for part in message.chunks(16 * KIB) {
+        parts.push(Bytes::copy_from_slice(part));
+    }
+    parts
+}
+
 /// Exposes the next piece, and waits while there is no memory or window.
 fn expose(side: &mut Side, connection: ConnectionId, message: &mut Chunks) -> Exposed {
     let deadline = Instant::now() + PATIENCE;
@@ -163,7 +173,7 @@ fn messages_of_every_length_are_read_and_their_memory_comes_back() {
     ];
     for len in lens {
         let sent = message(len);
-        let (mut arrived, copied) = transfer(&mut rig, pair, Bytes::from(sent.clone()).into());
+        let (mut arrived, copied) = transfer(&mut rig, pair, in_parts(&sent));
         assert!(arrived.as_mut() == sent, "{len} bytes");
         assert_eq!(copied, len);
     }
@@ -332,7 +342,7 @@ fn a_key_is_for_one_connection() {
 fn a_fetch_that_is_cancelled_gives_its_memory_back_when_nothing_is_read() {
     let mut rig = rig();
     let (client, server) = rig.connect(1)[0];
-    let mut sent = Chunks::from(Bytes::from(message(MIB)));
+    let mut sent = in_parts(&message(MIB));
     let memory = allocate(&mut rig.server, server, MIB);
     let fetch = rig.server.transport.begin_fetch(server, memory).unwrap();
     assert!(rig.server.transport.memory_by_owner().fetching >= MIB as u64);
@@ -436,7 +446,7 @@ fn copies_end_early_while_a_call_waits() {
     let [(_, server), (client, _)] = rig.connect(2)[..] else {
         panic!("there are two connections");
     };
-    let whole = || Chunks::from(Bytes::from(message(64 * KIB)));
+    let whole = || in_parts(&message(64 * KIB));
     let mut piece = whole();
     // Until there is memory for pieces.
     let mut exposures = vec![expose(&mut rig.server, server, &mut piece).key];
@@ -471,7 +481,7 @@ fn a_call_that_a_copy_has_found_is_the_next_event() {
     let [(bulk_client, bulk), (client, caller)] = rig.connect(2)[..] else {
         panic!("there are two connections");
     };
-    let mut piece = Chunks::from(Bytes::from(message(64 * KIB)));
+    let mut piece = in_parts(&message(64 * KIB));
     // Until there is memory for pieces.
     let mut exposures = vec![expose(&mut rig.server, bulk, &mut piece).key];
     for (from, number) in [(bulk_client, 0), (client, 1)] {
@@ -480,7 +490,7 @@ fn a_call_that_a_copy_has_found_is_the_next_event() {
     }
     // Both have to arrive before the copy, which looks for them a few times only.
     thread::sleep(Duration::from_millis(50));
-    let mut piece = Chunks::from(Bytes::from(message(64 * KIB)));
+    let mut piece = in_parts(&message(64 * KIB));
     exposures.push(expose(&mut rig.server, bulk, &mut piece).key);
     assert!(!piece.is_empty(), "a call waits");
     for (from, number) in [(caller, 1), (bulk, 0)] {

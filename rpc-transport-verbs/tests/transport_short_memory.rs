@@ -33,7 +33,11 @@ fn a_piece_that_waits_for_memory_gets_that_of_released_pieces_at_once() {
     };
     let mut rig = Rig::new(&intents, &sizing);
     let (client, _) = rig.connect(1)[0];
-    let mut message = Chunks::from(Bytes::from(vec![7; 1 << 20]));
+    // In parts so short that they are copied over TCP, too.
+    let mut message = Chunks::new();
+    for _ in 0..64 {
+        message.push(Bytes::from(vec![7; 16 << 10]));
+    }
     let mut expose = |rig: &mut Rig, attempts: usize| -> Option<Exposed> {
         for _ in 0..attempts {
             match rig.client.transport.expose(client, &mut message, false) {

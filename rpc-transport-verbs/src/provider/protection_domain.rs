@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 #[cfg(feature = "rdma")]
 use super::foreign;
 #[cfg(feature = "rdma")]
@@ -26,6 +28,15 @@ impl ProtectionDomain {
             #[cfg(feature = "rdma")]
             Self::Rdma(domain) => MemoryRegion::Rdma(domain.register(len, access)?),
         })
+    }
+
+    /// Registers bytes where they lie, for peers over TCP of the software device.
+    pub(crate) fn lend(&self, bytes: Bytes) -> Result<MemoryRegion, VerbsError> {
+        match self {
+            Self::Soft(domain) => Ok(MemoryRegion::Soft(domain.lend(bytes)?)),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Err(foreign("lend", "the domain")),
+        }
     }
 
     pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {

@@ -3,9 +3,12 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::exposed_memory::ExposedMemory;
 use super::memory_window::Binding;
 use super::protection_domain::ProtectionDomain;
+use super::registered_memory::RegisteredMemory;
 use super::types::access::Access;
 use super::types::keys::{LocalKey, RemoteKey};
 use super::types::verbs_error::VerbsError;
@@ -66,6 +69,22 @@ impl ProtectionDomain {
         });
         let blocks = blocks.collect();
         Ok((region, blocks))
+    }
+}
+
+impl ProtectionDomain {
+    /// Registers `bytes` where they lie, on the software device, and keeps them: peers over TCP may read
+    /// what windows are bound over. Nobody writes them.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if there are none or too many, [`VerbsError::Exhausted`] if there
+    /// are too many regions, and an error on other devices.
+    pub(crate) fn lend(&self, bytes: Bytes) -> Result<BlockRegion, VerbsError> {
+        let raw = self.raw.lend(bytes)?;
+        let memory = RegisteredMemory::new(raw, Arc::clone(&self.raw));
+        let memory = ExposedMemory::new(memory, Access::MW_BIND);
+        Ok(BlockRegion { memory })
     }
 }
 

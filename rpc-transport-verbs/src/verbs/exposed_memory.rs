@@ -50,7 +50,7 @@ impl ProtectionDomain {
 }
 
 impl ExposedMemory {
-    fn new(shared: RegisteredMemory, access: Access) -> Self {
+    pub(super) fn new(shared: RegisteredMemory, access: Access) -> Self {
         Self {
             shared: Arc::new(shared),
             access,

@@ -79,7 +79,12 @@ pub(super) fn choose(
         }
         false => "by RDMA READ through memory windows of type 2",
     };
-    limits.long_messages = format!("{travel}; {rule}");
+    limits.long_messages = match support.link_layer {
+        LinkLayer::Tcp => {
+            format!("{travel}, in which the kernel takes long fields from where they lie")
+        }
+        _ => format!("{travel}; {rule}"),
+    };
     let (max_read_len, short_read_len) = match is_soft {
         true => (SOFT_READ_LEN, SHORT_SOFT_READ_LEN),
         false => (wanted, wanted),

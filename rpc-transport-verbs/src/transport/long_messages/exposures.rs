@@ -17,6 +17,10 @@ use crate::verbs::{BlockRegion, MemoryWindow, WorkRequest};
 /// Bytes of the longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;
 
+/// Bytes of the shortest piece that is registered where it lies. To copy a shorter one takes a few
+/// microseconds, hardly more than to register it and to wait for its key to be revoked.
+const MIN_LENT_LEN: usize = 32 * 1024;
+
 /// Invalidations are posted together, as soon as this many wait.
 const REVOKED_AT_ONCE: usize = 8;
 /// Fewer invalidations are posted after this many polls. The polls take some microseconds, in which
@@ -100,6 +104,15 @@ impl Lane {
                 memory: Memory::Shared(bytes),
             });
         }
+        // Over TCP, the kernel takes the bytes on this core.
+        let is_read_here = self
+            .connections
+            .get_ref(id)
+            .is_some_and(|connection| connection.is_read_by_peer);
+        if is_read_here && let Some(piece) = self.lend_front(message) {
+            return Some(piece);
+        }
+        let long_messages = &self.long_messages;
         let len = long_messages.next_piece_len(message.len());
         let mut buf = long_messages.pools.allocate_piece(len, is_accepted)?;
         let step_len = long_messages.step_len;
@@ -108,11 +121,17 @@ impl Lane {
             let front = message.chunk();
             let count = front.len().min(len - at).min(step_len);
             let ends_chunk = count == front.len();
-            buf.write(at, &front[..count]);
+            match is_read_here {
+                // It finds them in the caches.
+                true => buf.as_mut()[at..at + count].copy_from_slice(&front[..count]),
+                false => buf.write(at, &front[..count]),
+            }
             message.advance(count);
             at += count;
-            let is_next_exposed =
-                || ends_chunk && self.long_messages.region_of_front(message).is_some();
+            let is_next_exposed = || {
+                let is_lent = is_read_here && self.can_be_lent(message);
+                ends_chunk && (is_lent || self.long_messages.region_of_front(message).is_some())
+            };
             if at < len && (is_next_exposed() || self.has_call_beside(id)) {
                 break;
             }
@@ -123,6 +142,35 @@ impl Lane {
             address,
             len: at,
             memory: Memory::Copied(buf),
+        })
+    }
+
+    /// Returns true if the message's first chunk is worth being registered where it lies.
+    fn can_be_lent(&self, message: &Chunks) -> bool {
+        // Without windows, peers know the keys of whole regions, which last longer than a piece.
+        self.long_messages.uses_windows
+            && message
+                .front()
+                .is_some_and(|front| front.len() >= MIN_LENT_LEN)
+    }
+
+    /// Takes the next piece where it lies in the application's memory, which is registered for it, if
+    /// that is worth it.
+    fn lend_front(&self, message: &mut Chunks) -> Option<Piece> {
+        if !self.can_be_lent(message) {
+            return None;
+        }
+        let front = message.front()?;
+        let bytes = front.slice(..front.len().min(MAX_REFERENCE_LEN));
+        let (address, len) = (bytes.as_ptr().addr(), bytes.len());
+        // With too many regions, the piece is copied.
+        let region = self.queue_pairs.domain().lend(bytes).ok()?;
+        message.advance(len);
+        Some(Piece {
+            region: Arc::new(region),
+            address,
+            len,
+            memory: Memory::Lent,
         })
     }
 

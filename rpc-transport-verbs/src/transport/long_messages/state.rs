@@ -125,6 +125,8 @@ pub(super) struct Exposure {
 pub(super) enum Memory {
     Copied(RegisteredBuf),
     Shared(Bytes),
+    /// Bytes of the application that are registered for this piece alone. Its window keeps them.
+    Lent,
 }
 
 impl Memory {
@@ -132,6 +134,8 @@ impl Memory {
         match self {
             Self::Copied(buf) => buf.block_len() as u64,
             Self::Shared(bytes) => bytes.len() as u64,
+            // They are not of the memory for messages.
+            Self::Lent => 0,
         }
     }
 }

@@ -7,7 +7,7 @@
 //! at the key again after the copy, and the READ fails.
 
 use super::queue_pair::SoftQueuePair;
-use super::regions::Region;
+use super::regions::{NO_ARENA, Region};
 use super::state::Common;
 use super::window_table::Bound;
 use crate::provider::soft::shared::published::{PublishedKey, PublishedQueuePair};
@@ -43,18 +43,16 @@ impl Region {
             true => 0,
             false => self.address().wrapping_add(bound.offset),
         };
-        bound
-            .access
-            .contains(Access::REMOTE_READ)
-            .then_some(PublishedKey {
-                key,
-                domain,
-                only_through: bound.only_through,
-                arena: self.arena,
-                offset: bound.offset,
-                start,
-                len: bound.len,
-            })
+        let is_shared = self.arena != NO_ARENA;
+        (is_shared && bound.access.contains(Access::REMOTE_READ)).then_some(PublishedKey {
+            key,
+            domain,
+            only_through: bound.only_through,
+            arena: self.arena,
+            offset: bound.offset,
+            start,
+            len: bound.len,
+        })
     }
 }
 

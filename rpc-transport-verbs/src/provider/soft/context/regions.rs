@@ -11,6 +11,9 @@ use crate::verbs::types::{Access, CompletionStatus, LocalKey, RemoteKey};
 /// Maximum number of regions of one context.
 pub(crate) const MAX_REGIONS: usize = 1 << REGION_INDEX_BITS;
 
+/// The arena of a region that is in none: peers in shared memory do not map it.
+pub(crate) const NO_ARENA: u64 = u64::MAX;
+
 /// A registered region.
 #[derive(Debug)]
 pub(crate) struct Region {

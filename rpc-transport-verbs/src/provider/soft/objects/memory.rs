@@ -4,12 +4,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::super::super::limits::in_range;
 use super::unsupported::check_access;
 use super::{LIMITS, SharedReceiveQueue};
 use crate::provider::soft::capacities::{MAX_QUEUES, MAX_REGION_LEN, MAX_WR, exhausted};
 use crate::provider::soft::context::receive_queue::{ReceiveQueue, SharedReceives};
-use crate::provider::soft::context::regions::MAX_REGIONS;
+use crate::provider::soft::context::regions::{MAX_REGIONS, NO_ARENA};
 use crate::provider::soft::process::claims::{AwaitedClaim, Nonce, OnClaim};
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::memory::SharedMemory;
@@ -48,18 +50,40 @@ impl ProtectionDomain {
         let domain = Arc::clone(&self.domain);
         let region = MemoryRegion {
             domain,
-            memory,
-            arena,
+            memory: Memory::Arena(Arc::clone(&memory), arena),
             local_key,
             remote_key,
         };
         // If a peer cannot map it, dropping the region withdraws it from the others.
-        node.announce_arena(&self.domain, arena, &region.memory)
+        node.announce_arena(&self.domain, arena, &memory)
             .map_err(|source| VerbsError::Os {
                 call: "register",
                 source,
             })?;
         Ok(region)
+    }
+
+    /// Registers bytes of the application, which nobody writes: for peers over TCP, which no memory is
+    /// shared with. Peers may read what windows are bound over.
+    pub(crate) fn lend(&self, bytes: Bytes) -> Result<MemoryRegion, VerbsError> {
+        let node = &*self.domain.node;
+        node.check()?;
+        in_range("lend", "len", bytes.len(), 1, MAX_REGION_LEN)?;
+        let place = (NonNull::from(&*bytes).cast(), bytes.len());
+        let (serial, access) = (node.next_serial(), Access::MW_BIND);
+        let mut state = self.domain.enter()?;
+        let regions = &mut state.common.regions;
+        if regions.len() == MAX_REGIONS {
+            return Err(exhausted("lend", "memory regions", MAX_REGIONS));
+        }
+        let (local_key, remote_key) = regions.insert(serial, self.number, place, access, NO_ARENA);
+        drop(state);
+        Ok(MemoryRegion {
+            domain: Arc::clone(&self.domain),
+            memory: Memory::Lent(bytes),
+            local_key,
+            remote_key,
+        })
     }
 
     /// Waits for the process of `gid` to prove that the GID is its own, and that it offers
@@ -123,19 +147,32 @@ impl ProtectionDomain {
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
     domain: Arc<Domain>,
-    memory: Arc<SharedMemory>,
-    arena: u64,
+    memory: Memory,
     local_key: LocalKey,
     remote_key: RemoteKey,
 }
 
+/// The memory of a region.
+#[derive(Debug)]
+enum Memory {
+    /// Memory that peers in shared memory map, and its number.
+    Arena(Arc<SharedMemory>, u64),
+    Lent(Bytes),
+}
+
 impl MemoryRegion {
     pub(crate) fn start(&self) -> NonNull<u8> {
-        self.memory.mapping.start()
+        match &self.memory {
+            Memory::Arena(memory, _) => memory.mapping.start(),
+            Memory::Lent(bytes) => NonNull::from(&**bytes).cast(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.memory.mapping.len()
+        match &self.memory {
+            Memory::Arena(memory, _) => memory.mapping.len(),
+            Memory::Lent(bytes) => bytes.len(),
+        }
     }
 
     pub(crate) fn local_key(&self) -> LocalKey {
@@ -154,8 +191,10 @@ impl Drop for MemoryRegion {
         if let Ok(mut state) = self.domain.enter() {
             state.common.remove_region(self.local_key);
             drop(state);
-            self.domain.remove_arena(self.arena);
-            self.domain.node.withdraw_arena(self.arena);
+            if let Memory::Arena(_, arena) = self.memory {
+                self.domain.remove_arena(arena);
+                self.domain.node.withdraw_arena(arena);
+            }
         }
     }
 }

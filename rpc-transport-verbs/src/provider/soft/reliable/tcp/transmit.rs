@@ -79,6 +79,8 @@ impl SoftQueuePair {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return self.set_blocked(common, true),
+                // A part of a payload is not there, such as the end of a file that was cut short.
+                Err(Errno::FAULT) => return self.end_link(common),
                 Err(error) => {
                     // What the peer has sent before the end, such as a fatal NAK, is still to be
                     // read, and the end itself is found by a read.

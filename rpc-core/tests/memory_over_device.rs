@@ -1,10 +1,10 @@
-//! Long messages between a client and a server over `soft`: what was received is forwarded without a
+//! Long messages between a client and a server over a device: what was received is forwarded without a
 //! copy, and whatever calls do, all memory is back when they and their fields are gone.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,12 @@ const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
 const ECHO: MethodSpec = method("test.Memory/Echo", MethodKind::Unary);
 const KEEP: MethodSpec = method("test.Memory/Keep", MethodKind::Unary);
 const ECHOES: MethodSpec = method("test.Memory/Echoes", MethodKind::Streaming);
+
+/// Opens the device that `VERBLINE_DEVICE` names, or `soft`.
+fn device() -> Device {
+    let name = std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned());
+    Device::open(&name).unwrap()
+}
 
 /// Most fields that a side keeps.
 const KEPT: usize = 6;
@@ -108,11 +114,14 @@ struct Scene {
 
 impl Scene {
     fn new(message_memory: u64, waits_for_memory: bool) -> Self {
+        Self::over(&device(), message_memory, waits_for_memory)
+    }
+
+    fn over(device: &Device, message_memory: u64, waits_for_memory: bool) -> Self {
         // A test that failed has left nothing behind that others need.
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let device = Device::open("soft").unwrap();
         let kept = Kept::default();
-        let server = Server::builder(&device)
+        let server = Server::builder(device)
             .message_memory(message_memory)
             .waits_for_memory(waits_for_memory)
             .add_service(Memory(Arc::clone(&kept)))
@@ -124,7 +133,7 @@ impl Scene {
             waits_for_memory,
             ..Intents::default()
         };
-        let poller = LocalPoller::builder(&device)
+        let poller = LocalPoller::builder(device)
             .intents(intents.clone())
             .build()
             .unwrap();
@@ -208,10 +217,11 @@ const HEAD: u64 = 16;
 fn a_received_field_is_forwarded_without_a_copy() {
     const LEN: usize = 1 << 20;
     let scene = Scene::new(64 << 20, true);
-    // The counters tell a copy: the bytes are on the heap.
+    // The counters tell a copy: the bytes are on the heap. Over TCP, the kernel takes them there.
     let heap = Bytes::from((0..LEN).map(|at| (at / 5) as u8).collect::<Vec<_>>());
     let (received, [client, server]) = echo(&scene, heap);
-    assert!(client.bytes_copied >= LEN as u64, "{client:?}");
+    let is_copied = client.bytes_copied >= LEN as u64;
+    assert_eq!(is_copied, device().name() != "tcp", "{client:?}");
     assert_forwarded(&server, LEN);
     // What the client has received goes on from it, and comes back, and a part of that too.
     let (again, both) = echo(&scene, received.clone());
@@ -225,6 +235,63 @@ fn a_received_field_is_forwarded_without_a_copy() {
     both.iter().for_each(|side| assert_forwarded(side, LEN));
     drop((received, again));
     scene.assert_all_back();
+}
+
+/// Bytes of an application that notices when they are dropped.
+struct Watched {
+    bytes: Vec<u8>,
+    _used: Arc<()>,
+}
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Over TCP, long fields are sent from where they lie, and are the application's again afterwards: also
+/// those of a call that is dropped, and of a connection that ends.
+#[test]
+fn over_tcp_the_applications_bytes_are_sent_from_where_they_lie_and_come_back() {
+    const LEN: usize = 3 << 20;
+    let scene = Scene::over(&Device::open("tcp").unwrap(), 64 << 20, true);
+    let used = Arc::new(());
+    let watched = || {
+        let bytes = (0..LEN).map(|at| (at / 5) as u8).collect();
+        let _used = Arc::clone(&used);
+        Bytes::from_owner(Watched { bytes, _used })
+    };
+    let (_, [client, _]) = echo(&scene, watched());
+    assert_forwarded(&client, LEN);
+    // With parts of its message before and behind.
+    let part = watched().slice(1000..LEN - 300_000);
+    let len = part.len();
+    let (_, [client, _]) = echo(&scene, part);
+    assert_forwarded(&client, len);
+    for turns in 0..8 {
+        let mut call = Box::pin(unary(&scene.channel, &KEEP, watched()));
+        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        for _ in 0..turns {
+            scene.call(&ECHO, Bytes::new()).unwrap();
+        }
+        drop(call);
+    }
+    let assert_back = || {
+        let deadline = Instant::now() + PATIENCE;
+        while Arc::strong_count(&used) > 1 {
+            assert!(Instant::now() < deadline, "they are kept");
+            scene.call(&ECHO, Bytes::new()).unwrap();
+        }
+    };
+    assert_back();
+    scene.assert_all_back();
+    let address = scene.server.local_addr().to_string();
+    let other = scene.poller.connect(&address).unwrap();
+    let mut call = Box::pin(unary(&other, &KEEP, watched()));
+    let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    drop(call);
+    drop(other);
+    assert_back();
 }
 
 #[test]
@@ -265,7 +332,7 @@ fn fields_are_copied_when_all_pollers_together_keep_more_than_half_of_the_memory
         message_memory: MEMORY,
         ..Intents::default()
     };
-    let other = LocalPoller::builder(&Device::open("soft").unwrap())
+    let other = LocalPoller::builder(&device())
         .intents(intents)
         .build()
         .unwrap();
