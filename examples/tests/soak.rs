@@ -223,6 +223,10 @@ impl Member {
         self.call_counts.0.load(Ordering::Relaxed)
     }
 
+    fn failed(&self) -> u64 {
+        self.call_counts.1.load(Ordering::Relaxed)
+    }
+
     /// Returns true if the process has ended by itself. Panics if it ended with the status of
     /// [`give_up`], because then the soak has failed.
     fn has_ended(&mut self) -> bool {
@@ -490,9 +494,21 @@ impl Soak {
         }
     }
 
+    /// Says how the calls of each client have ended since these numbers were taken.
+    fn progress(&self, answered: &[u64], failed: &[u64]) -> String {
+        let since = answered.iter().zip(failed);
+        let clients = self.clients.iter().zip(since).enumerate();
+        let lines = clients.map(|(index, (client, (answered, failed)))| {
+            let (answered, failed) = (client.answered() - answered, client.failed() - failed);
+            format!("client {index} had {answered} calls answered and {failed} failed")
+        });
+        lines.collect::<Vec<_>>().join(", ")
+    }
+
     /// Checks that every client gets responses when no failures are injected.
     fn recover(&mut self) {
         let before: Vec<_> = self.clients.iter().map(Member::answered).collect();
+        let failed: Vec<_> = self.clients.iter().map(Member::failed).collect();
         let started = Instant::now();
         while self
             .clients
@@ -502,7 +518,8 @@ impl Soak {
         {
             assert!(
                 started.elapsed() < RECOVERY_TIMEOUT,
-                "a client gets no responses although no failures are injected, after {:?}",
+                "a client gets no responses although no failures are injected: {}, after {:?}",
+                self.progress(&before, &failed),
                 self.failure_counts
             );
             for client in &mut self.clients {
@@ -533,10 +550,10 @@ fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again()
     }
     println!("{:?}", soak.failure_counts);
     for (index, client) in soak.clients.iter().enumerate() {
-        let failed = client.call_counts.1.load(Ordering::Relaxed);
         println!(
-            "client {index}: {} calls answered, {failed} failed",
-            client.answered()
+            "client {index}: {} calls answered, {} failed",
+            client.answered(),
+            client.failed()
         );
     }
     // A connection in setup or teardown temporarily uses additional files.
