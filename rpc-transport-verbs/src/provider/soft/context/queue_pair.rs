@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::general_send::Outstanding;
 use super::receive_queue::ReceiveQueue;
@@ -104,6 +104,9 @@ pub(crate) struct Retry {
     pub(crate) rnr_until: Option<Instant>,
     /// Start of the peer's silence: it is dead or does not accept messages.
     pub(crate) silent_since: Option<Instant>,
+    /// Time for which a peer over TCP has answered nothing that waits for an answer. The time in which
+    /// this process did not run does not count.
+    pub(crate) ignored_for: Duration,
 }
 
 /// A TCP connection that a peer has dialed for a queue pair.

@@ -10,6 +10,7 @@
 //! loop over hot rings and awaited acknowledgements) and `sleep` (armed completion queues).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use slab::Slab;
 
@@ -71,6 +72,8 @@ pub(crate) struct Common {
     pub(crate) acks_due: u64,
     /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
     pub(crate) unacked: Vec<u32>,
+    /// When the engine last checked them.
+    pub(crate) timers_expired_at: Option<Instant>,
     /// One more than the highest index of a queue pair so far.
     pub(crate) qp_index_end: usize,
     pub(crate) events: Arc<EventQueue>,
@@ -128,6 +131,7 @@ impl State {
                 awaiting: Vec::new(),
                 acks_due: 0,
                 unacked: Vec::new(),
+                timers_expired_at: None,
                 qp_index_end: 0,
                 events,
                 options,

@@ -12,6 +12,10 @@ use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTi
 /// if it does not read either (`TCP_USER_TIMEOUT`).
 const MAX_TIME_UNACKED: Duration = Duration::from_secs(60);
 
+/// The most time that counts between two looks at the timers. While this process was stopped, answers
+/// may have come, which are read only afterwards.
+const MAX_TICK: Duration = Duration::from_secs(1);
+
 impl SoftQueuePair {
     /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
     /// Returns `false` if the permitted number of retries is used up.
@@ -51,6 +55,10 @@ impl State {
             queue_pairs,
             common,
         } = self;
+        let since_last = common.timers_expired_at.replace(now);
+        let step = since_last.map_or(Duration::ZERO, |last| {
+            now.saturating_duration_since(last).min(MAX_TICK)
+        });
         let mut index = 0;
         while let Some(&qp_index) = common.unacked.get(index) {
             let qp = &mut queue_pairs[qp_index as usize];
@@ -62,7 +70,7 @@ impl State {
             if qp.sends.acked == qp.sends.posted {
                 qp.is_unacked = false;
                 common.unacked.swap_remove(index);
-            } else if qp.has_retried_enough(now, instantly) {
+            } else if qp.has_retried_enough(now, instantly) || qp.is_ignored_for_long(step) {
                 qp.fail(common, Some(CompletionStatus::RetryExceeded));
             } else {
                 index += 1;
@@ -93,8 +101,7 @@ impl SoftQueuePair {
             None => tcp.is_some_and(|link| link.is_open()),
         };
         let drops = self.link.has_psn_mismatch || !is_heard;
-        let is_silent = is_gone || drops;
-        if !waits || !(is_silent || self.is_ignored()) {
+        if !waits || !(is_gone || drops) {
             self.retry.silent_since = None;
             return false;
         }
@@ -102,23 +109,29 @@ impl SoftQueuePair {
         if is_gone && instantly {
             return true;
         }
-        let Some(mut budget) = self.retry_budget() else {
+        let Some(budget) = self.retry_budget() else {
             return false;
         };
-        if !is_silent {
-            budget = budget.max(MAX_TIME_UNACKED);
-        }
         now.saturating_duration_since(since) >= budget
     }
 
-    /// Returns true if the peer's process is connected over TCP, and has to acknowledge a request or
-    /// to send a response next.
-    fn is_ignored(&self) -> bool {
+    /// Adds a step of time. Returns true if the peer's process is connected over TCP, has to
+    /// acknowledge a request or to send a response, and has done neither for
+    /// [`MAX_TIME_UNACKED`].
+    fn is_ignored_for_long(&mut self, step: Duration) -> bool {
         let link = self.link.tcp.as_ref();
-        self.retry.rnr_until.is_none()
+        let is_ignored = self.retry.rnr_until.is_none()
             && link.is_some_and(|link| {
                 link.is_open() && (link.awaits_ack() || self.outstanding.reads > 0)
-            })
+            });
+        if !is_ignored {
+            self.retry.ignored_for = Duration::ZERO;
+            return false;
+        }
+        self.retry.ignored_for += step;
+        // Without a timeout, requests wait for ever.
+        self.retry_budget()
+            .is_some_and(|budget| self.retry.ignored_for >= budget.max(MAX_TIME_UNACKED))
     }
 
     /// Returns true if a request is in flight: it has begun and has not ended.

@@ -1,5 +1,7 @@
 //! Completes requests as the peer acknowledges, answers or refuses them.
 
+use std::time::Duration;
+
 use crate::hooks;
 use crate::provider::soft::context::queue_pair::{NotifyDrained, SoftQueuePair};
 use crate::provider::soft::context::state::Common;
@@ -31,7 +33,7 @@ impl SoftQueuePair {
         }
         outbound.acked = acked;
         self.retry.rnr_count = 0;
-        self.retry.silent_since = None;
+        self.retry.ignored_for = Duration::ZERO;
         self.complete_over_tcp(common);
         Ok(())
     }

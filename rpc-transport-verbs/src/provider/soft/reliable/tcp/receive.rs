@@ -2,6 +2,7 @@
 //! long payload to where it belongs.
 
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -193,7 +194,7 @@ impl SoftQueuePair {
             && let Some(send) = self.sends.general_at_mut(number)
         {
             send.received += len as u64;
-            self.retry.silent_since = None;
+            self.retry.ignored_for = Duration::ZERO;
         }
         if arriving.arrived == arriving.len {
             let Arriving { len, target, .. } = match link.inbound.arriving.take() {
