@@ -44,6 +44,8 @@ pub(super) struct Side {
     slots: Vec<Slot>,
     /// Receives that were completed successfully.
     received: usize,
+    /// Signaled sends that were completed successfully.
+    sent: usize,
     /// The first status of a send that was neither a success nor a flush.
     failed: Option<CompletionStatus>,
     domain: ProtectionDomain,
@@ -87,6 +89,7 @@ impl Side {
             qp,
             slots,
             received: 0,
+            sent: 0,
             failed: None,
             domain,
             exposed,
@@ -111,6 +114,11 @@ impl Side {
     #[cfg(test)]
     pub(super) fn received(&self) -> usize {
         self.received
+    }
+
+    #[cfg(test)]
+    pub(super) fn sent(&self) -> usize {
+        self.sent
     }
 
     #[cfg(test)]
@@ -243,6 +251,7 @@ impl Side {
             match completion.wr_id().kind() {
                 Some(WorkKind::Send) => {
                     let status = completion.status();
+                    self.sent += usize::from(status == CompletionStatus::Success);
                     if !matches!(
                         status,
                         CompletionStatus::Success | CompletionStatus::WorkRequestFlushed

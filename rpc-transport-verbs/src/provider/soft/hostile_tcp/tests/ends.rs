@@ -173,6 +173,19 @@ fn a_read_that_is_refused_after_a_part_of_it_fails_with_its_reason() {
     attack.side.end();
 }
 
+/// The refusal of a READ acknowledges what was sent before it.
+#[test]
+fn a_refusal_is_of_its_request_and_acknowledges_those_before() {
+    let mut attack = Attack::new(false);
+    attack.receive_request(SEND);
+    attack.receive_request(READ);
+    let status = CompletionStatus::RemoteAccess.code() as u8;
+    attack.send(&header(Message::Refused { status }, 0, PSN + 1, PSN));
+    assert_eq!(attack.failure(), Some(CompletionStatus::RemoteAccess));
+    assert_eq!(attack.side.sent(), 1);
+    attack.side.end();
+}
+
 /// A peer refuses with the statuses of responders only.
 #[test]
 fn a_refusal_has_a_status_of_a_responder() {

@@ -165,8 +165,9 @@ impl SoftQueuePair {
         status: u8,
     ) -> Result<(), InvalidMessage> {
         // Later messages may have acknowledged a READ already whose response is refused now.
-        if self.awaited_response(low).is_none() {
-            self.acknowledge(common, low)?;
+        match self.awaited_response(low) {
+            Some(_) => self.acknowledge_through(common, low),
+            None => self.acknowledge(common, low)?,
         }
         let status = CompletionStatus::from_code(u32::from(status));
         let is_of_responder = matches!(
