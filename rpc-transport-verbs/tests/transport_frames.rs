@@ -103,7 +103,7 @@ fn a_thousand_frames_of_mixed_lengths_arrive_in_order() {
 /// A connection whose peer acknowledges nothing for the moment leaves most slots to another one.
 #[test]
 fn a_connection_takes_a_share_of_the_slots_only() {
-    let mut rig = Rig::new(&intents(128), &Sizing::default());
+    let mut rig = Rig::new(&intents(32), &Sizing::default());
     let connections = rig.connect(2);
     let [(greedy, _), (other, _)] = connections[..] else {
         panic!("two connections");
