@@ -1,7 +1,10 @@
 //! Protection domains and the regions and shared receive queues in them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -184,6 +187,31 @@ impl MemoryRegion {
     }
 }
 
+/// Drops the application's bytes on a thread for that. Their destructor may be code of the application,
+/// and this thread may be in the middle of a poll, which that code must not enter.
+fn drop_elsewhere(bytes: Bytes) {
+    static DROPPER: OnceLock<Option<Sender<Bytes>>> = OnceLock::new();
+    if !bytes.is_unique() {
+        // The application, or another message, has them as well: no destructor runs.
+        return;
+    }
+    let dropper = DROPPER.get_or_init(|| {
+        let (sender, receiver) = channel::<Bytes>();
+        let run = move || {
+            for bytes in receiver {
+                // A destructor that panics ends neither the thread nor what others have lent.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(bytes)));
+            }
+        };
+        let thread = thread::Builder::new().name("verbline-lent".to_owned());
+        thread.spawn(run).ok().map(|_| sender)
+    });
+    if let Some(dropper) = dropper {
+        // Without the thread, they are dropped here.
+        let _ = dropper.send(bytes);
+    }
+}
+
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // Acquiring the owner word waits for a copy in progress, and later copies do not find the
@@ -191,9 +219,12 @@ impl Drop for MemoryRegion {
         if let Ok(mut state) = self.domain.enter() {
             state.common.remove_region(self.local_key);
             drop(state);
-            if let Memory::Arena(_, arena) = self.memory {
-                self.domain.remove_arena(arena);
-                self.domain.node.withdraw_arena(arena);
+            match &mut self.memory {
+                Memory::Arena(_, arena) => {
+                    self.domain.remove_arena(*arena);
+                    self.domain.node.withdraw_arena(*arena);
+                }
+                Memory::Lent(bytes) => drop_elsewhere(std::mem::take(bytes)),
             }
         }
     }
