@@ -23,8 +23,8 @@ use crate::transport::plan::Plan;
 use crate::transport::send_queue::CHAIN_LEN;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
-/// A connection that holds a quarter as many slots as are free takes no more: a fifth of all, if it
-/// is alone in this.
+/// A connection takes no more slots when it holds a quarter as many as are free. If no other connection
+/// holds any, it has a fifth of all by then.
 const SHARE: usize = 4;
 
 /// The free slots, and counts of the slots that the driver owns.

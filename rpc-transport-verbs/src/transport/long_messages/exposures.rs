@@ -17,8 +17,8 @@ use crate::verbs::{BlockRegion, MemoryWindow, WorkRequest};
 /// Bytes of the longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;
 
-/// Bytes of the shortest piece that is registered where it lies. To copy a shorter one takes a few
-/// microseconds, hardly more than to register it and to wait for its key to be revoked.
+/// Bytes of the shortest piece that is registered where it lies. A copy of a shorter one takes a few
+/// microseconds, about as long as its registration.
 const MIN_LENT_LEN: usize = 32 * 1024;
 
 /// Invalidations are posted together, as soon as this many wait.

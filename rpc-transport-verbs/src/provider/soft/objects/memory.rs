@@ -66,8 +66,8 @@ impl ProtectionDomain {
         Ok(region)
     }
 
-    /// Registers bytes of the application, which nobody writes: for peers over TCP, which no memory is
-    /// shared with. Peers may read what windows are bound over.
+    /// Registers bytes of the application, which nobody writes. Peers over TCP may read what windows are
+    /// bound over. Peers in shared memory do not map them.
     pub(crate) fn lend(&self, bytes: Bytes) -> Result<MemoryRegion, VerbsError> {
         let node = &*self.domain.node;
         node.check()?;

@@ -8,8 +8,8 @@ use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::shared::ring::RingSender;
 use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
-/// Time after which a peer over TCP is silent that reads and answers nothing. Its socket ends as late
-/// if it does not read either (`TCP_USER_TIMEOUT`).
+/// A peer over TCP that answers nothing for this long is taken for silent. The kernel ends the socket of
+/// one that does not read either after the same time (`TCP_USER_TIMEOUT`).
 const MAX_TIME_UNACKED: Duration = Duration::from_secs(60);
 
 /// The most time that counts between two looks at the timers. While this process was stopped, answers

@@ -30,7 +30,7 @@ impl State {
     pub(crate) fn look_at_tcp_links(&mut self) -> usize {
         self.write_deferred();
         let mut executed = self.read_hot_links();
-        // A context that is not polled may look once only.
+        // A context that is not polled perhaps makes no second look.
         let is_polled = self.common.is_polled();
         let links = &mut self.common.tcp;
         links.looks = links.looks.wrapping_add(1);
