@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
+use proto::watch::{StoreClient, WatchRequest};
 use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rpc_core::{
     CallError, Cause, Channel, ChannelError, Code, ConnectivityState, Intents, Pollers, Request,
@@ -244,21 +245,39 @@ fn servers_that_stay_silent_do_not_keep_others_from_connecting() {
     });
 }
 
-/// A device with a bug.
+/// A device that cannot be opened.
 #[derive(Clone)]
-struct Panics {
+struct Faulty {
     device: Device,
-    at: u32,
+    fault: Fault,
     opened: Arc<AtomicU32>,
 }
 
-impl Fabric for Panics {
+#[derive(Clone)]
+enum Fault {
+    /// It panics when it is opened for this time, counted from 0.
+    PanicsAt(u32),
+    /// Its port is down until this is true.
+    IsDown { is_up: Arc<AtomicBool> },
+}
+
+impl Fabric for Faulty {
     type Transport = <Device as Fabric>::Transport;
     type Port = <Device as Fabric>::Port;
 
     fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError> {
         let nth = self.opened.fetch_add(1, Ordering::Relaxed);
-        assert_ne!(nth, self.at, "this device has a bug");
+        match &self.fault {
+            Fault::PanicsAt(at) => assert_ne!(nth, *at, "this device has a bug"),
+            Fault::IsDown { is_up } if !is_up.load(Ordering::Relaxed) => {
+                return Err(FabricError::Device {
+                    device: "faulty".to_owned(),
+                    action: "cannot send".to_owned(),
+                    source: "its port is down".into(),
+                });
+            }
+            Fault::IsDown { .. } => {}
+        }
         self.device.open(intents)
     }
     fn port(&self, transport: &Self::Transport) -> Self::Port {
@@ -280,11 +299,10 @@ impl Fabric for Panics {
     }
 }
 
-/// A device that panics when it is opened for the `at`th time, counted from 0.
-fn panics(at: u32) -> Panics {
-    Panics {
+fn faulty(fault: Fault) -> Faulty {
+    Faulty {
         device: device(),
-        at,
+        fault,
         opened: Arc::default(),
     }
 }
@@ -292,7 +310,7 @@ fn panics(at: u32) -> Panics {
 #[test]
 fn a_poller_that_panics_when_it_starts_is_reported_although_others_run() {
     for at in 0..3 {
-        let error = Pollers::builder(&panics(at))
+        let error = Pollers::builder(&faulty(Fault::PanicsAt(at)))
             .pollers(3)
             .start()
             .unwrap_err();
@@ -302,7 +320,7 @@ fn a_poller_that_panics_when_it_starts_is_reported_although_others_run() {
 
 #[test]
 fn the_calls_of_a_lazy_channel_fail_if_its_device_panics() {
-    let channel = Channel::builder(&panics(0), "127.0.0.1:1")
+    let channel = Channel::builder(&faulty(Fault::PanicsAt(0)), "127.0.0.1:1")
         .wait_for_ready(true)
         .connect_lazy()
         .unwrap();
@@ -314,6 +332,52 @@ fn the_calls_of_a_lazy_channel_fail_if_its_device_panics() {
         );
     }
     assert_eq!(channel.state(), ConnectivityState::Shutdown);
+}
+
+#[test]
+fn a_lazy_channel_whose_device_cannot_be_opened_for_a_while_works_after_it() {
+    let started = serve(1);
+    let is_up = Arc::<AtomicBool>::default();
+    let device = faulty(Fault::IsDown {
+        is_up: Arc::clone(&is_up),
+    });
+    let backoff = Duration::from_millis(10);
+    let channel = Channel::builder(&device, &started.address)
+        .reconnect_backoff(backoff, backoff)
+        .connect_lazy()
+        .unwrap();
+    let error = greet(&channel, "Ada").unwrap_err();
+    assert!(error.to_string().contains("its port is down"), "{error}");
+    let store = StoreClient::new(channel.clone());
+    let error = match block_on(store.watch(WatchRequest::default())) {
+        Ok(mut events) => block_on(events.get_mut().message())
+            .unwrap_err()
+            .to_string(),
+        Err(error) => error.to_string(),
+    };
+    assert!(error.contains("its port is down"), "{error}");
+    assert_eq!(channel.state(), ConnectivityState::TransientFailure);
+    until("it is opened again and again", || {
+        device.opened.load(Ordering::Relaxed) > 3
+    });
+    is_up.store(true, Ordering::Relaxed);
+    until("the device is open", || greet(&channel, "Grace").is_ok());
+    assert_eq!(channel.state(), ConnectivityState::Ready);
+}
+
+#[test]
+fn a_channel_that_is_dropped_before_its_device_is_open_leaves_no_thread() {
+    let is_up = Arc::default();
+    let device = faulty(Fault::IsDown { is_up });
+    let channel = Channel::builder(&device, "127.0.0.1:1")
+        .reconnect_backoff(Duration::from_secs(60), Duration::from_secs(60))
+        .connect_lazy()
+        .unwrap();
+    greet(&channel, "Ada").unwrap_err();
+    drop(channel);
+    until("its poller has ended", || {
+        Arc::strong_count(&device.opened) == 1
+    });
 }
 
 #[test]

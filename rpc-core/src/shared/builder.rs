@@ -142,8 +142,13 @@ impl<S: PollerSource> ChannelBuilder<S> {
     }
 
     /// Starts the pollers if they are the channel's own, and lets the first call connect. If the server
-    /// cannot be reached, or the device cannot be used, calls fail with
-    /// [`CallError`](crate::CallError).
+    /// cannot be reached, calls fail with [`CallError`](crate::CallError) or wait, as
+    /// [`wait_for_ready`](Self::wait_for_ready) says.
+    ///
+    /// If a poller of the channel cannot open the device, all its calls fail with the reason, and it
+    /// opens the device again after the delays of
+    /// [`reconnect_backoff`](Self::reconnect_backoff): the port may be down, or the machine may be short
+    /// of memory, for a while.
     ///
     /// # Errors
     ///

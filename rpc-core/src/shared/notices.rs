@@ -17,7 +17,7 @@ use crate::codec::Chunks;
 use crate::method::MethodSpec;
 use crate::stream::core::{StreamCore, wake_all};
 use crate::stream::inbound::StreamEnd;
-use crate::transport::{CloseReason, ConnectError};
+use crate::transport::CloseReason;
 
 /// A stream to open.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct Queue {
     next: u64,
     pending: Pending,
     /// Set when the poller has ended.
-    closed: Option<Closed>,
+    is_closed: bool,
 }
 
 /// What the poller has not taken yet.
@@ -71,23 +71,17 @@ pub(super) struct Pending {
     pub(super) is_closed: bool,
 }
 
-impl Pending {
-    /// Answers the requests for memory of a poller that has ended.
-    fn refuse_allocations(&mut self) {
-        let wakers = self
-            .allocations
-            .drain(..)
-            .map(|allocation| allocation.answer(None));
-        wake_all(wakers.flatten());
-    }
+/// Answers the requests for memory of a poller that has ended, or has no device yet.
+fn refuse_allocations(allocations: Vec<Arc<Allocation>>) {
+    let wakers = allocations
+        .into_iter()
+        .map(|allocation| allocation.answer(None));
+    wake_all(wakers.flatten());
 }
 
-/// The poller has ended, or could not be started.
-#[derive(Clone, Debug)]
-pub(super) struct Closed {
-    /// The error for which it could not be started.
-    pub(super) latest: Option<Arc<ConnectError>>,
-}
+/// The poller has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Closed;
 
 impl Notices {
     /// Submits a stream. Returns its number.
@@ -97,8 +91,8 @@ impl Notices {
     /// Returns [`Closed`] if there is no poller.
     pub(super) fn submit(&self, submission: StreamSubmission) -> Result<u64, Closed> {
         let mut queue = self.queue();
-        if let Some(closed) = &queue.closed {
-            return Err(closed.clone());
+        if queue.is_closed {
+            return Err(Closed);
         }
         let number = queue.next;
         queue.next += 1;
@@ -113,7 +107,7 @@ impl Notices {
         let mut queue = self.queue();
         let removed = queue.pending.streams.remove(&number);
         // A poller that has ended has ended the stream.
-        let is_with_poller = removed.is_none() && queue.closed.is_none();
+        let is_with_poller = removed.is_none() && !queue.is_closed;
         if is_with_poller {
             queue.pending.given_up.push(number);
             self.any.store(true, Ordering::Relaxed);
@@ -125,7 +119,7 @@ impl Notices {
     /// Passes on that the future of the unary call with this permit has been dropped.
     pub(super) fn abandon(&self, permit: u32) {
         let mut queue = self.queue();
-        if queue.closed.is_some() {
+        if queue.is_closed {
             // Nobody takes it. What ended the poller has settled the call, or will.
             return;
         }
@@ -140,8 +134,8 @@ impl Notices {
     /// Returns [`Closed`] if there is no poller.
     pub(super) fn allocate(&self, allocation: &Arc<Allocation>) -> Result<(), Closed> {
         let mut queue = self.queue();
-        if let Some(closed) = &queue.closed {
-            return Err(closed.clone());
+        if queue.is_closed {
+            return Err(Closed);
         }
         queue.pending.allocations.push(Arc::clone(allocation));
         self.any.store(true, Ordering::Relaxed);
@@ -196,11 +190,21 @@ impl NoticeReceiver {
         mem::take(&mut queue.pending)
     }
 
+    /// Takes the streams of a poller that has no device yet, and answers the requests for memory.
+    pub(super) fn take_streams(&self) -> BTreeMap<u64, StreamSubmission> {
+        let mut queue = self.0.queue();
+        let streams = mem::take(&mut queue.pending.streams);
+        let allocations = mem::take(&mut queue.pending.allocations);
+        drop(queue);
+        refuse_allocations(allocations);
+        streams
+    }
+
     /// Takes all notices, and refuses further streams.
-    pub(super) fn close(&self, closed: Closed) -> Pending {
-        self.0.queue().closed.get_or_insert(closed);
+    pub(super) fn close(&self) -> Pending {
+        self.0.queue().is_closed = true;
         let mut pending = self.take();
-        pending.refuse_allocations();
+        refuse_allocations(mem::take(&mut pending.allocations));
         pending
     }
 }
@@ -208,7 +212,7 @@ impl NoticeReceiver {
 impl Drop for NoticeReceiver {
     fn drop(&mut self) {
         // Empty unless the poller's thread panicked before the poller began.
-        for submission in self.close(Closed { latest: None }).streams.into_values() {
+        for submission in self.close().streams.into_values() {
             let cause = Cause::Disconnected(CloseReason::Local);
             let error = CallError::new(cause, Execution::NeverSent);
             submission.core.end(StreamEnd::Failed(error));

@@ -144,11 +144,13 @@ pub(super) fn run_one<F: Fabric>(
     fabric: &F,
     intents: &Intents,
     state: Arc<PollerState>,
-    new: NewChannel,
+    mut new: NewChannel,
 ) {
-    let transport = match catch_unwind(AssertUnwindSafe(|| fabric.open(intents))) {
-        Ok(Ok(transport)) => transport,
-        Ok(Err(error)) => return fail_to_open(new, error),
+    let transport = match catch_unwind(AssertUnwindSafe(|| open_device(fabric, intents, &mut new)))
+    {
+        Ok(Ok(Some(transport))) => transport,
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => return new.report.send(Err(error.into())),
         Err(panic) => {
             // In this order, so that no caller waits: see `PollerHandle::submit`.
             state.close();
@@ -163,17 +165,49 @@ pub(super) fn run_one<F: Fabric>(
     poller.run(intents.waiting);
 }
 
-fn fail_to_open(new: NewChannel, error: FabricError) {
-    tracing::error!(%error, "cannot open the device of a channel's poller");
-    if !new.is_lazy {
-        return new.report.send(Err(error.into()));
+/// Opens the device of a channel's poller. If it cannot be opened, the calls of a lazy channel get
+/// the error, and the device is opened again after growing delays: its port may be down, or the
+/// machine may be short of memory, for a while. Returns `None` once the channel has been dropped.
+///
+/// # Errors
+///
+/// Returns the error of a channel that is not lazy, because somebody waits for its first connection.
+fn open_device<F: Fabric>(
+    fabric: &F,
+    intents: &Intents,
+    new: &mut NewChannel,
+) -> Result<Option<F::Transport>, FabricError> {
+    let mut failures = 0_u64;
+    loop {
+        let error = match fabric.open(intents) {
+            Ok(transport) => {
+                if failures > 0 {
+                    new.target.stop_backing_off();
+                }
+                break Ok(Some(transport));
+            }
+            Err(error) if new.is_lazy => error,
+            Err(error) => {
+                tracing::error!(%error, "cannot open the device of a channel's poller");
+                break Err(error);
+            }
+        };
+        failures += 1;
+        if failures.is_power_of_two() {
+            tracing::error!(
+                failures,
+                %error,
+                "cannot open the device of a channel's poller; trying again after growing delays, and \
+                 logging at powers of two of the failed attempts"
+            );
+        }
+        let error = Arc::new(ConnectError::Device {
+            address: new.target.address.clone(),
+            source: error.into(),
+        });
+        let delay = new.target.start_backing_off(&error);
+        if !new.fail_all(&error, delay) {
+            break Ok(None);
+        }
     }
-    // The calls report the error.
-    let error = Arc::new(ConnectError::Device {
-        address: new.target.address.clone(),
-        source: error.into(),
-    });
-    let (index, connectivity) = (new.target.index, &new.target.connectivity);
-    connectivity.fail(index, Arc::clone(&error));
-    new.fail_all(&error);
 }

@@ -1,14 +1,15 @@
 //! [`PolledChannel`]: a channel as its poller sees it.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, SendError, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendError, Sender};
 
 use super::calls::Calls;
 use super::dial_job::Spawner;
-use super::notices::{Closed, NoticeReceiver};
+use super::notices::{NoticeReceiver, StreamSubmission};
 use super::permits::{CallPermit, CallPermits, Settled};
 use super::poller_state::PollerState;
 use super::reconnect::{Attempt, Reconnect, Target};
@@ -22,6 +23,10 @@ use crate::driver::timers::TimerKey;
 use crate::stream::core::wake_all;
 use crate::stream::inbound::StreamEnd;
 use crate::transport::{ConnectError, Transport};
+
+/// How long a stream may wait to be failed while the device cannot be opened: only calls without
+/// streams wake the thread then.
+const STREAMS_PERIOD: Duration = Duration::from_millis(10);
 
 /// A channel that is handed over to a poller.
 pub(super) struct NewChannel {
@@ -52,28 +57,39 @@ impl NewChannel {
     /// Fails the calls of a channel whose poller has ended.
     pub(super) fn refuse(self) {
         self.target.shut_down();
-        self.fail_submitted(None);
+        self.fail_streams(self.notices.close().streams, None);
+        for submission in self.submissions.try_iter() {
+            self.fail(submission, None);
+        }
     }
 
-    /// Fails the calls that have been submitted, and refuses further streams.
-    pub(super) fn fail_submitted(&self, latest: Option<&Arc<ConnectError>>) {
-        let closed = Closed {
-            latest: latest.cloned(),
-        };
-        for submission in self.notices.close(closed).streams.into_values() {
+    /// Fails every call for so long, because the poller's device cannot be opened. Returns false
+    /// once the channel has been dropped.
+    pub(super) fn fail_all(&self, error: &Arc<ConnectError>, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            self.fail_streams(self.notices.take_streams(), Some(error));
+            let now = Instant::now();
+            if now >= until {
+                return true;
+            }
+            let look_at_streams = now + STREAMS_PERIOD;
+            match self.submissions.recv_deadline(until.min(look_at_streams)) {
+                Ok(submission) => self.fail(submission, Some(error)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn fail_streams(
+        &self,
+        streams: BTreeMap<u64, StreamSubmission>,
+        latest: Option<&Arc<ConnectError>>,
+    ) {
+        for submission in streams.into_values() {
             let error = CallError::new(self.not_connected(latest), Execution::NeverSent);
             submission.core.end(StreamEnd::Failed(error));
-        }
-        for submission in self.submissions.try_iter() {
-            self.fail(submission, latest);
-        }
-    }
-
-    /// Fails every call until the channel is dropped, because the poller's device cannot be opened.
-    pub(super) fn fail_all(&self, error: &Arc<ConnectError>) {
-        self.fail_submitted(Some(error));
-        for submission in &self.submissions {
-            self.fail(submission, Some(error));
         }
     }
 
@@ -233,7 +249,7 @@ impl<T: Transport> PolledChannel<T> {
     pub(super) fn end(&mut self) {
         self.connection.shut_down();
         self.calls.end_all(&self.connection);
-        let notices = self.notices.close(Closed { latest: None });
+        let notices = self.notices.close();
         self.streams.end_all(notices.streams, &self.connection);
     }
 

@@ -52,6 +52,20 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Reports that the poller's device cannot be opened. Returns the time until the next attempt.
+    pub(super) fn start_backing_off(&mut self, error: &Arc<ConnectError>) -> Duration {
+        self.health.set(PollerHealth::POOR);
+        self.connectivity.fail(self.index, Arc::clone(error));
+        self.backoff.next()
+    }
+
+    /// Reports that the device is open, after an attempt that has failed.
+    pub(super) fn stop_backing_off(&mut self) {
+        self.backoff.succeed();
+        self.health.set(PollerHealth::GOOD);
+        self.connectivity.set(self.index, ConnectivityState::Idle);
+    }
+
     /// Reports that the poller ends, or that the channel is closed.
     pub(super) fn shut_down(&self) {
         self.health.set(PollerHealth::POOR);

@@ -53,8 +53,9 @@ impl OpenStream for PollerStreams<'_> {
                 self.handle.notify();
                 number
             }
-            Err(Closed { latest }) => {
+            Err(Closed) => {
                 let address = self.handle.address.clone();
+                let latest = None;
                 let cause = Cause::NotConnected { address, latest };
                 let error = CallError::new(cause, Execution::NeverSent);
                 core.end(StreamEnd::Failed(error));
