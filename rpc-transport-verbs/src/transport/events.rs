@@ -23,12 +23,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use crate::transport::device_event::{Consequence, DeviceEvent, consequence_of};
+use crate::transport::endpoint::{SOFT, TCP};
 use crate::transport::failure::LaneFailure;
 use crate::transport::notices::{Notice, NoticeSender};
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::reserve::ReservePoster;
+use crate::transport::send_watch::LOOK_PERIOD;
 use crate::verbs::{AsyncEvent, Context};
 
 /// The async-event thread, which is stopped when this value is dropped.
@@ -51,6 +54,7 @@ impl EventThread {
         notice_sender: NoticeSender,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let watches_sends = is_rdma_device(&queue_pairs);
         let mut handler = EventHandler {
             device: queue_pairs.plan().limits.device.as_str().into(),
             context: context.clone(),
@@ -58,6 +62,7 @@ impl EventThread {
             reserve_poster,
             stop: Arc::clone(&stop),
             notice_sender,
+            watches_sends,
         };
         #[cfg(feature = "test-util")]
         if crate::hooks::is_simulated() {
@@ -97,6 +102,12 @@ impl EventThread {
     }
 }
 
+/// Returns true if the device is not the software device, which has its own limits for its sends.
+fn is_rdma_device(queue_pairs: &QueuePairs) -> bool {
+    let mut addresses = queue_pairs.device_addresses();
+    addresses.all(|address| address.kind != SOFT && address.kind != TCP)
+}
+
 impl Drop for EventThread {
     fn drop(&mut self) {
         // Release pairs with the Acquire in the thread. The interruption is latched, so the thread
@@ -121,13 +132,20 @@ struct EventHandler {
     reserve_poster: ReservePoster,
     stop: Arc<AtomicBool>,
     notice_sender: NoticeSender,
+    /// True if the poller is to look at its sends: see [`send_watch`](crate::transport::send_watch).
+    watches_sends: bool,
 }
 
 impl EventHandler {
     fn run(&mut self) {
         self.reserve_poster.arm();
+        let mut looked_at = Instant::now();
         loop {
-            let event = match self.context.get_async_event(None) {
+            let left = LOOK_PERIOD.saturating_sub(looked_at.elapsed());
+            let event = match self
+                .context
+                .get_async_event(self.watches_sends.then_some(left))
+            {
                 Ok(event) => event,
                 Err(error) => {
                     // Without events the reserve cannot be posted, and failures go unnoticed.
@@ -137,6 +155,10 @@ impl EventHandler {
             };
             if self.stop.load(Ordering::Acquire) {
                 return;
+            }
+            if self.watches_sends && looked_at.elapsed() >= LOOK_PERIOD {
+                looked_at = Instant::now();
+                self.notice_sender.request_look_at_sends();
             }
             self.handle_event(event);
         }
@@ -299,6 +321,7 @@ mod tests {
             reserve_poster,
             stop: Arc::default(),
             notice_sender,
+            watches_sends: false,
         };
         (transport, handler, notice_receiver, counters)
     }

@@ -130,6 +130,22 @@ pub(crate) struct PostFailure {
     pub(crate) source: PostError,
 }
 
+/// The device has neither completed nor failed a send.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the device has neither completed nor failed a send of queue pair {qp_num} for {time:?}, with {in_flight} \
+     sends in flight, although its retries end after two seconds: it has lost track of them, which is a \
+     fault of the device or of its driver. Check the system's log for the device, and its firmware or \
+     kernel version"
+)]
+pub(crate) struct StuckSends {
+    pub(crate) qp_num: QpNum,
+    /// The number of sends in flight.
+    pub(crate) in_flight: usize,
+    /// The time for which this side has watched them.
+    pub(crate) time: Duration,
+}
+
 /// An asynchronous event reported that a queue pair has failed.
 #[derive(Debug)]
 pub(crate) struct QueuePairFailure {

@@ -30,6 +30,7 @@ pub(crate) mod receive_queue;
 pub(crate) mod reserve;
 pub(crate) mod routes;
 pub(crate) mod send_queue;
+pub(crate) mod send_watch;
 pub(crate) mod sleep;
 pub(crate) mod transmit;
 pub(crate) mod wakeup;

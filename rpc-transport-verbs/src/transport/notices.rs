@@ -140,6 +140,15 @@ impl NoticeSender {
     }
 }
 
+impl NoticeSender {
+    /// Asks the poller to look whether its sends are stuck. However often it is asked before it looks,
+    /// it looks once.
+    pub(crate) fn request_look_at_sends(&self) {
+        self.pending.set(Pending::SENDS);
+        self.wakeup.notify();
+    }
+}
+
 impl NoticeReceiver {
     /// Takes the next notice. Clears the bit if there is none.
     pub(crate) fn take(&self) -> Option<Notice> {

@@ -1,7 +1,8 @@
 //! [`Pending`]: one word that says what a lane has to do besides polling its device.
 //!
 //! A poll that finds the word zero does nothing but poll the device. Each of the rare tasks has a
-//! bit. Other threads set [`NOTICES`](Pending::NOTICES); the poller sets and clears the other bits.
+//! bit. Other threads set [`NOTICES`](Pending::NOTICES) and [`SENDS`](Pending::SENDS); the poller sets
+//! and clears the other bits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,6 +28,8 @@ impl Pending {
     pub(crate) const IDLE: u32 = 1 << 5;
     /// READs or invalidations of windows are to be posted.
     pub(crate) const LONG_MESSAGES: u32 = 1 << 6;
+    /// The poller is to look whether its sends are stuck.
+    pub(crate) const SENDS: u32 = 1 << 7;
 
     /// Returns true if any bit is set.
     #[inline]

@@ -7,10 +7,11 @@ use rpc_core::transport::{CloseReason, ConnectionId, Event};
 use super::buf::RecvBuf;
 use crate::transport::connection::Phase;
 use crate::transport::device_event::DeviceEvent;
-use crate::transport::failure::{self, LaneFailure, LivenessFailure, QueuePairFailure};
+use crate::transport::failure::{self, LaneFailure, LivenessFailure, QueuePairFailure, StuckSends};
 use crate::transport::lane::Lane;
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 use crate::transport::pending::Pending;
+use crate::transport::send_watch::WATCHED_TIME;
 use crate::verbs::{CompletionStatus, QpNum, Slot, WorkCompletion, WorkKind};
 
 /// The status of a request that was carried out, as a number.
@@ -34,6 +35,9 @@ impl Lane {
         self.connections.begin_poll();
         if self.pending.has(Pending::NOTICES) {
             self.read_notices();
+        }
+        if self.pending.has(Pending::SENDS) {
+            self.look_at_sends();
         }
         // The queued events are older than what the device has.
         if let Some(event) = self.take_queued() {
@@ -318,6 +322,30 @@ impl Lane {
         let (port, queue_pair) = (self.queue_pairs.port(), &connection.queue_pair);
         let failure = failure::examine(&self.context, port, queue_pair, kind, status);
         self.fail(index, CloseReason::Failed(Arc::new(failure)));
+    }
+
+    /// Ends the connections whose sends are stuck in the device.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look_at_sends(&mut self) {
+        self.pending.clear(Pending::SENDS);
+        for index in self.connections.indexes() {
+            let Some((_, connection)) = self.connections.at(index) else {
+                continue;
+            };
+            let in_flight = connection.in_flight();
+            let is_due = in_flight > connection.sends.uncovered();
+            let oldest = is_due.then(|| connection.queue_pair.oldest_send());
+            // One that is being closed has a time limit for each step.
+            if connection.send_watch.look(oldest) {
+                let stuck = StuckSends {
+                    qp_num: connection.queue_pair.qp_num(),
+                    in_flight,
+                    time: WATCHED_TIME,
+                };
+                self.fail(index, CloseReason::Failed(Arc::new(stuck)));
+            }
+        }
     }
 
     #[cold]

@@ -57,6 +57,11 @@ impl InFlight {
         (self.end - self.head) as usize
     }
 
+    /// Returns the number of the oldest request in flight.
+    pub(super) fn oldest(&self) -> u64 {
+        self.tail
+    }
+
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.head == self.end

@@ -20,6 +20,7 @@ use crate::transport::notices::Notice;
 use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
 mod leaks;
+mod stuck_sends;
 mod turns;
 
 #[path = "../../../tests/transport_harness/mod.rs"]

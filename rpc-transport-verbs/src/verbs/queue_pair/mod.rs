@@ -251,6 +251,12 @@ impl QueuePair {
         self.send_slots.free()
     }
 
+    /// Returns the number of the oldest request in flight, counted from 0 since the queue pair was
+    /// created, or of the next request if none is in flight.
+    pub(crate) fn oldest_send(&self) -> u64 {
+        self.send_slots.oldest()
+    }
+
     /// Returns the attributes of its creation and the granted capabilities.
     pub fn query_init(&self) -> QpInitAttributes {
         QpInitAttributes {

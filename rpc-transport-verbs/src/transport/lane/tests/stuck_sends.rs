@@ -1,0 +1,44 @@
+//! A device that loses track of its sends.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpc_core::transport::Transport;
+
+use super::transport_harness::{PATIENCE, frame, step_until};
+use super::{ROCE, Server, assert_all_slots_back, side_with};
+use crate::transport::pending::Pending;
+
+#[test]
+fn a_connection_ends_whose_sends_the_device_neither_completes_nor_fails() {
+    let mut server = Server::with(&[ROCE]);
+    let mut client = side_with(&[ROCE]);
+    let (at_client, _) = server.accept(&mut client);
+    let lane = &client.transport.first;
+    let asked_by = Instant::now() + PATIENCE;
+    while !lane.pending.has(Pending::SENDS) {
+        assert!(Instant::now() < asked_by, "the event thread asks to look");
+        thread::sleep(Duration::from_millis(10));
+    }
+    // In a slot, so a completion is due. Nobody polls it, as if the device had none.
+    let long = frame(1, lane.plan.limits.slot_len);
+    client.send(at_client, &long).expect("there is a place");
+    client.transport.flush();
+    let lane = &mut client.transport.first;
+    let looks = (1..100).find(|_| {
+        lane.look_at_sends();
+        !lane.closing.is_empty()
+    });
+    assert!(looks > Some(5), "{looks:?} looks");
+    step_until(&mut [&mut server.side, &mut client], "its end", |sides| {
+        sides[0].closed.len() + sides[1].closed.len() == 2
+    });
+    let (closed, reason) = &client.closed[0];
+    assert_eq!(*closed, at_client);
+    let text = reason.to_string();
+    assert!(
+        text.contains("neither completed nor failed a send"),
+        "{text}"
+    );
+    assert_all_slots_back(&mut [&mut server.side, &mut client]);
+}
