@@ -10,8 +10,9 @@
 //! is still the same. Looks are counted, instead of time: a poller that was stopped, or whose handler
 //! blocked it, has looked once since, and polls the completions before it looks again.
 //!
-//! Inline sends that no completion is due for hold no slot and are not watched. The interval of signals
-//! bounds their number, so they are found once the connection has sent some more.
+//! Inline sends that no completion is due for are not watched: they hold no slot, and many of them on
+//! quiet connections will never have a completion. If such sends alone are stuck, the connection is
+//! found after it has sent some more, because one send in every interval of signals has a completion.
 //!
 //! The software device has limits of its own: over shared memory, a stopped peer is waited for; over
 //! TCP, one that answers nothing for a minute is not.
