@@ -32,6 +32,7 @@ use crate::transport::queue_pairs::{Plaintext, QueuePairs, SourceAddresses};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{self, ReserveCounters};
 use crate::transport::routes::Routes;
+use crate::transport::send_watch::SendWatch;
 use crate::transport::sleep::Sleep;
 use crate::transport::wakeup::Wakeup;
 use crate::verbs::{AddressWish, Context, DeviceAttributes, OpenError, SoftOptions, SoftPath};
@@ -413,6 +414,7 @@ fn open_lane(
         receives,
         dirty: Vec::with_capacity(max_connections),
         long_messages,
+        send_watch: SendWatch::default(),
         counters: Arc::default(),
         device_counters: Arc::new(DeviceCounterReader {
             context: context.clone(),

@@ -13,7 +13,6 @@ use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::PeerClockCell;
 use crate::transport::queue_pairs::{QpCountGuard, QpRts};
 use crate::transport::send_queue::SendQueue;
-use crate::transport::send_watch::SendWatch;
 use crate::verbs::{QueuePair, Slot};
 
 /// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
@@ -24,7 +23,6 @@ pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     pub(crate) queue_pair: QueuePair,
     pub(crate) sends: SendQueue,
-    pub(crate) send_watch: SendWatch,
     pub(crate) one_sided: OneSided,
     /// The longest frame that both sides accept.
     pub(crate) frame_limit: usize,
@@ -116,7 +114,6 @@ impl Connection {
         let mut this = Self {
             queue_pair: qp_rts.queue_pair,
             sends: SendQueue::new(limits.signal_interval),
-            send_watch: SendWatch::default(),
             one_sided: OneSided::new(qp_rts.read_depth),
             frame_limit,
             inline_end: 0,

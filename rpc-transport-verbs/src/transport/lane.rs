@@ -35,6 +35,7 @@ use crate::transport::queue_pairs::{QpRts, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
+use crate::transport::send_watch::SendWatch;
 use crate::verbs::{CompletionChannel, CompletionQueue, Context};
 
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
@@ -71,6 +72,7 @@ pub(crate) struct Lane {
     /// Connection indexes by the key of their TCP connection, to handle notices. One entry for each
     /// connection.
     pub(crate) liveness_index: HashMap<LivenessKey, u32>,
+    pub(crate) send_watch: SendWatch,
     pub(crate) queue_pairs: Arc<QueuePairs>,
     pub(crate) notice_sender: NoticeSender,
     pub(crate) reserve_counters: Arc<ReserveCounters>,

@@ -329,22 +329,23 @@ impl Lane {
     #[inline(never)]
     pub(crate) fn look_at_sends(&mut self) {
         self.pending.clear(Pending::SENDS);
-        for index in self.connections.indexes() {
-            let Some((_, connection)) = self.connections.at(index) else {
+        let indexes = self.connections.indexes().into_iter();
+        let waiting = indexes.filter_map(|index| {
+            let (id, connection) = self.connections.at(index)?;
+            let is_due = connection.in_flight() > connection.sends.uncovered();
+            is_due.then(|| (id, connection.queue_pair.oldest_send()))
+        });
+        for id in self.send_watch.look(waiting) {
+            let Some(connection) = self.connections.get(id) else {
                 continue;
             };
-            let in_flight = connection.in_flight();
-            let is_due = in_flight > connection.sends.uncovered();
-            let oldest = is_due.then(|| connection.queue_pair.oldest_send());
-            // One that is being closed has a time limit for each step.
-            if connection.send_watch.look(oldest) {
-                let stuck = StuckSends {
-                    qp_num: connection.queue_pair.qp_num(),
-                    in_flight,
-                    time: WATCHED_TIME,
-                };
-                self.fail(index, CloseReason::Failed(Arc::new(stuck)));
-            }
+            let stuck = StuckSends {
+                qp_num: connection.queue_pair.qp_num(),
+                in_flight: connection.in_flight(),
+                time: WATCHED_TIME,
+            };
+            // A connection that is being closed has a time limit for each step, and stays as it is.
+            self.fail(id.index, CloseReason::Failed(Arc::new(stuck)));
         }
     }
 

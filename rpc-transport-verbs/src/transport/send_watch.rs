@@ -17,7 +17,11 @@
 //! The software device has limits of its own: over shared memory, a stopped peer is waited for; over
 //! TCP, one that answers nothing for a minute is not.
 
+use std::collections::HashMap;
+use std::mem;
 use std::time::Duration;
+
+use rpc_core::transport::ConnectionId;
 
 /// The time between two looks.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
@@ -29,24 +33,30 @@ const STUCK_AFTER: u32 = 7;
 /// How long the looks take that find a send stuck.
 pub(crate) const WATCHED_TIME: Duration = LOOK_PERIOD.saturating_mul(STUCK_AFTER - 1);
 
-/// The looks at one connection.
+/// The sends that the latest looks have found waiting: an entry for each connection that had some.
 #[derive(Debug, Default)]
 pub(crate) struct SendWatch {
-    /// The number of the oldest send that a completion is due for.
-    oldest: Option<u64>,
-    /// The looks in a row that have found this send.
-    looks: u32,
+    /// The number of a connection's oldest send, and the looks in a row that have found it.
+    seen: HashMap<ConnectionId, (u64, u32)>,
 }
 
 impl SendWatch {
-    /// Looks at the oldest send that a completion is due for. Returns true if it is stuck.
-    pub(crate) fn look(&mut self, oldest: Option<u64>) -> bool {
-        if oldest.is_none() || oldest != self.oldest {
-            self.oldest = oldest;
-            self.looks = 0;
-        }
-        self.looks += 1;
-        oldest.is_some() && self.looks >= STUCK_AFTER
+    /// Looks once at all connections. `waiting` has each that waits for a completion, with the number of
+    /// its oldest send. Returns those whose sends are stuck.
+    pub(crate) fn look(
+        &mut self,
+        waiting: impl Iterator<Item = (ConnectionId, u64)>,
+    ) -> Vec<ConnectionId> {
+        let before = mem::take(&mut self.seen);
+        self.seen = waiting
+            .map(|(id, oldest)| match before.get(&id) {
+                Some(&(same, looks)) if same == oldest => (id, (oldest, looks + 1)),
+                _ => (id, (oldest, 1)),
+            })
+            .collect();
+        let is_stuck = |&(_, looks): &(u64, u32)| looks >= STUCK_AFTER;
+        let stuck = self.seen.iter().filter(|(_, seen)| is_stuck(seen));
+        stuck.map(|(id, _)| *id).collect()
     }
 }
 
@@ -54,20 +64,33 @@ impl SendWatch {
 mod tests {
     use super::*;
 
+    fn id(index: u32) -> ConnectionId {
+        ConnectionId {
+            index,
+            generation: 0,
+        }
+    }
+
     #[test]
     fn only_the_same_send_at_every_look_is_stuck() {
         let mut watch = SendWatch::default();
         for look in 1..100 {
-            assert!(
-                !watch.look(Some(look / u64::from(STUCK_AFTER - 1))),
-                "at look {look}"
-            );
+            // A send lasts for one look less than is allowed, and the other connection rests at times.
+            let oldest = look / u64::from(STUCK_AFTER - 1);
+            let rests = look % u64::from(STUCK_AFTER) == 0;
+            let waiting = [(id(3), oldest)].into_iter();
+            let waiting = waiting.chain((!rests).then_some((id(5), 7)));
+            assert_eq!(watch.look(waiting), [], "at look {look}");
         }
         let mut watch = SendWatch::default();
-        for _ in 0..100 {
-            assert!(!watch.look(None));
+        for look in 1..=STUCK_AFTER {
+            let waiting = [(id(3), 7), (id(5), look.into())].into_iter();
+            let stuck = watch.look(waiting);
+            assert_eq!(
+                stuck == [id(3)],
+                look == STUCK_AFTER,
+                "{stuck:?} at look {look}"
+            );
         }
-        let looks = (1..).find(|_| watch.look(Some(7)));
-        assert_eq!(looks, Some(STUCK_AFTER));
     }
 }
