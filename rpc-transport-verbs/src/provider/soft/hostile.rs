@@ -133,6 +133,21 @@ impl Side {
         self.exposed = other.expect("a region");
     }
 
+    /// Posts a WRITE of exposed memory that does not keep it registered: see
+    /// [`withdraw`](Self::withdraw).
+    #[cfg(test)]
+    pub(super) fn write_from_raw_memory(&mut self, len: u32) {
+        let start = self.exposed.address() as usize;
+        let start = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(start));
+        let start = start.expect("an address");
+        // SAFETY: nothing writes the bytes. If they are deregistered meanwhile, the software device does
+        // not access them: it looks for their key before it reads them, while it holds the owner word.
+        let element =
+            unsafe { crate::verbs::Element::from_raw(start, len, self.exposed.local_key()) };
+        let request = WorkRequest::write(element, self.exposed.remote(0));
+        self.qp.post_one(request).expect("there is room");
+    }
+
     #[cfg(test)]
     pub(super) fn post_receives(&mut self, count: usize) {
         let posted = match &self.srq {

@@ -158,6 +158,41 @@ fn a_response_that_cannot_go_on_ends_the_connection() {
     attack.side.end();
 }
 
+/// The memory of a WRITE is deregistered when some of its bytes have been sent, and the SEND before it
+/// found no receive. It cannot be sent again behind a part of the WRITE, so the queue pair fails at
+/// once.
+#[test]
+fn a_request_that_cannot_go_on_fails_those_that_are_to_be_sent_again_behind_it() {
+    for is_noticed_first in [true, false] {
+        let mut attack = Attack::through_a_small_socket();
+        attack.receive_request(SEND);
+        let start = Instant::now();
+        while attack.is_blocked() != (true, true) {
+            assert!(start.elapsed() < PATIENCE, "the socket takes everything");
+            attack.side.write_from_raw_memory(4000);
+            attack.side.poll();
+        }
+        attack.side.withdraw();
+        let refusal = Message::ReceiverNotReady { timer: 1 };
+        let refusal = header(refusal, 0, PSN, PSN);
+        if !is_noticed_first {
+            attack.send(&refusal);
+            attack.side.poll();
+        }
+        let mut read = Vec::new();
+        while attack.side.state() != QpState::Error && attack.is_blocked().0 {
+            assert!(start.elapsed() < PATIENCE, "the socket takes nothing");
+            attack.read_to(&mut read);
+            attack.side.poll();
+        }
+        if is_noticed_first {
+            attack.send(&refusal);
+        }
+        assert_eq!(attack.failure(), Some(CompletionStatus::LocalProtection));
+        attack.side.end();
+    }
+}
+
 /// The same before any of its bytes was sent: the READ is refused, and says so.
 #[test]
 fn a_read_that_is_refused_after_a_part_of_it_fails_with_its_reason() {

@@ -48,8 +48,13 @@ impl SoftQueuePair {
                 Ok(()) => {}
                 Err(Stop::Done) => return,
                 Err(Stop::TornRequest) => {
-                    // It completes after those before it, whose acknowledgements may still come.
                     let status = CompletionStatus::LocalProtection;
+                    let link = self.link.tcp.as_ref();
+                    if link.is_some_and(|link| link.outbound.rewind_to.is_some()) {
+                        // Those before it were to be sent again behind it, which is impossible now.
+                        return self.fail(common, Some(status));
+                    }
+                    // It completes after those before it, whose acknowledgements may still come.
                     self.sends.local_failure.get_or_insert(status);
                     return self.await_progress(common);
                 }
