@@ -8,8 +8,8 @@ use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::shared::ring::RingSender;
 use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
-/// A peer over TCP that answers nothing for this long is taken for silent. The kernel ends the socket of
-/// one that does not read either after the same time (`TCP_USER_TIMEOUT`).
+/// A peer over TCP that answers nothing and sends no payload for this long is taken for silent. The
+/// kernel ends the socket of one that does not read either after the same time (`TCP_USER_TIMEOUT`).
 const MAX_TIME_UNACKED: Duration = Duration::from_secs(60);
 
 /// The most time that counts between two looks at the timers. While this process was stopped, answers
@@ -117,7 +117,12 @@ impl SoftQueuePair {
 
     /// Adds a step of time. Returns true if the peer's process is connected over TCP, has to
     /// acknowledge a request or to send a response, and has done neither for
-    /// [`MAX_TIME_UNACKED`].
+    /// [`MAX_TIME_UNACKED`], nor has sent a byte of a message's payload.
+    ///
+    /// Time in which this side waits because of an RNR NAK does not count: `rnr_retry` bounds the
+    /// retries, or permits any number of them. A hostile peer can use that, or send a byte at a time,
+    /// to keep what was sent to it. RPC's queue pairs permit any number of retries, as on other
+    /// devices: there, each connection's share of the send slots bounds what such a peer keeps.
     fn is_ignored_for_long(&mut self, step: Duration) -> bool {
         let link = self.link.tcp.as_ref();
         let is_ignored = self.retry.rnr_until.is_none()

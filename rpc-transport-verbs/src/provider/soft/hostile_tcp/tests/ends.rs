@@ -131,6 +131,31 @@ fn a_peer_that_acknowledges_nothing_is_silent_after_a_minute() {
     attack.side.end();
 }
 
+/// A peer cannot acknowledge anything in the middle of a message, which may take longer than a minute
+/// over a slow link.
+#[test]
+fn a_peer_in_the_middle_of_a_message_is_not_silent() {
+    let mut attack = Attack::new(false);
+    attack.receive_request(SEND);
+    let memory = attack.side.remote();
+    let write = request(RemoteOperation::Write(memory));
+    attack.send(&header(write, 64, PSN, PSN));
+    let start = hooks::now();
+    for second in 0..200 {
+        if second % 50 == 0 {
+            attack.send(&[7]);
+            attack.side.poll();
+        }
+        attack.expire_timers(start + Duration::from_secs(second));
+    }
+    assert_eq!(attack.side.state(), QpState::Rts);
+    for second in 200..=215 {
+        attack.expire_timers(start + Duration::from_secs(second));
+    }
+    assert_eq!(attack.failure(), Some(CompletionStatus::RetryExceeded));
+    attack.side.end();
+}
+
 /// A peer that has nothing to acknowledge may be silent for as long as it likes.
 #[test]
 fn a_peer_that_owes_nothing_may_be_silent() {

@@ -190,11 +190,12 @@ impl SoftQueuePair {
         };
         // The cast is lossless: at most the rest of the payload has arrived.
         arriving.arrived += len as u32;
+        // A peer that sends a payload answers nothing before the end of its message.
+        self.retry.ignored_for = Duration::ZERO;
         if let Target::Response { number } = arriving.target
             && let Some(send) = self.sends.general_at_mut(number)
         {
             send.received += len as u64;
-            self.retry.ignored_for = Duration::ZERO;
         }
         if arriving.arrived == arriving.len {
             let Arriving { len, target, .. } = match link.inbound.arriving.take() {
