@@ -77,6 +77,16 @@ impl Chunks {
         self.parts.front().map(|part| &part.bytes)
     }
 
+    /// Returns the parts that have the first `len` bytes, and the first part in any case.
+    pub(crate) fn fronts(&self, len: usize) -> impl Iterator<Item = &Bytes> {
+        let mut before = 0;
+        self.parts.iter().map_while(move |part| {
+            let is_wanted = before < len.max(1);
+            before += part.bytes.len();
+            is_wanted.then_some(&part.bytes)
+        })
+    }
+
     /// Returns true if the first part is a reference.
     #[must_use]
     pub fn front_is_reference(&self) -> bool {
@@ -190,6 +200,15 @@ mod tests {
         assert!(chunks.is_empty() && chunks.front().is_none());
         assert_eq!(chunks.by_reference_len(), 0);
         assert_eq!(chunks.split_to(0), "");
+    }
+
+    #[test]
+    fn the_first_bytes_are_in_the_first_parts() {
+        let chunks = chunks();
+        for (len, count) in [(0, 1), (1, 1), (2, 1), (3, 2), (5, 2), (6, 3), (9, 3)] {
+            assert_eq!(chunks.fronts(len).count(), count, "{len} bytes");
+        }
+        assert_eq!(Chunks::new().fronts(1).count(), 0);
     }
 
     #[test]

@@ -305,9 +305,11 @@ pub trait Transport: 'static {
 
     /// Takes the next piece from the front of `message`, and lets the connection's peer read it. If
     /// `is_accepted`, the peer has memory for all of the message: its next piece gets memory even if
-    /// pieces that wait for their receivers use all that they may have. A chunk that lies in registered memory of this transport is exposed where it is; the bytes of
-    /// others are copied, at most [`Limits::piece_len`] of them. The peer may read the piece once it
-    /// has received a frame that is sent after this, until [`conceal`](Self::conceal).
+    /// pieces that wait for their receivers use all that they may have. A chunk that lies in
+    /// registered memory of this transport is exposed where it is; the bytes of others are copied, at
+    /// most [`Limits::piece_len`] of them. The driver keeps references to these chunks meanwhile, so
+    /// that none of them is dropped here. The peer may read the piece once it has received a frame
+    /// that is sent after this, until [`conceal`](Self::conceal).
     ///
     /// # Errors
     ///

@@ -403,14 +403,15 @@ impl<T: Transport> State<T> {
         if !self.may_expose(link, is_accepted, is_first) {
             return Err(ExposeError::NotNow);
         }
-        let front = message.front().cloned();
+        // A transport takes bytes of the first part, or copies a piece, which may be of many parts.
+        let piece_len = self.transport.limits().piece_len;
+        self.transfers.spend(message.fronts(piece_len).cloned());
         let entry = &mut self.links[link.index()];
         let exposed = self.transport.expose(entry.id, message, is_accepted)?;
         entry.transfers.exposed += u64::from(exposed.segment.len);
         entry.transfers.exposed_pieces += 1;
         self.transfers.exposed += u64::from(exposed.segment.len);
         self.transfers.exposed_pieces += 1;
-        self.transfers.spend(front);
         Ok(exposed)
     }
 }
