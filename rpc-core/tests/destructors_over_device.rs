@@ -166,3 +166,13 @@ fn fields_that_share_a_piece_are_dropped_while_nothing_is_borrowed() {
         }
     }
 }
+
+/// Over TCP, longer fields are sent from where they lie. A poll finds that the peer has them.
+#[test]
+fn fields_that_are_sent_from_where_they_lie_are_dropped_once_and_not_inside_of_a_poll() {
+    let elsewhere = Some("verbline-lent".to_owned());
+    for (count, len) in [(1, 32 * 1024), (1, 3 << 20), (40, 100_000)] {
+        let drops = get("tcp", count, len);
+        assert_eq!(drops, vec![elsewhere.clone(); count], "{len} bytes");
+    }
+}

@@ -191,8 +191,9 @@ impl MemoryRegion {
 /// and this thread may be in the middle of a poll, which that code must not enter.
 fn drop_elsewhere(bytes: Bytes) {
     static DROPPER: OnceLock<Option<Sender<Bytes>>> = OnceLock::new();
-    if !bytes.is_unique() {
-        // The application, or another message, has them as well: no destructor runs.
+    if bytes.is_unique() {
+        // Only an owner's destructor is code of the application, and bytes of an owner are never unique
+        // (`Bytes::is_unique`), even if these are the last.
         return;
     }
     let dropper = DROPPER.get_or_init(|| {
