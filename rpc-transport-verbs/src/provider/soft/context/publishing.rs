@@ -74,9 +74,13 @@ impl Common {
         if region.published().is_some() {
             published.withdraw_key(region.remote_key);
         }
-        for (_, window) in &self.windows.0 {
-            if window.bound.is_some_and(|bound| bound.region == key) {
-                published.withdraw_key(window.key);
+        // Windows of lent memory are not published, and each piece of a message lends some: they are
+        // not searched for among all windows each time.
+        if region.arena != NO_ARENA {
+            for (_, window) in &self.windows.0 {
+                if window.bound.is_some_and(|bound| bound.region == key) {
+                    published.withdraw_key(window.key);
+                }
             }
         }
         self.regions.remove(key);
