@@ -201,14 +201,20 @@ impl Device {
         }
     }
 
-    /// Returns the same devices, and `tcp` behind them. A server then takes connections of clients
-    /// without shared memory and without RDMA, such as those of other hosts, of other users and in
-    /// containers. Their calls travel over TCP and are **not encrypted**, and whoever reaches the
-    /// server's port is let in: see `docs/deploy.md`.
+    /// Returns the same devices, and `tcp` behind them if it is not among them. A server then takes
+    /// connections of clients without shared memory and without RDMA, such as those of other hosts,
+    /// of other users and in containers. Their calls travel over TCP and are **not encrypted**, and
+    /// whoever reaches the server's port is let in: see `docs/deploy.md`.
     ///
-    /// A device whose names contain `tcp`, such as that of `VERBLINE_DEVICE=tcp`, takes these
-    /// connections without this. If `VERBLINE_DEVICE` names devices without `tcp`, this changes
-    /// nothing, and logs that.
+    /// What it changes depends on how the devices were opened:
+    ///
+    /// - [`open`](Self::open), with names that contain `tcp`: nothing. A server takes these
+    ///   connections in any case.
+    /// - [`open`](Self::open), with other names: `tcp` is added.
+    /// - [`best`](Self::best), which has chosen the devices: a server takes connections over `tcp`,
+    ///   which is among them.
+    /// - [`best`](Self::best), with the devices that `VERBLINE_DEVICE` names: nothing. The program does
+    ///   not widen the operator's list. If `tcp` is not in it, that is logged.
     ///
     /// Servers need this, not clients.
     #[must_use]

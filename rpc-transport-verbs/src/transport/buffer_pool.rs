@@ -73,9 +73,12 @@ impl BufferPool {
         Ok((pool, reserve))
     }
 
-    /// Returns true if a connection that holds `count` send slots, of several connections, may take
-    /// another one: up to a chain, or a share of the slots that are free. So a peer that
-    /// acknowledges nothing leaves most slots to others, and the next such peer most of the rest.
+    /// Returns true if a connection that holds `count` send slots may take another one. It may hold
+    /// [`CHAIN_LEN`] slots, or a quarter as many as are free ([`SHARE`]) if that is more. A peer that
+    /// acknowledges nothing, or is never ready to receive, therefore leaves most slots to the other
+    /// connections, and the next such peer leaves them most of the rest.
+    ///
+    /// The caller asks only if there are several connections: a single one may hold all slots.
     #[inline]
     pub(crate) fn has_share_for(&self, count: usize) -> bool {
         count < CHAIN_LEN.max(self.sends.len() / SHARE)

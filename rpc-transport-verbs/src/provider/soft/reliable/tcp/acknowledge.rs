@@ -38,11 +38,11 @@ impl SoftQueuePair {
         Ok(())
     }
 
-    /// Does the same for the request that a response answers, all before which were executed, unless
-    /// they are acknowledged already. An impossible number has no effect: no response is awaited for
-    /// it.
+    /// Completes the requests before the one that a response answers. The peer executes requests in
+    /// order, so it has executed these. Later acknowledgements may have completed them already.
     pub(super) fn acknowledge_through(&mut self, common: &mut Common, low: u32) {
-        // Ignored: see above.
+        // The error says that the number is too old or impossible. The caller finds the latter: it
+        // awaits no response with this number.
         let _ = self.acknowledge(common, low);
     }
 
