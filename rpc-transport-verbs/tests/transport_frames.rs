@@ -100,6 +100,29 @@ fn a_thousand_frames_of_mixed_lengths_arrive_in_order() {
     assert_eq!(rig.server.transport.counters().receives, 1024);
 }
 
+/// The sizing has slots for all calls of both connections.
+#[test]
+fn each_of_two_connections_takes_as_many_slots_as_it_may_have_calls() {
+    const CALLS: usize = 128;
+    let intents = Intents {
+        max_in_flight: CALLS as u32,
+        ..intents(2)
+    };
+    let mut rig = Rig::new(&intents, &Sizing::default());
+    let connections = rig.connect(2);
+    // Slots come back in turns only, of which none is taken here.
+    for (client, _) in connections {
+        for number in 0..CALLS {
+            let sent = rig.client.send(client, &frame(number, 3000));
+            sent.unwrap_or_else(|error| panic!("frame {number}: {error}"));
+        }
+    }
+    rig.client.transport.flush();
+    rig.step_until("all frames", |server, _| server.received.len() == 2 * CALLS);
+    rig.client.assert_quiet_pool();
+    rig.server.assert_quiet_pool();
+}
+
 /// A connection whose peer acknowledges nothing for the moment leaves most slots to another one.
 #[test]
 fn a_connection_takes_a_share_of_the_slots_only() {

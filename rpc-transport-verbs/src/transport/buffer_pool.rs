@@ -23,8 +23,8 @@ use crate::transport::plan::Plan;
 use crate::transport::send_queue::CHAIN_LEN;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
-/// A connection takes no more slots when it holds a quarter as many as are free. If no other connection
-/// holds any, it has a fifth of all by then.
+/// Above its floor, a connection takes no more slots once it holds a quarter as many as are free. If
+/// no other connection holds any, it has a fifth of all by then.
 const SHARE: usize = 4;
 
 /// The free slots, and counts of the slots that the driver owns.
@@ -36,6 +36,9 @@ pub(crate) struct BufferPool {
     /// Slots that wait to be posted.
     pub(crate) receives: Vec<Slot>,
     sends: Vec<Slot>,
+    /// Number of send slots that a connection may hold, however few are free: its part of all of
+    /// them, and at least a chain.
+    floor: usize,
     held: u32,
     reserved: u32,
     in_flight: u32,
@@ -63,6 +66,7 @@ impl BufferPool {
         let mut pool = Self {
             receives: Vec::with_capacity(plan.srq_depth as usize),
             sends: Vec::with_capacity(sends.len()),
+            floor: CHAIN_LEN.max(sends.len() / (limits.max_connections as usize).max(1)),
             held: 0,
             reserved: 0,
             in_flight: 0,
@@ -73,15 +77,16 @@ impl BufferPool {
         Ok((pool, reserve))
     }
 
-    /// Returns true if a connection that holds `count` send slots may take another one. It may hold
-    /// [`CHAIN_LEN`] slots, or a quarter as many as are free ([`SHARE`]) if that is more. A peer that
-    /// acknowledges nothing, or is never ready to receive, therefore leaves most slots to the other
-    /// connections, and the next such peer leaves them most of the rest.
+    /// Returns true if a connection that holds `count` send slots may take another one. Asked only
+    /// if there are several connections: a single one may hold all slots.
     ///
-    /// The caller asks only if there are several connections: a single one may hold all slots.
+    /// A connection may hold as many slots as the sizing counts for it, and a chain at least. It may
+    /// hold a quarter as many as are free ([`SHARE`]) if that is more. A peer that acknowledges
+    /// nothing, or is never ready to receive, therefore leaves most slots to the other connections, and
+    /// the next such peer leaves them most of the rest.
     #[inline]
     pub(crate) fn has_share_for(&self, count: usize) -> bool {
-        count < CHAIN_LEN.max(self.sends.len() / SHARE)
+        count < self.floor.max(self.sends.len() / SHARE)
     }
 
     /// Takes a free send slot for the driver to fill.
