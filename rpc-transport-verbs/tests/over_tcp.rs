@@ -247,6 +247,19 @@ fn answer_to(address: &str, said: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// Returns a refusal with this reason, as a server sends it.
+fn refusal(reason: &[u8]) -> Vec<u8> {
+    let sentence = [&[0x0a, reason.len() as u8][..], reason].concat();
+    let message = [&[0x22, sentence.len() as u8][..], &sentence].concat();
+    let refusal = [
+        b"VBLN\0\x02\0\0\0",
+        &[message.len() as u8][..],
+        &[0, 2, 0, 2],
+        &message,
+    ];
+    refusal.concat()
+}
+
 #[test]
 fn a_secret_serves_once_and_no_other_opens_a_connection_for_calls() {
     let tcp = device("tcp");
@@ -288,16 +301,7 @@ fn a_client_whose_calls_reach_another_process_is_told_so_and_keeps_no_connection
     };
     let patience = Duration::from_secs(30);
     // As another server that makes room for others.
-    let reason = b"too many handshakes";
-    let sentence = [&[0x0a, reason.len() as u8][..], reason].concat();
-    let message = [&[0x22, sentence.len() as u8][..], &sentence].concat();
-    let refusal = [
-        b"VBLN\0\x02\0\0\0",
-        &[message.len() as u8][..],
-        &[0, 2, 0, 2],
-        &message,
-    ];
-    *proxy.answer.lock().unwrap() = Some(refusal.concat());
+    *proxy.answer.lock().unwrap() = Some(refusal(b"too many handshakes"));
     let error = echo(patience).unwrap_err();
     assert!(error.to_string().contains("too many handshakes"), "{error}");
     // As a queue pair that accepts the connection. The server knows that it is not its own.
@@ -307,6 +311,39 @@ fn a_client_whose_calls_reach_another_process_is_told_so_and_keeps_no_connection
     assert_eq!(error.code(), Code::Unavailable, "{error}");
     *proxy.answer.lock().unwrap() = None;
     assert_eq!(echo(patience).unwrap(), b"hello");
+    server.shutdown().unwrap();
+}
+
+/// A server that ends a handshake closes the connection for calls without a word, because its secret
+/// is valid no more. The client reports the reason that it was sent on the other connection.
+#[test]
+fn a_client_whose_handshake_was_ended_while_it_dialed_for_its_calls_is_told_why() {
+    let tcp = device("tcp");
+    let server = serve(&tcp);
+    let address = server.local_addr();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let between = listener.local_addr().unwrap().to_string();
+    let ending = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(address).unwrap();
+        let mut bytes = [0; 4096];
+        let len = client.read(&mut bytes).unwrap();
+        server.write_all(&bytes[..len]).unwrap();
+        let len = server.read(&mut bytes).unwrap();
+        client.write_all(&bytes[..len]).unwrap();
+        let (mut link, _) = listener.accept().unwrap();
+        link.read_exact(&mut [0; 24]).unwrap();
+        drop(link);
+        // The network has delayed it.
+        thread::sleep(Duration::from_millis(50));
+        client.write_all(&refusal(b"try again")).unwrap();
+        client
+    });
+    let error = ask(&tcp, &between, &ECHO, Vec::new()).unwrap_err();
+    drop(ending.join().unwrap());
+    let error = error.to_string();
+    assert!(error.contains("try again"), "{error}");
+    assert!(!error.contains("load balancer"), "{error}");
     server.shutdown().unwrap();
 }
 

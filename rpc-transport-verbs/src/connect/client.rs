@@ -25,6 +25,10 @@ use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::QpRts;
 
+/// How long a reason is waited for that the server has sent before it closed another connection:
+/// longer than a segment that was lost takes to be sent again.
+const REFUSAL_WAIT: Duration = Duration::from_millis(500);
+
 /// Runs handshakes for one transport, on any thread.
 pub(crate) struct HandshakeDialer {
     /// The lanes, in the order of the transport's lanes.
@@ -193,7 +197,15 @@ impl HandshakeDialer {
                     address: address.to_owned(),
                     source,
                 },
-                LinkError::Exchange(error) => failed((Reached::Admitted, error)),
+                LinkError::Exchange(error) => {
+                    match refusal_after_welcome(&mut stream, &mut handshake, deadline) {
+                        Some(reason) => ConnectError::Refused {
+                            address: address.to_owned(),
+                            reason,
+                        },
+                        None => failed((Reached::Admitted, error)),
+                    }
+                }
             })?;
             let adopted = qp_rts.queue_pair.adopt_link(link);
             adopted.map_err(|e| device_error(e.into()))?;
@@ -299,6 +311,20 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
         Some(error) => unreachable(error),
         None => wrong(io::Error::other("the name resolves to no address")),
     })
+}
+
+/// Returns the reason of a server that has ended the handshake while the connection for the calls
+/// was dialed. The server closes that connection without a word, because it knows its secret no
+/// more. It has sent the reason before, but on another connection, so the reason may come later.
+fn refusal_after_welcome(
+    stream: &mut TcpStream,
+    handshake: &mut ClientHandshake,
+    deadline: &Deadline,
+) -> Option<String> {
+    match read_response(stream, handshake, &deadline.within(REFUSAL_WAIT)) {
+        Ok(ServerResponse::Refused(reason)) => Some(reason),
+        Ok(ServerResponse::Welcome(_) | ServerResponse::Challenge(_)) | Err(_) => None,
+    }
 }
 
 /// Dials the connection that carries the calls, at the address at which the server was dialed, and

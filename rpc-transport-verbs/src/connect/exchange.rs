@@ -149,6 +149,12 @@ impl Deadline {
         Self(Instant::now().checked_add(timeout))
     }
 
+    /// Returns the time limit of a step that may take this long at most.
+    pub(super) fn within(&self, time: Duration) -> Self {
+        let step = Self::after(time);
+        Self(self.0.into_iter().chain(step.0).min())
+    }
+
     pub(super) fn left(&self) -> io::Result<Duration> {
         let Some(deadline) = self.0 else {
             return Ok(Duration::MAX);
