@@ -48,8 +48,11 @@ impl Peer {
         &self.device
     }
 
-    /// Returns the user of the peer's process, if the kernel tells: over `soft`, whose peers are
-    /// processes of this host.
+    /// Returns the effective user id of the peer's process, if the kernel tells: over `soft`, whose
+    /// peers are processes of this host.
+    ///
+    /// `soft` accepts processes of this process's own user only, so the value is the effective user
+    /// id of this process. Root is refused as well, unless this process is root's.
     #[must_use]
     pub fn user_id(&self) -> Option<u32> {
         self.user_id

@@ -280,7 +280,10 @@ impl Port {
             // A client of a socket for IPv4 and IPv6 is called by its own address.
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
             let peer = Peer::new(address, &*local.device);
-            // Shared memory is only had with processes of this user, which the kernel verifies.
+            // Shared memory is only had with processes whose user, as the kernel tells, is the
+            // effective user of this process: both sides of each link check
+            // `Credentials::is_our_user`. So root is refused, unless this process is root's. If this
+            // process changes its user later, its links stay, and this is its new user.
             Arc::new(match qp_rts.is_on_this_host {
                 true => peer.with_user_id(rustix::process::geteuid().as_raw()),
                 false => peer,
