@@ -77,7 +77,10 @@ impl Lane {
         if let Some(CloseReason::Failed(error)) = &reason {
             tracing::warn!(connection = %id, %error, "a connection has failed");
         }
-        connection.enter(Phase::Closing(Box::new(Closing::new(step, reason))));
+        let before = connection.enter(Phase::Closing(Box::new(Closing::new(step, reason))));
+        if let (Phase::QpRts(admitted), Some(closing)) = (before, connection.closing()) {
+            closing.quota = Some(admitted.quota);
+        }
         let pool = &mut self.pool;
         for slot in connection.sends.abandon() {
             pool.complete_send(slot);
@@ -167,11 +170,11 @@ impl Lane {
         };
         self.routes.remove(connection.queue_pair.qp_num());
         self.liveness_index.remove(&connection.key);
-        let (queue_pair, count_guard, reason) = connection.into_parts();
+        let (queue_pair, guards, reason) = connection.into_parts();
         let pool = &mut self.pool;
         let is_destroyed = queue_pair.destroy(&mut |slot| pool.complete_send(slot));
         self.end_long_messages_of(id, is_destroyed);
-        drop(count_guard);
+        drop(guards);
         if self.liveness_index.is_empty() {
             self.pending.set(Pending::NO_CONNECTIONS);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rpc_core::Limits;
-use rpc_core::transport::{Admitted, CloseReason, ConnectionId};
+use rpc_core::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota};
 
 use crate::hooks;
 use crate::transport::liveness_socket::LivenessSocket;
@@ -68,6 +68,10 @@ pub(crate) struct Closing {
     pub(super) deadline: Instant,
     /// The reason reported to the driver; `None` if the driver has never seen the connection.
     pub(super) reason: Option<CloseReason>,
+    /// The client's unit of the connection limit, if the driver has never seen the connection. The
+    /// next client gets it after the queue pair is destroyed, because the lane has no more queue
+    /// pairs than connections.
+    pub(super) quota: Option<ConnectionQuota>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,12 +90,20 @@ impl Step {
     }
 }
 
+/// What counts a connection until its queue pair is destroyed. The counts are decremented in this
+/// order: a client that finds room in the second one finds it in the first one too.
+pub(super) struct Guards {
+    _count: QpCountGuard,
+    _quota: Option<ConnectionQuota>,
+}
+
 impl Closing {
     pub(super) fn new(step: Step, reason: Option<CloseReason>) -> Self {
         Self {
             step,
             deadline: hooks::now() + STEP_LIMIT,
             reason,
+            quota: None,
         }
     }
 
@@ -171,14 +183,18 @@ impl Connection {
         self.update_inline_end();
     }
 
-    /// Takes the connection apart: its queue pair, which has to be destroyed before the guard is
+    /// Takes the connection apart: its queue pair, which has to be destroyed before the guards are
     /// dropped, and the reason why it was closed if the driver has seen it.
-    pub(super) fn into_parts(self) -> (QueuePair, QpCountGuard, Option<CloseReason>) {
-        let reason = match self.phase {
-            Phase::Closing(closing) => closing.reason,
-            Phase::QpRts(_) | Phase::Open => None,
+    pub(super) fn into_parts(self) -> (QueuePair, Guards, Option<CloseReason>) {
+        let (quota, reason) = match self.phase {
+            Phase::Closing(closing) => (closing.quota, closing.reason),
+            Phase::QpRts(_) | Phase::Open => (None, None),
         };
-        (self.queue_pair, self.count_guard, reason)
+        let guards = Guards {
+            _count: self.count_guard,
+            _quota: quota,
+        };
+        (self.queue_pair, guards, reason)
     }
 
     #[inline]

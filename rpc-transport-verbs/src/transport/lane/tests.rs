@@ -19,6 +19,7 @@ use crate::transport::lane::Lane;
 use crate::transport::notices::Notice;
 use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
+mod counts;
 mod leaks;
 mod stuck_sends;
 mod turns;
