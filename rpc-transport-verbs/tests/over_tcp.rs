@@ -3,17 +3,18 @@
 
 use std::error::Error;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpc_core::{
     Caller, Channel, Code, Idempotency, Intents, LocalPoller, MethodKind, MethodSpec, Methods,
     Request, Response, Server, ServerHandle, Service, Status,
 };
 use rpc_transport_verbs::Device;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 const WHO: MethodSpec = method("test.Asked/Who");
 const ECHO: MethodSpec = method("test.Asked/Echo");
@@ -346,6 +347,75 @@ fn a_client_whose_handshake_was_ended_while_it_dialed_for_its_calls_is_told_why(
     assert!(!error.contains("load balancer"), "{error}");
     server.shutdown().unwrap();
 }
+
+/// Connects from another address of this host.
+fn connect_from(host: u8, server: SocketAddr) -> TcpStream {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    let source = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
+    bind(&socket, &source).unwrap();
+    connect(&socket, &server).unwrap();
+    TcpStream::from(socket)
+}
+
+/// A stranger has the server prepare a queue pair for each connection that it takes, and dials none
+/// of them.
+#[test]
+fn hellos_of_one_address_keep_no_client_of_another_one_out() {
+    const CONNECTIONS: u32 = 8;
+    let tcp = device("tcp");
+    let intents = Intents {
+        connections: CONNECTIONS,
+        ..intents()
+    };
+    let server = Server::builder(&tcp).intents(intents).add_service(Asked);
+    let server = server.bind("127.0.0.1:0").unwrap().spawn();
+    let address = server.local_addr();
+    let proxy = Proxy::to(address.to_string());
+    ask(&tcp, &proxy.address, &ECHO, Vec::new()).unwrap();
+    let hello = proxy.first_bytes.lock().unwrap()[0].clone();
+    let mut welcomed = Vec::new();
+    let started = Instant::now();
+    while welcomed.len() < CONNECTIONS as usize {
+        let mut stream = connect_from(2, address);
+        stream.write_all(&hello).unwrap();
+        let mut answer = [0; 4096];
+        let len = stream.read(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer[..len]);
+        // The connection of the first client may not have ended yet.
+        match answer.contains("raise") {
+            false => welcomed.push(stream),
+            true => thread::sleep(Duration::from_millis(5)),
+        }
+        assert!(started.elapsed() < STAGE / 2, "{answer}");
+    }
+    // As many clients as the stranger then has connections left.
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS / 2 {
+        let poller = LocalPoller::new(&tcp).unwrap();
+        let channel = poller.connect(&address.to_string()).unwrap();
+        let request = Request::new(b"hello".to_vec());
+        let reply = channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request);
+        assert_eq!(poller.block_on(reply).unwrap().into_inner(), b"hello");
+        clients.push((channel, poller));
+    }
+    assert!(
+        started.elapsed() < STAGE,
+        "the stranger's time was not over"
+    );
+    let mut told = Vec::new();
+    welcomed[0].read_to_end(&mut told).unwrap();
+    let told = String::from_utf8_lossy(&told);
+    assert!(
+        told.contains("the oldest one of the host that has most"),
+        "{told}"
+    );
+    drop(clients);
+    server.shutdown().unwrap();
+}
+
+/// The time limit of a stage of a handshake on the server.
+const STAGE: Duration = Duration::from_secs(5);
 
 /// The connection for calls is cut in the middle of a long message, again and again: each call ends
 /// once, and the channel is connected anew.

@@ -64,13 +64,23 @@ impl Admission for ServerAdmission {
             self.refused.add(1);
         })
     }
+
+    fn has_room(&self) -> bool {
+        let counts = || {
+            let counts = self.connections.iter();
+            counts.map(|count| count.load(Ordering::Acquire))
+        };
+        self.max_total
+            .is_none_or(|limit| counts().sum::<usize>() < limit)
+            && counts().any(|count| count < self.max_connections)
+    }
 }
 
 impl ServerAdmission {
     fn try_admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         let (client, version) = ClientSession::accept(session)?;
         let counts = self.connections.iter();
-        let total: usize = counts.map(|count| count.load(Ordering::Relaxed)).sum();
+        let total: usize = counts.map(|count| count.load(Ordering::Acquire)).sum();
         if let Some(limit) = self.max_total
             && total >= limit
         {
@@ -83,7 +93,7 @@ impl ServerAdmission {
         }
         let least_loaded = (0..)
             .zip(&self.connections)
-            .min_by_key(|(_, count)| count.load(Ordering::Relaxed));
+            .min_by_key(|(_, count)| count.load(Ordering::Acquire));
         let Some((poller, count)) = least_loaded else {
             return Err(Refusal {
                 reason: "the server has no pollers".to_owned(),
@@ -91,7 +101,7 @@ impl ServerAdmission {
         };
         // Only the listener's thread admits, so the count does not grow between this check and the
         // increment.
-        if count.load(Ordering::Relaxed) >= self.max_connections {
+        if count.load(Ordering::Acquire) >= self.max_connections {
             return Err(Refusal {
                 reason: format!(
                     "the server's pollers have reached their limit of {} connections each: raise \
@@ -144,6 +154,7 @@ mod tests {
             .collect();
         let pollers: Vec<_> = admitted.iter().map(|client| client.poller).collect();
         assert_eq!(pollers, [0, 1, 0]);
+        assert!(!admission.has_room());
         let refusal = admission.admit(&session).unwrap_err();
         assert!(
             refusal.reason.contains("limit of 3 connections"),
@@ -151,6 +162,7 @@ mod tests {
         );
         assert!(refusal.reason.contains("`max_connections`"), "{refusal}");
         admitted.remove(1);
+        assert!(admission.has_room());
         assert_eq!(admission.admit(&session).unwrap().poller, 1);
     }
 }

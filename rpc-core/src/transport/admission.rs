@@ -16,6 +16,13 @@ pub trait Admission: Send + Sync {
     ///
     /// Returns [`Refusal`] if the client is rejected. Its reason is sent to the client.
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal>;
+
+    /// Returns false if every client is rejected now because there are as many connections as the
+    /// server takes. The listener may then end the handshake of another client, and ask again when
+    /// its [`ConnectionQuota`] is back.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 /// A client that was accepted.
@@ -48,8 +55,8 @@ impl ConnectionQuota {
 
 impl Drop for ConnectionQuota {
     fn drop(&mut self) {
-        // Relaxed, because the count publishes no other memory.
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        // Release, because whoever finds room in this count relies on what was freed before.
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -9,18 +9,19 @@
 //! handshake ends only for its own host, or for one that has no more handshakes than its host. All
 //! users of a host count as one host, so over loopback, a user can end the handshakes of another.
 //!
-//! A stage that waits for this side has no deadline, and ends only for a host that has fewer
-//! handshakes.
+//! A stage that waits for this side ends only for a host that has fewer handshakes. It has no
+//! deadline, except for the wait for a connection of the server (`places.rs`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::Token;
+use super::client_host::ClientHost;
 
 /// The limits if the process may open enough files. A thousand clients of one host that start
-/// together fit, half as many over TCP. Each handshake takes a socket and at most 64 KiB of buffer.
+/// together fit. Over TCP, half as many do: the connection for a client's calls counts, too, until
+/// its first bytes have come. Each handshake takes a socket and at most 64 KiB of buffer.
 const MAX_HANDSHAKES: usize = 2048;
 
 /// The limits on the number of handshakes in flight.
@@ -47,23 +48,6 @@ impl HandshakeLimits {
     }
 }
 
-/// The host that a client connects from: an IPv4 address, or the first 64 bits of an IPv6 address,
-/// whose other bits the host may choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ClientHost(IpAddr);
-
-impl From<SocketAddr> for ClientHost {
-    fn from(peer: SocketAddr) -> Self {
-        Self(match peer.ip().to_canonical() {
-            IpAddr::V6(address) => {
-                let prefix = u128::from(address) >> 64 << 64;
-                IpAddr::V6(Ipv6Addr::from(prefix))
-            }
-            address => address,
-        })
-    }
-}
-
 /// A stage of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -75,6 +59,8 @@ pub(super) enum Stage {
     Challenged,
     /// The client was welcomed, and its `Ready` has not arrived.
     Welcomed,
+    /// The client may be admitted as soon as the server has a connection left for it.
+    Waiting,
     /// The client is admitted, and waits for its queue pair.
     Admitted,
 }
@@ -94,7 +80,8 @@ impl Stage {
             Self::Rejected => Rank::Rejected,
             Self::Incoming | Self::Challenged => Rank::Unproven,
             Self::Welcomed => Rank::Welcomed,
-            Self::Admitted => Rank::Admitted,
+            // Both wait for this side.
+            Self::Waiting | Self::Admitted => Rank::Admitted,
         }
     }
 }
@@ -126,7 +113,7 @@ struct Entry {
     host: ClientHost,
     stage: Stage,
     position: Position,
-    /// When the stage has lasted too long, if it waits for the client.
+    /// When the stage has lasted too long.
     deadline: Option<Duration>,
 }
 
@@ -288,7 +275,7 @@ impl Handshakes {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, SocketAddr};
 
     use proptest::prelude::*;
 
@@ -331,15 +318,6 @@ mod tests {
         assert_eq!(limits(Some(1 << 40)), (2048, 1024));
         assert_eq!(limits(Some(1024)), (512, 256));
         assert_eq!(limits(Some(0)), (4, 2));
-    }
-
-    #[test]
-    fn an_ipv6_host_is_its_prefix_and_a_mapped_address_is_ipv4() {
-        let host = |address: &str| ClientHost::from(SocketAddr::new(address.parse().unwrap(), 1));
-        assert_eq!(host("2001:db8:1:2::1"), host("2001:db8:1:2:ffff::9"));
-        assert_ne!(host("2001:db8:1:2::1"), host("2001:db8:1:3::1"));
-        assert_eq!(host("::ffff:192.0.2.1"), host("192.0.2.1"));
-        assert_ne!(host("::ffff:192.0.2.1"), host("::ffff:192.0.2.2"));
     }
 
     #[test]

@@ -44,6 +44,8 @@ enum State {
     /// The client has to prove that the GID that it offers is its own. The wait for the proof ends
     /// with this state.
     Challenged(Offer, AwaitedClaim),
+    /// The client can be admitted, once the server has a connection left for it.
+    Waiting(Offer, Option<AwaitedClaim>),
     /// The client is admitted; another thread creates its queue pair.
     Admitted,
     /// The queue pair is connected, and the poller knows the connection.
@@ -58,6 +60,8 @@ pub(super) enum NextAction {
     Close,
     /// Call [`challenge`](IncomingClient::challenge).
     Challenge,
+    /// Call [`admit`](IncomingClient::admit), if the server has a connection left.
+    Admit,
     /// Create the queue pair: through this port, for the endpoints that the client offers. The
     /// claim lives until it exists.
     CreateQueuePair(Port, Offer, Admitted, Option<AwaitedClaim>),
@@ -112,6 +116,7 @@ impl IncomingClient {
         match self.state {
             State::Incoming | State::Offered(_) => Stage::Incoming,
             State::Challenged(..) => Stage::Challenged,
+            State::Waiting(..) => Stage::Waiting,
             State::Admitted => Stage::Admitted,
             State::QpRts(..) => Stage::Welcomed,
             State::Rejected => Stage::Rejected,
@@ -131,6 +136,9 @@ impl IncomingClient {
             State::Offered(_) => "the client's hello had arrived".to_owned(),
             State::Challenged(..) => {
                 "the client had to prove that the GID that it offers is its process's".to_owned()
+            }
+            State::Waiting(..) => {
+                "the client waited for one of the server's connections".to_owned()
             }
             State::Admitted => "the client's queue pair was being created".to_owned(),
             State::QpRts(..) if self.is_writing() => {
@@ -221,15 +229,18 @@ impl IncomingClient {
         self.peer
     }
 
-    /// Asks the client to prove that the GID that it offers is its own, or admits it if there is
-    /// nothing to prove. `on_claim` leads to [`claimed`](Self::claimed).
+    /// Asks the client to prove that the GID that it offers is its own, unless there is nothing to
+    /// prove. `on_claim` leads to [`claimed`](Self::claimed).
     pub(super) fn challenge(&mut self, on_claim: impl FnOnce(bool) + Send + 'static) -> NextAction {
         let State::Offered(offer) = std::mem::replace(&mut self.state, State::Incoming) else {
             return self.refuse("it sent more than its hello");
         };
         let demand = match connect_server::challenge(&self.config.ports, &offer, on_claim) {
             Ok(Some(demand)) => demand,
-            Ok(None) => return self.admit(offer, None),
+            Ok(None) => {
+                self.state = State::Waiting(offer, None);
+                return NextAction::Admit;
+            }
             Err(error) => return self.refuse(&error.to_string()),
         };
         let (challenge, awaited) = demand;
@@ -245,7 +256,10 @@ impl IncomingClient {
     /// the process of that GID, for the queue pair that the client offers.
     pub(super) fn claimed(&mut self, is_its_own: bool) -> NextAction {
         match std::mem::replace(&mut self.state, State::Rejected) {
-            State::Challenged(offer, claim) if is_its_own => self.admit(offer, Some(claim)),
+            State::Challenged(offer, claim) if is_its_own => {
+                self.state = State::Waiting(offer, Some(claim));
+                NextAction::Admit
+            }
             State::Challenged(..) => {
                 self.state = State::Incoming;
                 self.refuse(
@@ -260,7 +274,20 @@ impl IncomingClient {
         }
     }
 
-    fn admit(&mut self, offer: Offer, claim: Option<AwaitedClaim>) -> NextAction {
+    /// Returns true if the server has a connection left for a client.
+    pub(super) fn server_has_room(&self) -> bool {
+        self.config.admission.has_room()
+    }
+
+    /// Has the core decide about a client that waits for it.
+    pub(super) fn admit(&mut self) -> NextAction {
+        let (offer, claim) = match std::mem::replace(&mut self.state, State::Incoming) {
+            State::Waiting(offer, claim) => (offer, claim),
+            other => {
+                self.state = other;
+                return NextAction::Wait;
+            }
+        };
         let admitted = match self.config.admission.admit(&offer.session) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse(&refusal.reason),
@@ -337,7 +364,7 @@ impl IncomingClient {
                     rest,
                 )
             }
-            State::Offered(_) | State::Challenged(..) | State::Admitted => {
+            State::Offered(_) | State::Challenged(..) | State::Waiting(..) | State::Admitted => {
                 self.refuse("it did not wait for the response to its hello")
             }
             // The state machine accepts no `Ready` before the hello.
@@ -365,6 +392,17 @@ impl IncomingClient {
     pub(super) fn make_room(&mut self) {
         let reason = format!(
             "too many handshakes are in flight and this one has waited for the longest time: {}; try again",
+            self.reached()
+        );
+        tracing::debug!(peer = %self.peer, reason, "rejected a client");
+        self.end(&reason);
+    }
+
+    /// Rejects the client to give its connection to a client of a host that has fewer. Not logged
+    /// for each client either.
+    pub(super) fn make_place(&mut self) {
+        let reason = format!(
+            "the server has no connection left, and this handshake is the oldest one of the host that has most of the unfinished ones: {}; try again",
             self.reached()
         );
         tracing::debug!(peer = %self.peer, reason, "rejected a client");

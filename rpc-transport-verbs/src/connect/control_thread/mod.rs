@@ -15,18 +15,23 @@
 //! ```
 //!
 //! Strangers can connect. The number of handshakes in flight is limited, in all and for each host
-//! (`handshakes.rs`). Each stage in which a handshake waits for its client has a deadline, in time
-//! in which this thread runs (`run_clock.rs`).
+//! (`handshakes.rs`), and hosts share the connections that unfinished handshakes hold
+//! (`places.rs`). Each stage in which a handshake waits for its client has a deadline, in time in
+//! which this thread runs (`run_clock.rs`).
 
+mod client_host;
 mod handshakes;
 mod incoming_client;
+mod links;
+mod making_room;
+mod places;
 mod preparer;
 mod run_clock;
 mod sockets;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,6 +44,7 @@ use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
+use self::places::Places;
 use self::preparer::{JobResult, Preparers};
 use self::run_clock::RunClock;
 use self::sockets::Sockets;
@@ -136,7 +142,10 @@ impl Control {
                 STAGE_TIMEOUT,
             ),
             clock: RunClock::new(Instant::now()),
+            places: Places::default(),
+            waiting: VecDeque::new(),
             made_room: LogLimit::default(),
+            made_places: LogLimit::default(),
             wrong_secrets: LogLimit::default(),
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),

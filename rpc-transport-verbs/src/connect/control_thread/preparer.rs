@@ -14,7 +14,7 @@ use std::thread;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rpc_core::transport::Admitted;
 
-use super::handshakes::ClientHost;
+use super::client_host::ClientHost;
 use super::{Command, Control, Token};
 use crate::connect::handshake::Offer;
 use crate::connect::server::{ClientInRts, Port};

@@ -1,7 +1,7 @@
 //! The loop of the control thread: the sockets that it watches, and their deadlines.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -15,6 +15,7 @@ use super::super::handshake::STAGE_TIMEOUT;
 use super::super::liveness::{LivenessConnection, configure_socket};
 use super::handshakes::{Handshakes, Room, Stage};
 use super::incoming_client::{IncomingClient, NextAction};
+use super::places::Places;
 use super::preparer::{Job, JobResult, Preparers};
 use super::run_clock::{RunClock, TICK};
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
@@ -35,6 +36,9 @@ const ACCEPT_BATCH: usize = 64;
 /// that cannot be accepted would wake the thread again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often it is tried to admit clients that wait for a connection of their server.
+const RETRY: Duration = Duration::from_millis(5);
+
 /// How late the thread may run before it measures the clocks of all servers again: the process, or
 /// its machine, may have been stopped.
 const LATE: Duration = Duration::from_secs(1);
@@ -51,9 +55,15 @@ pub(super) struct Sockets {
     pub(super) last_token: Token,
     /// The clients that are in their handshake.
     pub(super) handshakes: Handshakes,
+    /// The connections that they hold or wait for.
+    pub(super) places: Places,
+    /// The clients that wait for a connection, in the order in which they get one, each with its
+    /// listener.
+    pub(super) waiting: VecDeque<(Token, Token)>,
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
     pub(super) made_room: LogLimit,
+    pub(super) made_places: LogLimit,
     pub(super) wrong_secrets: LogLimit,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of
     /// its handshake.
@@ -96,13 +106,17 @@ impl Sockets {
                     token => self.handle_event(token, event.flags),
                 }
             }
+            self.admit_waiting();
             self.handle_deadlines();
             self.end_expired_handshakes();
         }
     }
 
     fn until_deadline(&self) -> Option<Timespec> {
-        let tick = self.handshakes.awaits_a_client().then_some(TICK);
+        let tick = match self.waiting.is_empty() {
+            true => self.handshakes.awaits_a_client().then_some(TICK),
+            false => Some(RETRY),
+        };
         let deadline = self.deadlines.peek().map(|Reverse((deadline, _))| {
             // Add one millisecond: the kernel rounds down and would wake the thread too early.
             deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
@@ -199,7 +213,7 @@ impl Sockets {
     }
 
     /// Removes a source. Its socket is closed when the returned value is dropped.
-    fn remove(&mut self, token: Token) -> Option<Source> {
+    pub(super) fn remove(&mut self, token: Token) -> Option<Source> {
         let source = self.sources.remove(&token)?;
         // Delete explicitly, because a liveness socket stays open while the poller has a
         // reference to it.
@@ -209,6 +223,7 @@ impl Sockets {
                 if let Some(secret) = &client.link_secret {
                     self.awaited_links.remove(secret);
                 }
+                self.places.remove(token);
                 if let Some(host) = self.handshakes.remove(token) {
                     self.preparers.forget(host, token);
                 }
@@ -273,10 +288,12 @@ impl Sockets {
         }
     }
 
-    fn apply(&mut self, token: Token, next: NextAction) {
+    pub(super) fn apply(&mut self, token: Token, next: NextAction) {
         if let Some(Source::Incoming(client)) = self.sources.get(&token) {
-            let now = self.clock.running();
-            self.handshakes.enter(token, client.stage(), now);
+            let (stage, now) = (client.stage(), self.clock.running());
+            self.handshakes.enter(token, stage, now);
+            let host = client.peer().into();
+            self.places.enter(token, client.listener, host, stage);
         }
         match next {
             NextAction::Close => {
@@ -306,6 +323,7 @@ impl Sockets {
                     self.apply(token, next);
                 }
             }
+            NextAction::Admit => self.admit(token),
             NextAction::CreateQueuePair(port, offer, admitted, claim) => {
                 if let Some(Source::Incoming(client)) = self.sources.get(&token)
                     && let Some(host) = self.handshakes.host(token)
@@ -333,31 +351,6 @@ impl Sockets {
                     }
                 }
             }
-        }
-    }
-
-    /// Hands a connection to the queue pair that waits for it, if the secret is right: it serves once.
-    fn hand_over_link(&mut self, link: IncomingClient, secret: LinkSecret) {
-        let peer = link.peer();
-        let Some((owner, target)) = self.awaited_links.remove(&secret) else {
-            // Strangers can cause this often.
-            if let Some(closed) = self.wrong_secrets.note(Instant::now()) {
-                tracing::info!(%peer, closed, "closed a connection for calls: its secret is wrong, was used before, or its handshake has ended");
-            }
-            return;
-        };
-        let attached = match link.into_stream() {
-            Some(stream) => target.attach(stream),
-            None => Ok(false),
-        };
-        match attached {
-            Ok(true) => {
-                if let Some(Source::Incoming(client)) = self.sources.get_mut(&owner) {
-                    client.link_secret = None;
-                }
-            }
-            Ok(false) => tracing::debug!(%peer, "a connection for calls came too late"),
-            Err(error) => tracing::warn!(%peer, %error, "a connection for calls cannot be used"),
         }
     }
 
@@ -400,7 +393,9 @@ impl Sockets {
                 continue;
             }
             let mut client = Box::new(IncomingClient::new(stream, peer, token, Arc::clone(config)));
-            // A connection for calls takes no place from a handshake, least of all from its own.
+            // A connection for calls ends no handshake, least of all its own, if its first bytes are
+            // there. If they come later, it counts as a handshake until then: nothing else limits the
+            // number of connections that have said nothing.
             if let Some(secret) = client.link_secret_that_has_arrived() {
                 self.hand_over_link(*client, secret);
                 continue;
@@ -450,13 +445,22 @@ impl Sockets {
         }
     }
 
-    /// Ends the handshakes whose stage has waited too long for the client.
-    fn end_expired_handshakes(&mut self) {
+    /// Ends the handshakes whose stage has lasted too long.
+    pub(super) fn end_expired_handshakes(&mut self) {
         let now = self.clock.running();
         while let Some(token) = self.handshakes.expired(now) {
             // Read what arrived while this thread was busy.
             self.handle_event(token, epoll::EventFlags::IN);
-            if self.handshakes.expired(now) == Some(token) {
+            if self.handshakes.expired(now) != Some(token) {
+                continue;
+            }
+            if let Some(Source::Incoming(client)) = self.sources.get_mut(&token)
+                && client.stage() == Stage::Waiting
+            {
+                // The core refuses it with the reason, or a connection has become free just now.
+                let next = client.admit();
+                self.apply(token, next);
+            } else {
                 let why = format!("the handshake waited for its client for {STAGE_TIMEOUT:?}");
                 self.end_handshake(token, &why);
             }
@@ -469,21 +473,6 @@ impl Sockets {
             && client.stage() != Stage::Rejected
         {
             client.give_up(why);
-        }
-    }
-
-    /// Ends a client's handshake in favor of a new client.
-    fn make_room(&mut self, oldest: Token) {
-        if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
-            if client.stage() != Stage::Rejected {
-                client.make_room();
-            }
-            if let Some(ended) = self.made_room.note(Instant::now()) {
-                tracing::warn!(
-                    ended,
-                    "too many handshakes are in flight: the oldest ones of the host with most of them end in favor of new clients. If these are your clients, start fewer at a time, or raise the limit on open files (ulimit -n)"
-                );
-            }
         }
     }
 }

@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use rpc_core::transport::{Admitted, Refusal};
 use rustix::event::epoll::EventFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use super::handshakes::Stage;
-use super::incoming_client::IncomingClient;
+use super::incoming_client::{IncomingClient, NextAction};
+use super::run_clock::TICK;
 use super::sockets::Source;
 use super::*;
 use crate::connect::clock_exchange::{ClockExchange, clock_answer};
+use crate::connect::handshake::Offer;
+use crate::connect::handshake::client::ClientHandshake;
 use crate::connect::keepalive::KeepaliveState;
 use crate::connect::liveness::ClockRole;
-use crate::transport::notices::{LivenessKey, notice_queue};
+use crate::transport::notices::{LivenessKey, Notice, notice_queue};
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::wakeup::Wakeup;
 
@@ -96,6 +100,100 @@ fn a_welcomed_client_is_told_the_reason_before_its_poller_ends_the_connection() 
             "{told}"
         );
     }
+}
+
+/// A server whose connections are all taken.
+struct Full;
+
+impl Admission for Full {
+    fn admit(&self, _: &[u8]) -> Result<Admitted, Refusal> {
+        Err(Refusal {
+            reason: "the server is full".to_owned(),
+        })
+    }
+
+    fn has_room(&self) -> bool {
+        false
+    }
+}
+
+/// Connects from `127.0.0.2` and sends a hello.
+fn hello_of_another_host(server: SocketAddr) -> TcpStream {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+    connect(&socket, &server).unwrap();
+    let mut stream = TcpStream::from(socket);
+    let offer = Offer {
+        endpoints: Vec::new(),
+        max_frame_len: 4096,
+        session: Vec::new(),
+        keepalive: false,
+    };
+    let hello = ClientHandshake::default().hello(offer).unwrap();
+    stream.write_all(&hello).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_not_come() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let full = Arc::new(ListenerConfig {
+        ports: Vec::new(),
+        admission: Arc::new(Full),
+    });
+    let Ok(listening) = sockets.add(Source::Listener(listener, Arc::clone(&full))) else {
+        panic!("epoll has room");
+    };
+    let strangers = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (notice_sender, notices) = notice_queue(Wakeup::new().unwrap(), Arc::default());
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let there = TcpStream::connect(strangers.local_addr().unwrap()).unwrap();
+        let (here, from) = strangers.accept().unwrap();
+        here.set_nonblocking(true).unwrap();
+        let poller = (LivenessKey::next(), notice_sender.clone());
+        let mut client = IncomingClient::welcomed(here, Arc::clone(&full), poller);
+        client.listener = listening;
+        let Ok(token) = sockets.add(Source::Incoming(Box::new(client))) else {
+            panic!("epoll has room");
+        };
+        let now = sockets.clock.running();
+        sockets.handshakes.add(token, from.into(), now);
+        sockets.apply(token, NextAction::Wait);
+        streams.push(there);
+    }
+    let mut client = hello_of_another_host(address);
+    sockets.accept(listening);
+    let mut present = stages(&sockets);
+    present.sort_by_key(|stage| *stage == Stage::Waiting);
+    assert_eq!(present, [Stage::Welcomed, Stage::Waiting]);
+    assert!(matches!(notices.take(), Some(Notice::Ended(..))));
+    // Each host has one by now.
+    let mut second = hello_of_another_host(address);
+    sockets.accept(listening);
+    let told = read_some(&mut second);
+    assert!(told.contains("the server is full"), "{told}");
+    let mut now = Instant::now();
+    for _ in 0..60 {
+        now += TICK;
+        sockets.clock.advance(now);
+        sockets.admit_waiting();
+    }
+    assert!(stages(&sockets).contains(&Stage::Waiting));
+    sockets.end_expired_handshakes();
+    let told = read_some(&mut client);
+    assert!(told.contains("the server is full"), "{told}");
+}
+
+fn read_some(stream: &mut TcpStream) -> String {
+    let mut bytes = [0; 256];
+    let len = stream.read(&mut bytes).expect("it was told something");
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
 /// Connects to a server whose clock is measured; returns its socket.

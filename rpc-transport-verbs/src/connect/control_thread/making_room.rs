@@ -1,0 +1,97 @@
+//! Room for new clients: which handshakes end for them, and which clients wait for a connection.
+
+use std::time::Instant;
+
+use rustix::event::epoll::EventFlags;
+
+use super::Token;
+use super::client_host::ClientHost;
+use super::handshakes::Stage;
+use super::sockets::{Sockets, Source};
+
+impl Sockets {
+    /// Ends a client's handshake in favor of a new client.
+    pub(super) fn make_room(&mut self, oldest: Token) {
+        if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
+            if client.stage() != Stage::Rejected {
+                client.make_room();
+            }
+            if let Some(ended) = self.made_room.note(Instant::now()) {
+                tracing::warn!(
+                    ended,
+                    "too many handshakes are in flight: the oldest ones of the host with most of them end in favor of new clients. If these are your clients, start fewer at a time, or raise the limit on open files (ulimit -n)"
+                );
+            }
+        }
+    }
+
+    /// Admits a client if its server has a connection left. If not, it waits for the connection of a
+    /// handshake that ends for it, or is refused.
+    pub(super) fn admit(&mut self, token: Token) {
+        self.admit_waiting();
+        let Some(Source::Incoming(client)) = self.sources.get(&token) else {
+            return;
+        };
+        let listener = client.listener;
+        let host = ClientHost::from(client.peer());
+        let has_room =
+            client.server_has_room() && !self.waiting.iter().any(|(other, _)| *other == listener);
+        if !has_room && self.make_place(listener, host) {
+            self.waiting.push_back((listener, token));
+            return;
+        }
+        // Without room, the core refuses it with the reason.
+        self.admit_now(token);
+    }
+
+    /// Admits the clients for which their servers have a connection by now. The poller that had the
+    /// connection returns it, so that takes a moment.
+    pub(super) fn admit_waiting(&mut self) {
+        let mut without_room = Vec::new();
+        for (listener, token) in std::mem::take(&mut self.waiting) {
+            let Some(Source::Incoming(client)) = self.sources.get(&token) else {
+                continue;
+            };
+            // It may have been refused since.
+            if client.stage() != Stage::Waiting {
+                continue;
+            }
+            if without_room.contains(&listener) || !client.server_has_room() {
+                without_room.push(listener);
+                self.waiting.push_back((listener, token));
+                continue;
+            }
+            self.admit_now(token);
+        }
+    }
+
+    fn admit_now(&mut self, token: Token) {
+        if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
+            let next = client.admit();
+            self.apply(token, next);
+        }
+    }
+
+    /// Ends a handshake that holds a connection, in favor of a client of this host. Returns false if
+    /// none may end for it.
+    fn make_place(&mut self, listener: Token, host: ClientHost) -> bool {
+        while let Some(oldest) = self.places.victim_for(listener, host) {
+            // Its `Ready` may have arrived while this thread was busy.
+            self.handle_event(oldest, EventFlags::IN);
+            if !self.places.is_welcomed(oldest) {
+                continue;
+            }
+            if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
+                client.make_place();
+            }
+            if let Some(ended) = self.made_places.note(Instant::now()) {
+                tracing::warn!(
+                    ended,
+                    "a server has no connection left: unfinished handshakes of the host with most of them end in favor of clients of other hosts. If these are your clients, raise `connections` on the server"
+                );
+            }
+            return true;
+        }
+        false
+    }
+}

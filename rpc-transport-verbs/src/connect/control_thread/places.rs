@@ -1,0 +1,174 @@
+//! The connections of servers that unfinished handshakes hold, and which handshake gives its
+//! connection up.
+//!
+//! A server takes a limited number of connections, and a client counts as one from the moment at
+//! which it is admitted. A stranger can send a hello and nothing more: over TCP and over RDMA
+//! devices, that admits it, and its handshake ends only at the deadline of its stage. So when a
+//! server has no connection left, a handshake that waits for its client ends in favor of a client
+//! of another host: the oldest one of the host that has most of them, if that host keeps at least as
+//! many as the other one then has. A host with one unfinished handshake never loses it.
+//!
+//! Connections whose handshake is complete are never taken away.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+
+use super::Token;
+use super::client_host::ClientHost;
+use super::handshakes::Stage;
+
+/// The handshakes that hold a connection of their server or wait for one.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// The listener and the host of each handshake.
+    entries: HashMap<Token, (Token, ClientHost)>,
+    /// The handshakes of each listener by their host.
+    hosts: HashMap<Token, HashMap<ClientHost, Held>>,
+}
+
+/// The handshakes of one host at one listener.
+#[derive(Debug, Default)]
+struct Held {
+    count: usize,
+    /// Those that wait for their client, the oldest first.
+    welcomed: BTreeSet<Token>,
+}
+
+impl Places {
+    /// Records the stage that a handshake is in.
+    pub(super) fn enter(&mut self, token: Token, listener: Token, host: ClientHost, stage: Stage) {
+        let is_welcomed = match stage {
+            Stage::Waiting | Stage::Admitted => false,
+            Stage::Welcomed => true,
+            Stage::Rejected | Stage::Incoming | Stage::Challenged => return self.remove(token),
+        };
+        let held = self.hosts.entry(listener).or_default();
+        let held = held.entry(host).or_default();
+        if self.entries.insert(token, (listener, host)).is_none() {
+            held.count += 1;
+        }
+        if is_welcomed {
+            held.welcomed.insert(token);
+        }
+    }
+
+    /// Removes a handshake that has ended, or is complete.
+    pub(super) fn remove(&mut self, token: Token) {
+        let Some((listener, host)) = self.entries.remove(&token) else {
+            return;
+        };
+        let Some(hosts) = self.hosts.get_mut(&listener) else {
+            return;
+        };
+        if let Some(held) = hosts.get_mut(&host) {
+            held.count -= 1;
+            held.welcomed.remove(&token);
+            if held.count == 0 {
+                hosts.remove(&host);
+            }
+        }
+        if hosts.is_empty() {
+            self.hosts.remove(&listener);
+        }
+    }
+
+    /// Returns true if the handshake waits for its client, and holds a connection meanwhile.
+    pub(super) fn is_welcomed(&self, token: Token) -> bool {
+        let held = self.entries.get(&token).and_then(|(listener, host)| {
+            let hosts = self.hosts.get(listener)?;
+            hosts.get(host)
+        });
+        held.is_some_and(|held| held.welcomed.contains(&token))
+    }
+
+    /// Returns the handshake that gives up its connection for a client of this host, which is in
+    /// the stage [`Waiting`](Stage::Waiting).
+    pub(super) fn victim_for(&self, listener: Token, host: ClientHost) -> Option<Token> {
+        let hosts = self.hosts.get(&listener)?;
+        let own = hosts.get(&host).map_or(0, |held| held.count);
+        let candidates = hosts.values().filter_map(|held| {
+            let oldest = *held.welcomed.first()?;
+            Some((held.welcomed.len(), Reverse(oldest)))
+        });
+        let (most, Reverse(oldest)) = candidates.max()?;
+        (most > own).then_some(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+
+    const LISTENER: Token = 1000;
+
+    fn host(number: u8) -> ClientHost {
+        SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 4000)).into()
+    }
+
+    /// Adds a client that waits, and has the oldest handshake of another host end for it. Returns
+    /// the token of that one.
+    fn wait(places: &mut Places, token: Token, number: u8) -> Option<Token> {
+        places.enter(token, LISTENER, host(number), Stage::Waiting);
+        let victim = places.victim_for(LISTENER, host(number));
+        places.remove(victim.unwrap_or(token));
+        victim
+    }
+
+    fn welcome(places: &mut Places, token: Token, number: u8) {
+        places.enter(token, LISTENER, host(number), Stage::Admitted);
+        places.enter(token, LISTENER, host(number), Stage::Welcomed);
+    }
+
+    #[test]
+    fn the_host_with_most_gives_up_its_oldest_until_both_have_as_many() {
+        let mut places = Places::default();
+        for token in 1..=8 {
+            welcome(&mut places, token, 1);
+        }
+        for token in 11..=14 {
+            assert_eq!(wait(&mut places, token, 2), Some(token - 10));
+            welcome(&mut places, token, 2);
+        }
+        assert_eq!(wait(&mut places, 15, 2), None);
+        assert_eq!(wait(&mut places, 16, 1), None);
+        assert_eq!(wait(&mut places, 17, 3), Some(5), "the oldest of both");
+    }
+
+    #[test]
+    fn a_host_loses_nothing_to_itself_and_never_its_only_one() {
+        let mut places = Places::default();
+        for token in 1..=8 {
+            welcome(&mut places, token, token as u8);
+        }
+        assert_eq!(wait(&mut places, 11, 9), None);
+        welcome(&mut places, 12, 1);
+        assert_eq!(wait(&mut places, 13, 1), None);
+        assert_eq!(wait(&mut places, 14, 9), Some(1));
+    }
+
+    #[test]
+    fn only_a_handshake_that_waits_for_its_client_at_the_same_listener_ends() {
+        let mut places = Places::default();
+        for token in 1..=8 {
+            places.enter(token, LISTENER, host(1), Stage::Admitted);
+            places.enter(token + 10, LISTENER + 1, host(1), Stage::Welcomed);
+        }
+        assert_eq!(wait(&mut places, 21, 2), None);
+        for token in [3, 4] {
+            places.enter(token, LISTENER, host(1), Stage::Welcomed);
+        }
+        assert!(places.is_welcomed(3) && !places.is_welcomed(2) && !places.is_welcomed(21));
+        assert_eq!(wait(&mut places, 22, 2), Some(3));
+        for token in 1..=8 {
+            places.enter(token, LISTENER, host(1), Stage::Rejected);
+            places.remove(token + 10);
+        }
+        places.remove(22);
+        assert!(
+            places.entries.is_empty() && places.hosts.is_empty(),
+            "{places:?}"
+        );
+    }
+}
