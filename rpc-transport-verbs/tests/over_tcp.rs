@@ -336,7 +336,7 @@ fn a_client_whose_handshake_was_ended_while_it_dialed_for_its_calls_is_told_why(
         link.read_exact(&mut [0; 24]).unwrap();
         drop(link);
         // The network has delayed it.
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(10));
         client.write_all(&refusal(b"try again")).unwrap();
         client
     });
@@ -362,6 +362,13 @@ fn connect_from(host: u8, server: SocketAddr) -> TcpStream {
 /// of them.
 #[test]
 fn hellos_of_one_address_keep_no_client_of_another_one_out() {
+    // On a slow machine, the stranger's handshakes may end before the clients have come.
+    let in_time = (0..5).any(|_| clients_come_beside_a_stranger());
+    assert!(in_time, "no attempt was within the time of a stage");
+}
+
+/// Returns false if it took so long that the stranger's handshakes may have ended by themselves.
+fn clients_come_beside_a_stranger() -> bool {
     const CONNECTIONS: u32 = 8;
     let tcp = device("tcp");
     let intents = Intents {
@@ -387,7 +394,9 @@ fn hellos_of_one_address_keep_no_client_of_another_one_out() {
             false => welcomed.push(stream),
             true => thread::sleep(Duration::from_millis(5)),
         }
-        assert!(started.elapsed() < STAGE / 2, "{answer}");
+        if started.elapsed() >= STAGE {
+            return false;
+        }
     }
     // As many clients as the stranger then has connections left.
     let mut clients = Vec::new();
@@ -399,10 +408,9 @@ fn hellos_of_one_address_keep_no_client_of_another_one_out() {
         assert_eq!(poller.block_on(reply).unwrap().into_inner(), b"hello");
         clients.push((channel, poller));
     }
-    assert!(
-        started.elapsed() < STAGE,
-        "the stranger's time was not over"
-    );
+    if started.elapsed() >= STAGE {
+        return false;
+    }
     let mut told = Vec::new();
     welcomed[0].read_to_end(&mut told).unwrap();
     let told = String::from_utf8_lossy(&told);
@@ -412,6 +420,7 @@ fn hellos_of_one_address_keep_no_client_of_another_one_out() {
     );
     drop(clients);
     server.shutdown().unwrap();
+    true
 }
 
 /// The time limit of a stage of a handshake on the server.

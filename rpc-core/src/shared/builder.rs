@@ -148,7 +148,8 @@ impl<S: PollerSource> ChannelBuilder<S> {
     /// If a poller of the channel cannot open the device, all its calls fail with the reason, and it
     /// opens the device again after the delays of
     /// [`reconnect_backoff`](Self::reconnect_backoff): the port may be down, or the machine may be short
-    /// of memory, for a while.
+    /// of memory, for a while. This includes calls that wait for ready. A call may last as long as an
+    /// attempt to open the device, whatever its timeout.
     ///
     /// # Errors
     ///

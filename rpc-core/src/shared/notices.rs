@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::allocate::Allocation;
+use super::permits::CallPermits;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Chunks;
 use crate::method::MethodSpec;
@@ -190,11 +191,18 @@ impl NoticeReceiver {
         mem::take(&mut queue.pending)
     }
 
-    /// Takes the streams of a poller that has no device yet, and answers the requests for memory.
-    pub(super) fn take_streams(&self) -> BTreeMap<u64, StreamSubmission> {
+    /// Takes the streams of a poller that has no device yet, answers the requests for memory, and
+    /// forgets the dropped calls that have been settled since.
+    pub(super) fn take_streams(&self, permits: &CallPermits) -> BTreeMap<u64, StreamSubmission> {
         let mut queue = self.0.queue();
-        let streams = mem::take(&mut queue.pending.streams);
-        let allocations = mem::take(&mut queue.pending.allocations);
+        let pending = &mut queue.pending;
+        let streams = mem::take(&mut pending.streams);
+        let allocations = mem::take(&mut pending.allocations);
+        // The poller has opened no stream that could be given up.
+        pending.given_up.clear();
+        pending
+            .abandoned
+            .retain(|&permit| permits.is_abandoned(permit));
         drop(queue);
         refuse_allocations(allocations);
         streams

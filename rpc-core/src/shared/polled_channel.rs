@@ -68,7 +68,7 @@ impl NewChannel {
     pub(super) fn fail_all(&self, error: &Arc<ConnectError>, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
-            self.fail_streams(self.notices.take_streams(), Some(error));
+            self.fail_streams(self.notices.take_streams(&self.permits), Some(error));
             let now = Instant::now();
             if now >= until {
                 return true;

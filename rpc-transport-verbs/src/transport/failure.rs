@@ -133,16 +133,17 @@ pub(crate) struct PostFailure {
 /// The device has neither completed nor failed a send.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the device has neither completed nor failed a send of queue pair {qp_num} for {time:?}, with {in_flight} \
-     sends in flight, although its retries end after two seconds: it has lost track of them, which is a \
-     fault of the device or of its driver. Check the system's log for the device, and its firmware or \
-     kernel version"
+    "the device has neither completed nor failed a send of queue pair {qp_num} for {time:?} or \
+     longer, with {in_flight} sends in flight. Retries without an answer end after two seconds, so either \
+     the device has lost track of a send: check the system's log for the device, and its firmware or \
+     kernel version. Or the peer answers that it has no receive (RNR NAK), because it or another of its \
+     clients breaks the rules of flow control"
 )]
 pub(crate) struct StuckSends {
     pub(crate) qp_num: QpNum,
     /// The number of sends in flight.
     pub(crate) in_flight: usize,
-    /// The time for which this side has watched them.
+    /// The least time for which the oldest one has waited.
     pub(crate) time: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! [`SendWatch`]: finds sends that a device neither completes nor fails.
+//! [`SendWatch`]: finds sends that a device neither completes nor fails for half a minute.
 //!
 //! A network device retries a send that the peer does not acknowledge, and fails its queue pair after
 //! the last retry: two seconds with the attributes that a connection gets. A device that loses track of
@@ -6,9 +6,14 @@
 //! the port is up, both queue pairs are in RTS, the other direction works, and one packet is not sent
 //! again. The slots of those sends would be lost, and the peer would wait for ever.
 //!
+//! A send that the peer answers with RNR NAKs waits, too, because connections retry without end
+//! (`rnr_retry` 7). A peer that keeps the rules has a receive for every frame that it may get, even if
+//! its process is stopped. So half a minute of RNR NAKs means that the peer breaks the rules, or that
+//! another of its clients does and has taken its receives.
+//!
 //! So the event thread asks the poller now and then to look whether the oldest send that it waits for
 //! is still the same. Looks are counted, instead of time: a poller that was stopped, or whose handler
-//! blocked it, has looked once since, and polls the completions before it looks again.
+//! blocked it, looks once afterwards, and its turns poll completions before the next request.
 //!
 //! Inline sends that no completion is due for are not watched: they hold no slot, and many of them on
 //! quiet connections will never have a completion. If such sends alone are stuck, the connection is
@@ -26,12 +31,12 @@ use rpc_core::transport::ConnectionId;
 /// The time between two looks.
 pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
-/// A send that is the oldest one at so many looks in a row is stuck. With the period, that is at least 30
-/// seconds: 16 times what the retries of a device take.
-const STUCK_AFTER: u32 = 7;
+/// A send that is the oldest one at so many looks in a row is stuck. The first look may come up to a
+/// period late, so that is [`WATCHED_TIME`] at least: 16 times what the retries of a device take.
+pub(crate) const STUCK_AFTER: u32 = 8;
 
-/// How long the looks take that find a send stuck.
-pub(crate) const WATCHED_TIME: Duration = LOOK_PERIOD.saturating_mul(STUCK_AFTER - 1);
+/// The least time for which a send has waited that the looks find stuck.
+pub(crate) const WATCHED_TIME: Duration = LOOK_PERIOD.saturating_mul(STUCK_AFTER - 2);
 
 /// The sends that the latest looks have found waiting: an entry for each connection that had some.
 #[derive(Debug, Default)]

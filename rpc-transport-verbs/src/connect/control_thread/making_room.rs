@@ -34,13 +34,28 @@ impl Sockets {
         };
         let listener = client.listener;
         let host = ClientHost::from(client.peer());
-        let has_room =
-            client.server_has_room() && !self.waiting.iter().any(|(other, _)| *other == listener);
-        if !has_room && self.make_place(listener, host) {
+        let waiting = self.waiting.iter();
+        let waiting = waiting.filter(|(other, _)| *other == listener).count();
+        if waiting == 0 && client.server_has_room() {
+            return self.admit_with_room(listener, token);
+        }
+        // A client may leave after a handshake has ended for it. The connection of that handshake is
+        // for the next client, for which no other handshake ends.
+        let returning = self.returning.get(&listener).copied().unwrap_or(0);
+        if returning > waiting || self.make_place(listener, host) {
             self.waiting.push_back((listener, token));
             return;
         }
-        // Without room, the core refuses it with the reason.
+        // The core refuses it with the reason.
+        self.admit_now(token);
+    }
+
+    /// Admits a client for which its server has a connection: one that has come back, if any was on
+    /// its way.
+    fn admit_with_room(&mut self, listener: Token, token: Token) {
+        if let Some(returning) = self.returning.get_mut(&listener) {
+            *returning = returning.saturating_sub(1);
+        }
         self.admit_now(token);
     }
 
@@ -61,7 +76,7 @@ impl Sockets {
                 self.waiting.push_back((listener, token));
                 continue;
             }
-            self.admit_now(token);
+            self.admit_with_room(listener, token);
         }
     }
 
@@ -84,10 +99,11 @@ impl Sockets {
             if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
                 client.make_place();
             }
+            *self.returning.entry(listener).or_default() += 1;
             if let Some(ended) = self.made_places.note(Instant::now()) {
                 tracing::warn!(
                     ended,
-                    "a server has no connection left: unfinished handshakes of the host with most of them end in favor of clients of other hosts. If these are your clients, raise `connections` on the server"
+                    "a server has no connection left: unfinished handshakes of the host with most of them end in favor of clients of other hosts. If both are your clients, raise `connections` on the server; if the host with most of them is a stranger's, keep it out with a firewall"
                 );
             }
             return true;

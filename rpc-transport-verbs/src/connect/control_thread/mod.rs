@@ -144,6 +144,7 @@ impl Control {
             clock: RunClock::new(Instant::now()),
             places: Places::default(),
             waiting: VecDeque::new(),
+            returning: HashMap::new(),
             made_room: LogLimit::default(),
             made_places: LogLimit::default(),
             wrong_secrets: LogLimit::default(),

@@ -5,10 +5,12 @@
 //! which it is admitted. A stranger can send a hello and nothing more: over TCP and over RDMA
 //! devices, that admits it, and its handshake ends only at the deadline of its stage. So when a
 //! server has no connection left, a handshake that waits for its client ends in favor of a client
-//! of another host: the oldest one of the host that has most of them, if that host keeps at least as
-//! many as the other one then has. A host with one unfinished handshake never loses it.
+//! of another host: the oldest one of the host that has most of them. That host must have more of
+//! them than the other host has handshakes, the new one included. So a host with one unfinished
+//! handshake never loses it.
 //!
-//! Connections whose handshake is complete are never taken away.
+//! Connections whose handshake is complete are never taken away. A client whose `Ready` is delayed in
+//! the network counts as unfinished, although it may already have sent calls over RDMA.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};

@@ -60,6 +60,9 @@ pub(super) struct Sockets {
     /// The clients that wait for a connection, in the order in which they get one, each with its
     /// listener.
     pub(super) waiting: VecDeque<(Token, Token)>,
+    /// By listener, how many connections of handshakes that were ended for other clients have not come
+    /// back yet.
+    pub(super) returning: HashMap<Token, usize>,
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
     pub(super) made_room: LogLimit,
@@ -239,6 +242,7 @@ impl Sockets {
 
     fn stop_listening(&mut self, listener: Token) {
         self.remove(listener);
+        self.returning.remove(&listener);
         // Keep clients that were welcomed: their pollers know them, and they may have sent calls
         // already while their `Ready` has not reached this thread.
         let orphans: Vec<_> = self
@@ -394,8 +398,7 @@ impl Sockets {
             }
             let mut client = Box::new(IncomingClient::new(stream, peer, token, Arc::clone(config)));
             // A connection for calls ends no handshake, least of all its own, if its first bytes are
-            // there. If they come later, it counts as a handshake until then: nothing else limits the
-            // number of connections that have said nothing.
+            // there. If they come later, it counts as a handshake until then.
             if let Some(secret) = client.link_secret_that_has_arrived() {
                 self.hand_over_link(*client, secret);
                 continue;
@@ -457,7 +460,9 @@ impl Sockets {
             if let Some(Source::Incoming(client)) = self.sources.get_mut(&token)
                 && client.stage() == Stage::Waiting
             {
-                // The core refuses it with the reason, or a connection has become free just now.
+                // The core refuses it with the reason, or a connection has become free just now. One
+                // that has not come back for so long is not counted on.
+                self.returning.remove(&client.listener);
                 let next = client.admit();
                 self.apply(token, next);
             } else {

@@ -19,7 +19,7 @@ use crate::connect::handshake::Offer;
 use crate::connect::handshake::client::ClientHandshake;
 use crate::connect::keepalive::KeepaliveState;
 use crate::connect::liveness::ClockRole;
-use crate::transport::notices::{LivenessKey, Notice, notice_queue};
+use crate::transport::notices::{LivenessKey, Notice, NoticeReceiver, notice_queue};
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::wakeup::Wakeup;
 
@@ -136,9 +136,13 @@ fn hello_of_another_host(server: SocketAddr) -> TcpStream {
     stream
 }
 
-#[test]
-fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_not_come() {
-    let (_control, mut sockets) = Control::new().unwrap();
+/// Adds a server all of whose connections are taken by clients from `127.0.0.1` that were welcomed.
+/// Returns the listener's token and address, and the sockets of these clients with the notices to their
+/// poller.
+fn full_server(
+    sockets: &mut Sockets,
+    clients: usize,
+) -> (Token, SocketAddr, (Vec<TcpStream>, NoticeReceiver)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -152,7 +156,7 @@ fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_n
     let strangers = TcpListener::bind("127.0.0.1:0").unwrap();
     let (notice_sender, notices) = notice_queue(Wakeup::new().unwrap(), Arc::default());
     let mut streams = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..clients {
         let there = TcpStream::connect(strangers.local_addr().unwrap()).unwrap();
         let (here, from) = strangers.accept().unwrap();
         here.set_nonblocking(true).unwrap();
@@ -167,6 +171,13 @@ fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_n
         sockets.apply(token, NextAction::Wait);
         streams.push(there);
     }
+    (listening, address, (streams, notices))
+}
+
+#[test]
+fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_not_come() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let (listening, address, (_streams, notices)) = full_server(&mut sockets, 2);
     let mut client = hello_of_another_host(address);
     sockets.accept(listening);
     let mut present = stages(&sockets);
@@ -188,6 +199,32 @@ fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_n
     sockets.end_expired_handshakes();
     let told = read_some(&mut client);
     assert!(told.contains("the server is full"), "{told}");
+}
+
+/// The connection of a handshake that ended for a client is for the next one if that client leaves.
+#[test]
+fn clients_that_leave_again_and_again_end_one_handshake_of_another_host() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let (listening, address, _strangers) = full_server(&mut sockets, 20);
+    let welcomed = |sockets: &Sockets| {
+        let stages = stages(sockets).into_iter();
+        stages.filter(|stage| *stage == Stage::Welcomed).count()
+    };
+    for _ in 0..10 {
+        let client = hello_of_another_host(address);
+        sockets.accept(listening);
+        let left = sockets.last_token;
+        drop(client);
+        sockets.handle_event(left, EventFlags::IN);
+        assert_eq!(welcomed(&sockets), 19);
+    }
+    // A client that stays is the next one, and another one ends the next handshake.
+    let _staying = [(); 2].map(|()| {
+        let client = hello_of_another_host(address);
+        sockets.accept(listening);
+        client
+    });
+    assert_eq!(welcomed(&sockets), 18);
 }
 
 fn read_some(stream: &mut TcpStream) -> String {

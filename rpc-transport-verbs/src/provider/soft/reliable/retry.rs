@@ -121,8 +121,8 @@ impl SoftQueuePair {
     ///
     /// Time in which this side waits because of an RNR NAK does not count: `rnr_retry` bounds the
     /// retries, or permits any number of them. A hostile peer can use that, or send a byte at a time,
-    /// to keep what was sent to it. RPC's queue pairs permit any number of retries, as on other
-    /// devices: there, each connection's share of the send slots bounds what such a peer keeps.
+    /// to keep what was sent to it. RPC's queue pairs permit any number of retries. Each connection's
+    /// share of the send slots bounds what such a peer keeps.
     fn is_ignored_for_long(&mut self, step: Duration) -> bool {
         let link = self.link.tcp.as_ref();
         let is_ignored = self.retry.rnr_until.is_none()

@@ -8,6 +8,7 @@ use rpc_core::transport::Transport;
 use super::transport_harness::{PATIENCE, frame, step_until};
 use super::{ROCE, Server, assert_all_slots_back, side_with};
 use crate::transport::pending::Pending;
+use crate::transport::send_watch::STUCK_AFTER;
 
 #[test]
 fn a_connection_ends_whose_sends_the_device_neither_completes_nor_fails() {
@@ -25,11 +26,11 @@ fn a_connection_ends_whose_sends_the_device_neither_completes_nor_fails() {
     client.send(at_client, &long).expect("there is a place");
     client.transport.flush();
     let lane = &mut client.transport.first;
-    let looks = (1..100).find(|_| {
+    let looks = (1..=STUCK_AFTER).find(|_| {
         lane.look_at_sends();
         !lane.closing.is_empty()
     });
-    assert!(looks > Some(5), "{looks:?} looks");
+    assert_eq!(looks, Some(STUCK_AFTER));
     step_until(&mut [&mut server.side, &mut client], "its end", |sides| {
         sides[0].closed.len() + sides[1].closed.len() == 2
     });
