@@ -1,5 +1,5 @@
-//! Destructors of the application's bytes that use the poller which sends these bytes, over a device.
-//! They run when nothing of the poller is borrowed, or on a thread that is none.
+//! Bytes of the application whose destructors use the poller that sends them. The destructors run when
+//! nothing of the poller is borrowed, or on a thread that is no poller's.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,20 +1,22 @@
 //! Calls over TCP: who may come, what the connection for the calls begins with, and what happens
 //! when it is cut.
 
+mod other_address;
+
 use std::error::Error;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use other_address::connect_from;
 use rpc_core::{
     Caller, Channel, Code, Idempotency, Intents, LocalPoller, MethodKind, MethodSpec, Methods,
     Request, Response, Server, ServerHandle, Service, Status,
 };
 use rpc_transport_verbs::Device;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 const WHO: MethodSpec = method("test.Asked/Who");
 const ECHO: MethodSpec = method("test.Asked/Echo");
@@ -348,16 +350,6 @@ fn a_client_whose_handshake_was_ended_while_it_dialed_for_its_calls_is_told_why(
     server.shutdown().unwrap();
 }
 
-/// Connects from another address of this host.
-fn connect_from(host: u8, server: SocketAddr) -> TcpStream {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
-    let source = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
-    bind(&socket, &source).unwrap();
-    connect(&socket, &server).unwrap();
-    TcpStream::from(socket)
-}
-
 /// A stranger has the server prepare a queue pair for each connection that it takes, and dials none
 /// of them.
 #[test]
@@ -415,7 +407,7 @@ fn clients_come_beside_a_stranger() -> bool {
     welcomed[0].read_to_end(&mut told).unwrap();
     let told = String::from_utf8_lossy(&told);
     assert!(
-        told.contains("the oldest one of the host that has most"),
+        told.contains("its unfinished handshakes with this host are the most"),
         "{told}"
     );
     drop(clients);

@@ -1,19 +1,20 @@
 //! Handshakes that are never completed: thousands at a time, from the good client's host and from
 //! others; clients that send a byte now and then; and a server that gets no processor time itself.
 
+mod other_address;
 mod transport_harness;
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use other_address::connect_from;
 use rpc_core::Intents;
 use rpc_core::transport::{ConnectError, Fabric, Transport};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use transport_harness::{
     AdmitAll, ChildProcess, PATIENCE, Side, device, forward_challenge, frame, step_until,
@@ -59,16 +60,6 @@ fn start() -> (ChildProcess, SocketAddr) {
     let mut other = ChildProcess::start("other_echoes", &HashMap::new());
     let address = other.wait_for_line("ADDRESS").parse().unwrap();
     (other, address)
-}
-
-/// Connects from an address of the loopback device.
-fn connect_from(host: u8, server: SocketAddr) -> TcpStream {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
-    let source = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
-    bind(&socket, &source).unwrap();
-    connect(&socket, &server).unwrap();
-    TcpStream::from(socket)
 }
 
 /// The beginning of a hello that never ends.

@@ -227,3 +227,41 @@ impl Drop for NoticeReceiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::shared::permits::{AcquireOutcome, Settled};
+
+    #[test]
+    fn a_poller_without_a_device_forgets_dropped_calls_that_are_settled() {
+        let notices = Arc::<Notices>::default();
+        let receiver = NoticeReceiver::new(&notices);
+        let permits = CallPermits::new(2, &Arc::default());
+        let [settled, queued] = [(); 2].map(|()| {
+            let AcquireOutcome::Acquired(permit) = permits.acquire(None, None, Waker::noop())
+            else {
+                panic!("a permit is free");
+            };
+            permits.submit(permit.number, Waker::noop());
+            assert!(permits.abandon(permit.number));
+            notices.abandon(permit.number);
+            permit.number
+        });
+        let cancelled = CallError::new(Cause::Cancelled, Execution::NeverSent);
+        let outcome = Settled {
+            buf: Vec::new(),
+            long: None,
+            outcome: Err(cancelled),
+        };
+        assert!(permits.settle(settled, outcome).is_none());
+        // The stream has been failed before.
+        assert!(notices.give_up(7));
+        assert!(receiver.take_streams(&permits).is_empty());
+        let pending = receiver.take();
+        assert_eq!(pending.abandoned, [queued]);
+        assert!(pending.given_up.is_empty());
+    }
+}

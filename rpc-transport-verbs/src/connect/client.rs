@@ -25,8 +25,8 @@ use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::QpRts;
 
-/// How long a reason is waited for that the server has sent before it closed another connection:
-/// longer than a segment that was lost takes to be sent again.
+/// How long the client waits for the server's reason after the server has closed the connection for
+/// calls. The reason travels on the other connection. Longer than a lost segment takes to be sent again.
 const REFUSAL_WAIT: Duration = Duration::from_millis(500);
 
 /// Runs handshakes for one transport, on any thread.
@@ -314,8 +314,8 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
 }
 
 /// Returns the reason of a server that has ended the handshake while the connection for the calls
-/// was dialed. The server closes that connection without a word, because it knows its secret no
-/// more. It has sent the reason before, but on another connection, so the reason may come later.
+/// was dialed. The server closes that connection without a word, because it no longer knows its
+/// secret. It sends the reason first, but on the connection of the handshake, where it may come later.
 fn refusal_after_welcome(
     stream: &mut TcpStream,
     handshake: &mut ClientHandshake,

@@ -11,7 +11,7 @@
 //! its process is stopped. So half a minute of RNR NAKs means that the peer breaks the rules, or that
 //! another of its clients does and has taken its receives.
 //!
-//! So the event thread asks the poller now and then to look whether the oldest send that it waits for
+//! The event thread asks the poller every five seconds to look whether the oldest send that it waits for
 //! is still the same. Looks are counted, instead of time: a poller that was stopped, or whose handler
 //! blocked it, looks once afterwards, and its turns poll completions before the next request.
 //!
@@ -35,7 +35,7 @@ pub(crate) const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// period late, so that is [`WATCHED_TIME`] at least: 16 times what the retries of a device take.
 pub(crate) const STUCK_AFTER: u32 = 8;
 
-/// The least time for which a send has waited that the looks find stuck.
+/// A send that is found stuck has waited for this long at least.
 pub(crate) const WATCHED_TIME: Duration = LOOK_PERIOD.saturating_mul(STUCK_AFTER - 2);
 
 /// The sends that the latest looks have found waiting: an entry for each connection that had some.

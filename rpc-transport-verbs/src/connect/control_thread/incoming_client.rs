@@ -389,22 +389,8 @@ impl IncomingClient {
 
     /// Rejects the client to make room for another one. Strangers can cause this often, so it is
     /// not logged for each client.
-    pub(super) fn make_room(&mut self) {
-        let reason = format!(
-            "too many handshakes are in flight and this one has waited for the longest time: {}; try again",
-            self.reached()
-        );
-        tracing::debug!(peer = %self.peer, reason, "rejected a client");
-        self.end(&reason);
-    }
-
-    /// Rejects the client to give its connection to a client of a host that has fewer. Not logged
-    /// for each client either.
-    pub(super) fn make_place(&mut self) {
-        let reason = format!(
-            "the server has no connection left, and this handshake is the oldest one of the host that has most of the unfinished ones: {}; try again",
-            self.reached()
-        );
+    pub(super) fn make_room(&mut self, why: &str) {
+        let reason = format!("{why}: {}; try again", self.reached());
         tracing::debug!(peer = %self.peer, reason, "rejected a client");
         self.end(&reason);
     }

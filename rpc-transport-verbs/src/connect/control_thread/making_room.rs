@@ -14,7 +14,9 @@ impl Sockets {
     pub(super) fn make_room(&mut self, oldest: Token) {
         if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
             if client.stage() != Stage::Rejected {
-                client.make_room();
+                client.make_room(
+                    "too many handshakes are in flight and this one has waited for the longest time",
+                );
             }
             if let Some(ended) = self.made_room.note(Instant::now()) {
                 tracing::warn!(
@@ -42,7 +44,7 @@ impl Sockets {
         // A client may leave after a handshake has ended for it. The connection of that handshake is
         // for the next client, for which no other handshake ends.
         let returning = self.returning.get(&listener).copied().unwrap_or(0);
-        if returning > waiting || self.make_place(listener, host) {
+        if returning > waiting || self.free_a_connection(listener, host) {
             self.waiting.push_back((listener, token));
             return;
         }
@@ -89,7 +91,7 @@ impl Sockets {
 
     /// Ends a handshake that holds a connection, in favor of a client of this host. Returns false if
     /// none may end for it.
-    fn make_place(&mut self, listener: Token, host: ClientHost) -> bool {
+    fn free_a_connection(&mut self, listener: Token, host: ClientHost) -> bool {
         while let Some(oldest) = self.places.victim_for(listener, host) {
             // Its `Ready` may have arrived while this thread was busy.
             self.handle_event(oldest, EventFlags::IN);
@@ -97,10 +99,12 @@ impl Sockets {
                 continue;
             }
             if let Some(Source::Incoming(mut client)) = self.remove(oldest) {
-                client.make_place();
+                client.make_room(
+                    "the server has no connection left, its unfinished handshakes with this host are the most, and this one is the oldest of them",
+                );
             }
             *self.returning.entry(listener).or_default() += 1;
-            if let Some(ended) = self.made_places.note(Instant::now()) {
+            if let Some(ended) = self.freed_connections.note(Instant::now()) {
                 tracing::warn!(
                     ended,
                     "a server has no connection left: unfinished handshakes of the host with most of them end in favor of clients of other hosts. If both are your clients, raise `connections` on the server; if the host with most of them is a stranger's, keep it out with a firewall"

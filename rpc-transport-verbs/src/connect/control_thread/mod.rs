@@ -146,7 +146,7 @@ impl Control {
             waiting: VecDeque::new(),
             returning: HashMap::new(),
             made_room: LogLimit::default(),
-            made_places: LogLimit::default(),
+            freed_connections: LogLimit::default(),
             wrong_secrets: LogLimit::default(),
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),

@@ -66,7 +66,7 @@ pub(super) struct Sockets {
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
     pub(super) made_room: LogLimit,
-    pub(super) made_places: LogLimit,
+    pub(super) freed_connections: LogLimit,
     pub(super) wrong_secrets: LogLimit,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of
     /// its handshake.

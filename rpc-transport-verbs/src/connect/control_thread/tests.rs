@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rpc_core::transport::{Admitted, Refusal};
 use rustix::event::epoll::EventFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
+use self::other_address::connect_from;
 use super::handshakes::Stage;
 use super::incoming_client::{IncomingClient, NextAction};
 use super::run_clock::TICK;
@@ -22,6 +22,9 @@ use crate::connect::liveness::ClockRole;
 use crate::transport::notices::{LivenessKey, Notice, NoticeReceiver, notice_queue};
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::wakeup::Wakeup;
+
+#[path = "../../../tests/other_address/mod.rs"]
+mod other_address;
 
 /// Time limit of a wait for an event that has to occur. It bounds failing tests only.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -119,11 +122,7 @@ impl Admission for Full {
 
 /// Connects from `127.0.0.2` and sends a hello.
 fn hello_of_another_host(server: SocketAddr) -> TcpStream {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
-    bind(&socket, &SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
-    connect(&socket, &server).unwrap();
-    let mut stream = TcpStream::from(socket);
+    let mut stream = connect_from(2, server);
     let offer = Offer {
         endpoints: Vec::new(),
         max_frame_len: 4096,
