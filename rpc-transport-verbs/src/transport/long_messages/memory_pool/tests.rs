@@ -214,13 +214,26 @@ fn is_woken(pool: &MemoryPool, patience: Duration) -> bool {
     poll(&mut file, Some(&patience)).unwrap() == 1
 }
 
+/// Clears the notification of a chunk or of windows that the test has taken, after waiting for it:
+/// the registrar notifies the poller after it has added them, when the test may have them already.
+fn await_and_clear_notification(pool: &MemoryPool) {
+    assert!(is_woken(pool, PATIENCE));
+    pool.config.wakeup.clear();
+}
+
+/// Has the system refuse memory, so that the pool asks the registrar for none: its poller is woken by
+/// those who give back alone, for the ten ticks of the refusal.
+fn have_memory_refused(pool: &MemoryPool) {
+    pool.refused(MIB, &VerbsError::RemoteWithoutLocalWrite);
+}
+
 #[test]
 fn whoever_waits_is_woken_from_the_thread_that_gives_back() {
     let pool = pool(MIB);
     let all = take(&pool, MIB);
-    // Another attempt, after what `take` was woken for.
-    assert_eq!(pool.allocate(MIB).unwrap_err(), AllocateError::NotNow);
-    pool.config.wakeup.clear();
+    await_and_clear_notification(&pool);
+    have_memory_refused(&pool);
+    assert_eq!(pool.allocate(MIB).unwrap_err(), AllocateError::InUse);
     let giver = thread::spawn(move || drop(all));
     assert!(is_woken(&pool, PATIENCE));
     giver.join().unwrap();
@@ -324,10 +337,10 @@ fn take_window(pool: &MemoryPool) -> MemoryWindow {
 fn whoever_waits_for_memory_is_not_woken_by_a_window() {
     let pool = pool(MIB);
     let window = take_window(&pool);
+    await_and_clear_notification(&pool);
     let all = take(&pool, MIB);
-    // So that the registrar, which other tests use, has no news for the pool.
-    pool.refused(MIB, &VerbsError::RemoteWithoutLocalWrite);
-    pool.config.wakeup.clear();
+    await_and_clear_notification(&pool);
+    have_memory_refused(&pool);
     assert_eq!(pool.allocate(1).unwrap_err(), AllocateError::InUse);
     pool.give_back_window(window);
     assert!(!is_woken(&pool, Duration::from_millis(100)));
