@@ -120,14 +120,15 @@ impl<T: Transport> Driver<T> {
         if self.ready.has_any() {
             self.resume_woken();
         }
-        if self.ready.has_any() || self.state.borrow().streams.waiting() != 0 {
+        let mut state = self.state.borrow_mut();
+        if self.ready.has_any() || state.streams.waiting() != 0 {
+            drop(state);
             self.look_at_streams();
+            state = self.state.borrow_mut();
         }
-        let has_deferred_work = {
-            let state = &mut *self.state.borrow_mut();
-            state.flush();
-            state.has_deferred_work()
-        };
+        state.flush();
+        let has_deferred_work = state.has_deferred_work();
+        drop(state);
         if has_deferred_work {
             self.retry_waiting();
         }

@@ -52,7 +52,12 @@ impl CompletionQueue {
     pub(crate) fn poll_one(&self) -> Result<Option<WorkCompletion>, VerbsError> {
         let mut state = self.domain.enter()?;
         match state.look() {
-            Look::Nothing => Ok(None),
+            Look::Nothing => {
+                // Released before the other arms join: an empty turn is 7 instructions shorter, since
+                // the caller's tests of the outcome are left out.
+                drop(state);
+                Ok(None)
+            }
             Look::Message(commit) => take_message(state, self.index, commit),
             Look::Unclear => poll_general(state, self.index),
         }
