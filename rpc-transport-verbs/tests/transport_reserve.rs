@@ -77,7 +77,7 @@ fn a_blocked_poller_keeps_its_promises() {
 }
 
 /// Sets how many receives the server may promise, checks that they are posted at once, and waits until
-/// the limit is armed again: while it is not, all free receives are posted.
+/// the limit is armed again: while a higher one is armed, all free receives are posted.
 fn promise(rig: &mut Rig, receives: u32) {
     let before = rig.server.transport.limit_armings();
     rig.server.transport.set_promised(receives);

@@ -134,9 +134,9 @@ pub(crate) struct PostFailure {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the device has neither completed nor failed a send of queue pair {qp_num} for {time:?} or \
-     longer, with {in_flight} sends in flight. Retries without an answer end after two seconds, so either \
-     the device has lost track of a send: check the system's log for the device, and its firmware or \
-     kernel version. Or the peer answers that it has no receive (RNR NAK), because it or another of its \
+     longer, with {in_flight} sends in flight. Retries without an answer end after two seconds at most, so \
+     either the device has lost track of a send: check the system's log for the device, and its firmware \
+     or kernel version. Or the peer answers that it has no receive (RNR NAK), because it or another of its \
      clients breaks the rules of flow control"
 )]
 pub(crate) struct StuckSends {

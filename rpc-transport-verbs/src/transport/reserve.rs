@@ -191,8 +191,8 @@ impl ReservePoster {
             return;
         }
         self.armed = true;
-        self.counters.armed.fetch_add(1, Ordering::Relaxed);
         self.counters.armed_limit.store(limit, Ordering::Relaxed);
+        self.counters.armed.fetch_add(1, Ordering::Relaxed);
         // Receives may have been consumed between the event and the arming, and arming does not
         // fire if the number is already below the limit. The counters lag behind the device, but
         // only as far as the poller lags; a receive consumed after the arming raises the event.

@@ -1,7 +1,7 @@
 //! [`SendWatch`]: finds sends that a device neither completes nor fails for half a minute.
 //!
 //! A network device retries a send that the peer does not acknowledge, and fails its queue pair after
-//! the last retry: two seconds with the attributes that a connection gets. A device that loses track of
+//! the last retry: after two seconds at most with the attributes that a connection gets. A device that loses track of
 //! a retry does neither. Soft-RoCE of Linux 6.1 does so now and then on a network that loses packets:
 //! the port is up, both queue pairs are in RTS, the other direction works, and one packet is not sent
 //! again. The slots of those sends would be lost, and the peer would wait for ever.

@@ -39,7 +39,7 @@ impl Sockets {
         let waiting = self.waiting.iter();
         let waiting = waiting.filter(|(other, _)| *other == listener).count();
         if waiting == 0 && client.server_has_room() {
-            return self.admit_with_room(listener, token);
+            return self.admit_one(listener, token);
         }
         // A client may leave after a handshake has ended for it. The connection of that handshake is
         // for the next client, for which no other handshake ends.
@@ -52,9 +52,9 @@ impl Sockets {
         self.admit_now(token);
     }
 
-    /// Admits a client for which its server has a connection: one that has come back, if any was on
-    /// its way.
-    fn admit_with_room(&mut self, listener: Token, token: Token) {
+    /// Has the core admit a client, or refuse it. One connection less is on its way to this listener:
+    /// it has come back, or has not for so long that it is not counted on.
+    pub(super) fn admit_one(&mut self, listener: Token, token: Token) {
         if let Some(returning) = self.returning.get_mut(&listener) {
             *returning = returning.saturating_sub(1);
         }
@@ -78,7 +78,7 @@ impl Sockets {
                 self.waiting.push_back((listener, token));
                 continue;
             }
-            self.admit_with_room(listener, token);
+            self.admit_one(listener, token);
         }
     }
 

@@ -60,8 +60,8 @@ pub(super) struct Sockets {
     /// The clients that wait for a connection, in the order in which they get one, each with its
     /// listener.
     pub(super) waiting: VecDeque<(Token, Token)>,
-    /// By listener, how many connections of handshakes that were ended for other clients have not come
-    /// back yet.
+    /// By listener, how many connections of handshakes that were ended for other clients have not been
+    /// given to a client yet.
     pub(super) returning: HashMap<Token, usize>,
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
@@ -457,14 +457,11 @@ impl Sockets {
             if self.handshakes.expired(now) != Some(token) {
                 continue;
             }
-            if let Some(Source::Incoming(client)) = self.sources.get_mut(&token)
+            if let Some(Source::Incoming(client)) = self.sources.get(&token)
                 && client.stage() == Stage::Waiting
             {
-                // The core refuses it with the reason, or a connection has become free just now. One
-                // that has not come back for so long is not counted on.
-                self.returning.remove(&client.listener);
-                let next = client.admit();
-                self.apply(token, next);
+                // The core refuses it with the reason, or a connection has become free just now.
+                self.admit_one(client.listener, token);
             } else {
                 let why = format!("the handshake waited for its client for {STAGE_TIMEOUT:?}");
                 self.end_handshake(token, &why);

@@ -210,20 +210,49 @@ fn clients_that_leave_again_and_again_end_one_handshake_of_another_host() {
         stages.filter(|stage| *stage == Stage::Welcomed).count()
     };
     for _ in 0..10 {
-        let client = hello_of_another_host(address);
-        sockets.accept(listening);
-        let left = sockets.last_token;
+        let (left, client) = wait_as_another_host(&mut sockets, listening, address);
         drop(client);
-        sockets.handle_event(left, EventFlags::IN);
+        read_until(&mut sockets, left, None);
         assert_eq!(welcomed(&sockets), 19);
     }
     // A client that stays is the next one, and another one ends the next handshake.
-    let _staying = [(); 2].map(|()| {
-        let client = hello_of_another_host(address);
-        sockets.accept(listening);
-        client
-    });
+    let _staying = [(); 2].map(|()| wait_as_another_host(&mut sockets, listening, address));
     assert_eq!(welcomed(&sockets), 18);
+}
+
+/// Connects from `127.0.0.2` to a full server, and reads the hello. Returns the client's token and
+/// socket.
+fn wait_as_another_host(
+    sockets: &mut Sockets,
+    listening: Token,
+    address: SocketAddr,
+) -> (Token, TcpStream) {
+    let (before, client) = (sockets.last_token, hello_of_another_host(address));
+    // The system may deliver the connection and its bytes a little later.
+    let deadline = Instant::now() + PATIENCE;
+    while sockets.last_token == before {
+        assert!(Instant::now() < deadline, "nobody has connected");
+        sockets.accept(listening);
+    }
+    let token = sockets.last_token;
+    read_until(sockets, token, Some(Stage::Waiting));
+    (token, client)
+}
+
+/// Reads what a client sends until its handshake is in this stage, or has ended.
+fn read_until(sockets: &mut Sockets, token: Token, wanted: Option<Stage>) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let stage = match sockets.sources.get(&token) {
+            Some(Source::Incoming(client)) => Some(client.stage()),
+            _ => None,
+        };
+        if stage == wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{stage:?}, not {wanted:?}");
+        sockets.handle_event(token, EventFlags::IN);
+    }
 }
 
 fn read_some(stream: &mut TcpStream) -> String {
