@@ -1,0 +1,15 @@
+//! The examples and the documented behaviour of servers, channels and streams, as users see them. One program:
+//! a module for each subject. Tests that run processes of their own program, or count their threads, have
+//! programs beside this one.
+
+mod blobs;
+mod device_info;
+mod failure_modes;
+mod help;
+mod observed_server;
+mod program;
+mod shared_channel;
+mod shared_pollers;
+mod stream_ends;
+mod streams;
+mod verbs_tutorial;
