@@ -35,8 +35,8 @@ use crate::driver::handle::Poller;
 use crate::driver::link::{LinkKey, LinkState};
 use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 
-/// How many connections a channel may have, at one poller, to servers that go away. Their calls
-/// finish. There is no further connection until one of them has ended.
+/// How many connections to servers that go away a channel may have at one poller, for calls that
+/// finish. It makes no further connection until one of them has ended.
 const MOST_RETIRING: usize = 2;
 
 /// The server that a channel connects to, and how.
