@@ -313,8 +313,8 @@ impl fmt::Debug for CallError {
 }
 
 impl Error for CallError {
-    /// Returns the source of the error whose sentence this error's includes, so that a printed chain
-    /// repeats no sentence.
+    /// Returns what lies below the cause. The sentence of this error includes that of the cause, so
+    /// a printed chain repeats no sentence.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0.cause {
             Cause::Remote(status) | Cause::NotReceived(status) => status.source(),

@@ -149,8 +149,9 @@ pub struct Limits {
     pub max_send_message_len: usize,
     /// Bytes that the process may register for messages that are longer than a slot.
     pub message_memory: u64,
-    /// Bytes of received messages that are longer than a slot which one connection may use: of those that
-    /// arrive, and of those whose fields the application keeps. A message that is alone may exceed it.
+    /// Bytes that one connection may use for received messages that are longer than a slot: those
+    /// that arrive, and those whose fields the application keeps. A message that is alone may
+    /// exceed it.
     pub connection_memory: u64,
     /// Whether messages wait for that memory.
     pub waits_for_memory: bool,

@@ -15,7 +15,7 @@ fn page() -> String {
 
 This page is generated from the code: `CompletionStatus::explanation()` and `AsyncEvent::explanation()` return the same
 texts (`UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs --test verbs_explanations` writes it). The messages of
-Verbline's transport are in [rdma.md](rdma.md#what-is-said-and-what-to-do).
+Verbline's transport are in [rdma.md](rdma.md#messages-and-what-to-do).
 
 ## How a work request ends
 

@@ -43,6 +43,52 @@ fn has_unbreakable_link(line: &str) -> bool {
     longest.is_some_and(|link| line.chars().count() - link <= MAX_WIDTH / 2)
 }
 
+/// The documents of the workspace, relative to `root`: those at the top, and those in `docs`.
+///
+/// # Panics
+///
+/// If a folder cannot be listed.
+#[must_use]
+pub fn documents(root: &Path) -> Vec<String> {
+    let mut documents: Vec<String> = ["", "docs/"]
+        .into_iter()
+        .flat_map(|folder| {
+            let entries = fs::read_dir(root.join(folder)).expect("the folder can be listed");
+            entries.map(move |entry| {
+                let name = entry.expect("a listed folder has entries").file_name();
+                format!("{folder}{}", name.to_string_lossy())
+            })
+        })
+        .filter(|path| Path::new(path).extension() == Some("md".as_ref()))
+        .collect();
+    documents.sort();
+    documents
+}
+
+/// Those of the `documents` that the one at `index`, in `docs`, does not link to.
+///
+/// # Panics
+///
+/// If the index cannot be read.
+#[must_use]
+pub fn not_in_index(root: &Path, index: &str, documents: &[String]) -> Vec<Violation> {
+    let text = read(root, index);
+    let others = documents.iter().filter(|document| *document != index);
+    others
+        .filter_map(|document| {
+            let link = match document.strip_prefix("docs/") {
+                Some(name) => format!("]({name})"),
+                None => format!("](../{document})"),
+            };
+            (!text.contains(&link)).then(|| Violation {
+                file: index.into(),
+                line: 1,
+                message: format!("{document} is not in the index: say which question it answers"),
+            })
+        })
+        .collect()
+}
+
 /// Violations if the document has more lines or words than allowed.
 ///
 /// # Panics

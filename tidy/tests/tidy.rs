@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use tidy::documents::{long_files, read, too_long, wide_lines};
+use tidy::documents::{documents, long_files, not_in_index, read, too_long, wide_lines};
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
 use tidy::layers::{CORE, Package, VERBS};
@@ -71,24 +71,19 @@ fn source_files_are_short() {
 fn documents_are_wrapped_and_the_readme_is_short() {
     let root = workspace_root();
     let mut violations = too_long(&root, "README.md", MAX_README_LINES, MAX_README_WORDS);
-    let mut documents: Vec<String> = [
-        "README.md",
-        "ARCHITECTURE.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    for entry in fs::read_dir(root.join("docs")).expect("docs/ can be listed") {
-        let name = entry.expect("a listed folder has entries").file_name();
-        documents.push(format!("docs/{}", name.to_string_lossy()));
-    }
-    // Generated from the explanations in the source.
-    documents.retain(|document| document != "docs/verbs-errors.md");
-    for document in documents {
-        violations.extend(wide_lines(&root, &document));
+    for document in documents(&root) {
+        // Generated from the explanations in the source.
+        if document != "docs/verbs-errors.md" {
+            violations.extend(wide_lines(&root, &document));
+        }
     }
     expect_none(violations);
+}
+
+#[test]
+fn every_document_is_in_the_index() {
+    let root = workspace_root();
+    expect_none(not_in_index(&root, "docs/README.md", &documents(&root)));
 }
 
 /// A program with `test = false` is not built as a test, so a test in it would never run.

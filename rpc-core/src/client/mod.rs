@@ -1,5 +1,8 @@
 //! The client side: [`Caller`], through which generated clients make calls, and [`LocalChannel`],
 //! whose poller is the application's own thread.
+//!
+//! A call that is polled inside a turn of its poller only registers itself. Polled anywhere else, it
+//! takes a turn, because nothing else on this thread would.
 
 mod caller;
 pub(crate) mod channel;

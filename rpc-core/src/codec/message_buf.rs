@@ -11,10 +11,9 @@ use super::MessageMemory;
 /// Memory to fill for a field of type `Bytes`, from `allocate` of a poller or a channel.
 ///
 /// It grows like a `BytesMut`, but only up to its capacity: it derefs to the bytes that have been
-/// written. When it is frozen, it becomes `Bytes`. A message whose field is those bytes, or a slice
-/// of them, refers to them where they lie if they go out through the poller that allocated them;
-/// other pollers copy them once. The memory goes back to its pool when the last reference is
-/// dropped, on any thread.
+/// written. When it is frozen, it becomes `Bytes`. A field of a message may be those bytes, or a
+/// slice of them. The poller that allocated them sends them from where they lie; other pollers copy
+/// them once. The memory goes back to its pool when the last reference is dropped, on any thread.
 ///
 /// If the poller has no registered memory of this length to spare, the memory is the heap's, and is
 /// copied once when it is sent: [`is_registered`](Self::is_registered) tells.

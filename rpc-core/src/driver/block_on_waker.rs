@@ -17,8 +17,8 @@ pub(crate) struct BlockOnWaker {
     /// Set through the waker, from any thread.
     remote: Arc<RemoteFlag>,
     waker: Waker,
-    /// True if a part of a long message has arrived since a future ended. Otherwise, no sender waits for
-    /// a release.
+    /// True if a part of a long message has arrived since a future ended. If not, no sender waits
+    /// for a release.
     has_received_long: Cell<bool>,
 }
 

@@ -166,7 +166,7 @@ pub(crate) enum TakeOutcome<B> {
     Failed(CallError),
 }
 
-/// What a call leaves behind whose future is dropped or gives up.
+/// What a call leaves behind when its future is dropped or gives up.
 #[derive(Debug)]
 pub(crate) struct Abandoned<B> {
     /// The response to release.

@@ -68,7 +68,7 @@ impl<T: Transport> State<T> {
     // Always inlined: every call ends with it, and it has few callers.
     #[inline(always)]
     pub(crate) fn discard_response(&mut self, response: Response<T::RecvBuf>) {
-        // Those of a frame that was copied, and of a long response, were released before.
+        // A frame that was copied, or a long response, has released its slot before.
         if let ResponseFrame::Slot(buf) = response.frame {
             self.release_response(buf);
         }

@@ -35,8 +35,8 @@ pub(crate) struct LinkTransfers {
     pub(super) by_call: BTreeMap<u32, IncomingKey>,
     /// Messages with entries for control frames, each at most once.
     pub(super) owed: VecDeque<IncomingKey>,
-    /// The latest messages that this side has ended, sent in full in fragments or abandoned, whose
-    /// receiver may have sent an entry before it knew.
+    /// The latest messages that this side has ended: it has abandoned them, or sent all of their
+    /// fragments. Their receiver may have sent an entry before it knew.
     pub(super) ended: VecDeque<TransferId>,
     /// Bytes that the peer may read.
     pub(super) exposed: u64,

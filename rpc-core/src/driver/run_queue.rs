@@ -13,7 +13,7 @@
 //! promised to the client, and is promised again only when it is released. So the sum of all
 //! promises, which the receives have to cover, does not change when requests wait.
 //!
-//! When connections that have few requests each overload a poller together, it serves the connection
+//! Connections with few requests each may overload a poller together. It then serves the connection
 //! whose request came last, and refuses the late requests of those that have waited longest.
 //!
 //! The clock is read after each call, or after a few short ones, and not at all for a request that

@@ -1,10 +1,10 @@
 //! [`Idle`]: how a poller waits while it has no work.
 //!
-//! It spins, and eventually sleeps, as its [`Waiting`] mode specifies. A poller that shares its
-//! core with the thread it waits for would spin away the time slice that the other thread needs, so
-//! it also yields: rarely if it is busy and every spinning poller of this process has a core, often
-//! if it is adaptive or if there are more pollers than cores. A warning is logged if a process has
-//! more busy pollers than cores, as limited by its affinity mask and its control group's quota.
+//! It spins, and eventually sleeps, as its [`Waiting`] mode specifies. It may share its core with
+//! the thread that it waits for, and would then spin away that thread's time, so it also yields. It
+//! yields often if it is adaptive or if there are more pollers than cores, and else rarely. A
+//! warning is logged if a process has more busy pollers than cores, as limited by its affinity mask
+//! and its control group's quota.
 
 use std::hint;
 use std::sync::LazyLock;

@@ -401,8 +401,9 @@ impl Connection {
         self.role == Role::Server && self.going_away && !self.has_announced
     }
 
-    /// Returns true if the client can send nothing more, all of its requests have been responded to,
-    /// and no pieces of long messages follow in either direction. Only on the server. The client has then returned all of its credits.
+    /// Returns true if the client can send nothing more, all of its requests have been responded
+    /// to, and no pieces of long messages follow in either direction. Only on the server. The
+    /// client has then returned all of its credits.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
         self.window.is_spent()

@@ -82,7 +82,8 @@ pub(crate) enum AcquireOutcome {
     Acquired(CallPermit),
     /// No permit is free. The waker is woken when one is, or at the deadline.
     Waiting(WaiterKey),
-    /// Likewise, and no other call waited: the poller has to look at the queue from now on.
+    /// No permit is free, and no other call waited: the poller has to look at the queue from now
+    /// on.
     First(WaiterKey),
 }
 

@@ -1,11 +1,11 @@
 //! [`Pushback`]: what a poller of a shared channel does while its server is overloaded.
 //!
 //! A server that refuses a call tells for how long it wants no further ones. The poller then holds
-//! its calls back for that time plus jitter, so that the clients of a server do not all return at
-//! once, and fails calls whose deadline comes before that. One call at a time goes out nevertheless,
-//! as a *probe*: if the server serves it, the hold ends. So a server that has recovered is used again
-//! after one round trip, whatever it said before, unless it refuses the probe for the probe's own
-//! deadline.
+//! its calls back for that time, and fails calls whose deadline comes earlier. It adds jitter, so
+//! that the clients of a server do not all return at once. One call at a time goes out
+//! nevertheless, as a *probe*: if the server serves it, the hold ends. So a server that has
+//! recovered is used again after one round trip, whatever it said before, unless it refuses the
+//! probe for the probe's own deadline.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};

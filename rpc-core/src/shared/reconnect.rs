@@ -9,8 +9,8 @@
 //!                    backoff
 //! ```
 //!
-//! A link that has ended or whose server goes away is retired: it accepts no more calls, and is
-//! released when the calls in flight on it have been settled and its streams have ended.
+//! A link is retired when it has ended or its server goes away. It then accepts no more calls, and
+//! is released when the calls in flight on it have been settled and its streams have ended.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,8 +35,8 @@ use crate::driver::handle::Poller;
 use crate::driver::link::{LinkKey, LinkState};
 use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 
-/// Connections to servers that go away which a channel may have at a poller while their calls finish.
-/// There is no further connection until one of them has ended.
+/// How many connections to servers that go away a channel may have at one poller, for calls that
+/// finish. It makes no further connection until one of them has ended.
 const MOST_RETIRING: usize = 2;
 
 /// The server that a channel connects to, and how.
@@ -184,7 +184,7 @@ impl<T: Transport> Reconnect<T> {
     }
 
     /// Returns the next time at which [`maintain`](Self::maintain) has something to do, if it is
-    /// known: that of the next attempt, or the one at which an attempt fails that has not begun.
+    /// known. Then the next attempt begins, or an attempt that no thread has taken up fails.
     pub(super) fn next_time(&self) -> Option<Instant> {
         match self.state {
             ConnectionState::Dialing { begins_until, .. } => begins_until,
@@ -308,7 +308,7 @@ impl<T: Transport> Reconnect<T> {
         }))
     }
 
-    /// Fails an attempt for whose handshake no thread was free in time.
+    /// Fails an attempt if no thread was free for its handshake in time.
     fn fail_unless_begun(&mut self) -> Option<Attempt> {
         let ConnectionState::Dialing {
             progress,
@@ -442,7 +442,7 @@ impl<T: Transport> Reconnect<T> {
         }
         for link in links {
             self.driver.release_ref(link);
-            // Also if streams that were given up await their servers' responses.
+            // The link is closed even if streams that were given up await their server's responses.
             self.driver.close_link(link);
         }
     }
@@ -463,7 +463,7 @@ impl<T: Transport> Reconnect<T> {
 impl<T: Transport> Drop for Reconnect<T> {
     fn drop(&mut self) {
         if let ConnectionState::Dialing { progress, .. } = &self.state {
-            // Otherwise it ends by itself, and closes its connection.
+            // A handshake that has begun ends by itself, and closes its connection.
             let _ = progress.give_up();
         }
     }

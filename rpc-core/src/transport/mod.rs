@@ -276,7 +276,8 @@ pub trait Transport: 'static {
     fn allocate(&mut self, len: usize) -> Result<Self::Memory, AllocateError>;
 
     /// Takes memory for a message that arrives from the peer of `connection`. A poller that uses no
-    /// memory for arriving messages on this device gets some even beyond [`Limits::message_memory`]. The default is right for a transport without READs, whose
+    /// memory for arriving messages on this device gets some even beyond
+    /// [`Limits::message_memory`]. The default is right for a transport without READs, whose
     /// messages to send need no such memory.
     ///
     /// # Errors

@@ -124,7 +124,7 @@ impl LivenessConnection {
         self.interval_end = interval.and_then(|interval| now.checked_add(interval));
     }
 
-    /// Begins a series of questions about the server's clock, if this side asks. Otherwise nothing.
+    /// Begins a series of questions about the server's clock, if this side asks.
     pub(crate) fn begin_series(&mut self, now: Instant) {
         if let ClockRole::Asks { exchange, .. } = &mut self.clock_role {
             let asks = exchange.begin_series(monotonic_us());

@@ -3,8 +3,8 @@
 //! A TCP connection carries the handshake (`proto/handshake.proto`, which contains the core's part,
 //! `proto/session.proto`). It stays open afterwards as the liveness socket. Both sides are ready to
 //! receive before either side sends. Calls over TCP have a second connection ([`link`]), which the
-//! client dials at the same port before the handshake ends. One control thread serves all handshakes, as state machines
-//! over bytes, so a slow client delays no other client.
+//! client dials at the same port before the handshake ends. One control thread serves all
+//! handshakes, as state machines over bytes, so a slow client delays no other client.
 //!
 //! TCP does not say which process has connected. For the software device, the client's process proves
 //! that the GID that it offers is its own, by a message over a Unix socket, before the server admits

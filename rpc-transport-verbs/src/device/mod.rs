@@ -1,8 +1,9 @@
 //! [`Device`]: the entry point of this crate.
 //!
 //! A [`Device`] is a list of device names, and a client or server offers all of them.
-//! [`Device::best`] is the first usable RDMA device followed by `soft` and `tcp`. A server on a machine with
-//! a network card thus also serves a client on the same machine that was built without RDMA.
+//! [`Device::best`] is the first usable RDMA device followed by `soft` and `tcp`. A server on a
+//! machine with a network card thus also serves a client on the same machine that was built without
+//! RDMA.
 
 mod memory;
 pub(crate) mod name;

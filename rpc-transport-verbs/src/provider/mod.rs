@@ -2,9 +2,9 @@
 //!
 //! Code above this module does not depend on which device it uses; code below it knows nothing of
 //! slots and their owners. The layer above guarantees, in one place, the invariant that makes raw
-//! addresses sound here: the memory of a work request belongs to the device from the moment it is
-//! posted until its completion (or a later one of the same send queue) has been polled, or the
-//! queue pair has been reset or destroyed.
+//! addresses sound here. The memory of a work request belongs to the device from the moment it is
+//! posted. It does so until the request's completion, or a later one of the same send queue, has
+//! been polled, or the queue pair has been reset or destroyed.
 
 use crate::verbs::types::{DeviceInfo, ForkStatus, OpenError, VerbsError};
 

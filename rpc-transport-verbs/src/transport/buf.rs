@@ -24,7 +24,7 @@ impl AsMut<[u8]> for SendBuf {
 pub struct RecvBuf {
     pub(crate) slot: Slot,
     pub(crate) len: u32,
-    /// The number of the lane to whose shared receive queue the slot returns.
+    /// The number of the slot's lane: the slot returns to its shared receive queue.
     pub(crate) lane: u32,
 }
 

@@ -23,8 +23,9 @@ use crate::transport::plan::Plan;
 use crate::transport::send_queue::CHAIN_LEN;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
-/// Above its floor, a connection takes no more slots once it holds a quarter as many as are free. If
-/// no other connection holds any, it has a fifth of all by then.
+/// A connection that holds more slots than its floor may take another one while it holds less than
+/// a quarter of the number that is free. If no other connection holds any, this allows it a fifth
+/// of all slots.
 const SHARE: usize = 4;
 
 /// The free slots, and counts of the slots that the driver owns.
@@ -80,10 +81,10 @@ impl BufferPool {
     /// Returns true if a connection that holds `count` send slots may take another one. Asked only
     /// if there are several connections: a single one may hold all slots.
     ///
-    /// A connection may hold as many slots as the sizing counts for it, and a chain at least. It may
-    /// hold a quarter as many as are free ([`SHARE`]) if that is more. A peer that acknowledges
-    /// nothing, or is never ready to receive, therefore leaves most slots to the other connections, and
-    /// the next such peer leaves them most of the rest.
+    /// A connection may hold as many slots as the sizing counts for it, and a chain at least. It
+    /// may hold a quarter of the number that is free ([`SHARE`]) if that is more. A peer that
+    /// acknowledges nothing, or is never ready to receive, therefore leaves most slots to the other
+    /// connections, and the next such peer leaves them most of the rest.
     #[inline]
     pub(crate) fn has_share_for(&self, count: usize) -> bool {
         count < self.floor.max(self.sends.len() / SHARE)

@@ -21,8 +21,8 @@ pub(crate) const INFINIBAND: &str = "infiniband";
 /// An endpoint of one side: a device, and the queue pair on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// [`SOFT`], [`TCP`], [`ROCE`], [`ROCE_V1`] or [`INFINIBAND`]. Another kind is valid, but no device can
-    /// connect to it.
+    /// [`SOFT`], [`TCP`], [`ROCE`], [`ROCE_V1`] or [`INFINIBAND`]. Another kind is valid, but no
+    /// device can connect to it.
     pub(crate) kind: String,
     /// The device's name on its host.
     pub(crate) device: String,

@@ -1,10 +1,11 @@
 //! [`SendWatch`]: finds sends that a device neither completes nor fails for half a minute.
 //!
-//! A network device retries a send that the peer does not acknowledge, and fails its queue pair after
-//! the last retry: after two seconds at most with the attributes that a connection gets. A device that loses track of
-//! a retry does neither. Soft-RoCE of Linux 6.1 does so now and then on a network that loses packets:
-//! the port is up, both queue pairs are in RTS, the other direction works, and one packet is not sent
-//! again. The slots of those sends would be lost, and the peer would wait for ever.
+//! A network device retries a send that the peer does not acknowledge, and fails its queue pair
+//! after the last retry: after two seconds at most with the attributes that a connection gets. A
+//! device that loses track of a retry does neither. Soft-RoCE of Linux 6.1 does so now and then on
+//! a network that loses packets: the port is up, both queue pairs are in RTS, the other direction
+//! works, and one packet is not sent again. The slots of those sends would be lost, and the peer
+//! would wait for ever.
 //!
 //! A send that the peer answers with RNR NAKs waits, too, because connections retry without end
 //! (`rnr_retry` 7). A peer that keeps the rules has a receive for every frame that it may get, even if

@@ -198,7 +198,7 @@ impl<T: Transport> Driver<T> {
             // The credit of the request goes with the first frame, or alone.
             state.owe(call.link);
         }
-        // That of a long request began with its first frame.
+        // The timer of a long request began with its first frame.
         if let Some(deadline) = deadline
             && let Some(stream) = state.streams.entries.get_mut(key.index())
             && stream.timer.is_none()

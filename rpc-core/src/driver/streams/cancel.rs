@@ -30,7 +30,7 @@ impl<T: Transport> Driver<T> {
         let cancels = &self.counters.cancels;
         let queued = self.state.borrow_mut().take_queued(link, call);
         if let Some(request) = queued {
-            // Not decoded, and its handler never begins.
+            // The request is not decoded, and its handler never begins.
             cancels.before_start.add(1);
             let status = Status::cancelled("the client cancelled the call; it did not run");
             let (header, served) = (request.header, request.served);

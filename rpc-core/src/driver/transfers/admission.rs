@@ -26,8 +26,8 @@ use crate::status::Status;
 use crate::stream::long::ReadAhead;
 use crate::transport::{AllocateError, ReserveError, Transport};
 
-/// The longest time for which a response waits for memory: its server does not know the call's
-/// deadline on this side, and closes a connection whose peer keeps segments for twice as long.
+/// The longest time for which a response waits for memory. The server does not know the call's
+/// deadline on this side, and closes the connection if segments are kept for twice as long.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 /// One in this many bytes of the memory for messages, at most, is for messages of streams that are
@@ -98,8 +98,8 @@ impl<T: Transport> State<T> {
         self.counters.transfers.waited.add(1);
         self.transfers.waiting.push(key, len);
         self.transfers.note_work();
-        // Also the response that ends a stream: its server keeps the pieces exposed, and closes the
-        // connection if they are not released.
+        // A response has a time limit, also one that ends a stream: its server keeps the pieces
+        // exposed, and closes the connection if they are not released.
         if self.transfers.incoming[key.index()].header.kind == FrameKind::LongResponse {
             let end = self.clock.now() + LONGEST_WAIT;
             let timer = self.timers.insert(end, TimerTarget::Incoming(key));

@@ -30,9 +30,9 @@ pub(super) const FIRST_SEGMENTS: usize = 8;
 /// continuations.
 const COPIED_WITHOUT_CREDIT: usize = 4;
 
-/// One in this many bytes of the memory for messages: the limit up to which encoded messages and exposed pieces together may
-/// grow. With [`EXPOSED_PART`], half of the memory is left for messages that arrive: otherwise, two
-/// peers could each wait for memory until the other has received.
+/// One in this many bytes of the memory for messages: the limit up to which encoded messages and
+/// exposed pieces together may grow. With [`EXPOSED_PART`], half of the memory is left for messages
+/// that arrive: otherwise, two peers could each wait for memory until the other has received.
 const ENCODED_PART: u64 = 4;
 /// The same for exposed pieces alone. The only piece of a message whose receiver has memory is exposed
 /// in any case.

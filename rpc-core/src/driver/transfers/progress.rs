@@ -1,5 +1,5 @@
-//! The receiver's part of a long message: closes the connection of a sender that sends no more of a
-//! message which has memory, or whose memory cannot be read. Otherwise, one first frame would keep
+//! The receiver's part of a long message: closes the connection if a message has memory and its
+//! sender sends no more of it, or lets none of it be read. Without this, one first frame would keep
 //! memory for a whole message for as long as the connection lasts.
 //!
 //! While READs of a message are outstanding, the connection's READs count, and not the message's own:

@@ -160,8 +160,9 @@ impl<T: Transport> State<T> {
         let outgoing = &self.transfers.outgoing[key.index()];
         let link = &self.links[outgoing.link.index()];
         let is_over = self.is_over(outgoing);
-        // A receiver that has memory goes on. But requests that wait for their turns at a server may
-        // occupy all receives that it has promised; and of an abandoned request, nothing is kept.
+        // A receiver that has memory goes on. A server may not go on with a request, because
+        // requests that wait for their turns occupy all receives that it has promised. Of an
+        // abandoned request, this side keeps nothing.
         let takes_more = match link.is_server() {
             true => is_over || outgoing.is_accepted,
             false => is_over && !outgoing.is_abandoned,

@@ -106,8 +106,8 @@ impl Mix {
     ///
     /// # Panics
     ///
-    /// Panics if a message was not as ordered, a handler has begun twice, a handler has begun whose
-    /// client was told that it had not, or a handler has not been dropped.
+    /// Panics if a message was not as ordered, or if a handler has begun twice, has begun although
+    /// its client was told that it had not, or has not been dropped.
     pub fn finish(&self) {
         if let Some(violation) = &*self.0.violation.borrow() {
             panic!("{violation}");

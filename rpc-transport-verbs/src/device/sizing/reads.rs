@@ -11,8 +11,8 @@ use crate::verbs::{CopyRule, DeviceAttributes, LinkLayer};
 /// the usual length cover the round trip of a network.
 const READ_DEPTH: u8 = 16;
 
-/// READs that all connections of a lane have outstanding, on a device whose retries end a connection
-/// whose peer does not answer.
+/// READs that all connections of a lane have outstanding together, on a device that ends a
+/// connection when its peer does not answer.
 const MAX_READING: usize = 64;
 
 /// Bytes that are copied into registered memory at a time, and of a READ, on a device that moves

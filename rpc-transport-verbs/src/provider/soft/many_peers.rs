@@ -1,6 +1,6 @@
-//! A context that many peer processes are connected to: that its polls do not look at all of them,
-//! that a message is found whose ready bit is lost, and that the rings of some peers do not displace
-//! those of others.
+//! A context that many peer processes are connected to. Its polls do not look at all of them, find
+//! a message even if its ready bit is lost, and do not let the rings of some peers displace those
+//! of others.
 
 use std::ops::Range;
 use std::sync::Arc;

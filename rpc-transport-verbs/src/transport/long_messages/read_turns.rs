@@ -90,8 +90,8 @@ impl ReadTurns {
         self.left == self.reads_per_poll
     }
 
-    /// Returns the most bytes of a READ that the peer executes, beside connections of the lane whose
-    /// READs take this thread's time: it has no part in their turns.
+    /// Returns the most bytes of a READ that the peer executes. Such a READ takes no time of this
+    /// thread, so it has no part in the turns of the others.
     pub(super) fn take_of_peer(&self) -> usize {
         self.max_read_len.max(READ_LEN_OF_PEER)
     }

@@ -17,8 +17,8 @@ use crate::hooks;
 const TICK: Duration = Duration::from_secs(1);
 
 /// Time for which a new chunk is not deregistered to make room for others, so that a message which
-/// waits for it takes it in the next turn of its poller. The application may ask for memory to send and not
-/// wait for it: nobody takes that chunk.
+/// waits for it takes it in the next turn of its poller. The application may ask for memory to send
+/// and not wait for it: nobody takes that chunk.
 pub(super) const TIME_TO_TAKE: Duration = Duration::from_millis(100);
 
 /// A pool, as the registrar sees it.

@@ -1,10 +1,10 @@
 //! The cold rings of one context, and looks at them that do not depend on their senders.
 //!
-//! The message of a cold ring is announced by a ready bit, which its sender sets. A sender that is
-//! killed between the message and the bit, or whose bits something else clears, announces nothing.
-//! So polls also look at the cold rings themselves, at some of them between two rounds of looks at
-//! ready bits. The number follows the time since the last looks, so that all rings are looked at in
-//! [`CIRCLE`], whether a poll takes 50 ns or, with a handler, 5 µs.
+//! The message of a cold ring is announced by a ready bit, which its sender sets. The announcement
+//! is lost if the sender is killed between the message and the bit, or if something else clears the
+//! bit. So polls also look at the cold rings themselves, at some of them between two rounds of
+//! looks at ready bits. The number follows the time since the last looks, so that all rings are
+//! looked at in [`CIRCLE`], whether a poll takes 50 ns or, with a handler, 5 µs.
 
 use std::time::{Duration, Instant};
 

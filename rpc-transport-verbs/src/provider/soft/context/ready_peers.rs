@@ -122,7 +122,7 @@ impl ReadyPeers {
         }
     }
 
-    /// Returns the number of peers of whose first group a bit is set.
+    /// Returns the number of peers with a bit set in their first group.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn count_set(&self) -> usize {
         let is_set = |peer: &&ReadyPeer| peer.bits.has_any_in_first_group();

@@ -1,8 +1,8 @@
 //! A queue pair's TCP connection: how far each of its two streams of bytes has come.
 //!
-//! The link works as a reliable connection of verbs does, without what TCP does already: requests
-//! have sequence numbers and are acknowledged; a request that finds no receive is answered by an RNR
-//! NAK, its bytes are discarded, and it is sent again later, as are all requests behind it. So a
+//! The link works as a reliable connection of verbs does, without what TCP does already. Requests
+//! have sequence numbers and are acknowledged. If a request finds no receive, its bytes are
+//! discarded, an RNR NAK answers it, and it is sent again later with all requests behind it. So a
 //! receiver never stops reading, and responses and acknowledgements never wait behind a message
 //! that has no receive.
 
@@ -182,7 +182,7 @@ impl Outbound {
         partial.is_some_and(|partial| partial.kind == PartialKind::Request)
     }
 
-    /// Returns true if READs have been requested whose bytes have not been taken from memory.
+    /// Returns true if bytes of requested READs have not been taken from memory yet.
     pub(crate) fn awaits_reads(&self) -> bool {
         let is_read = |response: &Response| matches!(response, Response::Read { .. });
         self.responses.iter().any(is_read)

@@ -2,9 +2,10 @@
 //! until they do.
 //!
 //! A channel is readable for three reasons, so its file is an epoll set of three files: its own
-//! eventfd, which counts the events not yet taken, the context's end of the sockets with which peers
-//! wake it, and the set of its TCP connections. A thread that one of the latter wakes handles the peers' requests, whichever queue they are for. A sleeping thread
-//! thus does the device's work itself, and the engine need not.
+//! eventfd, which counts the events not yet taken, the context's end of the sockets with which
+//! peers wake it, and the set of its TCP connections. A thread that one of the latter wakes handles
+//! the peers' requests, whichever queue they are for. A sleeping thread thus does the device's work
+//! itself, and the engine need not.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

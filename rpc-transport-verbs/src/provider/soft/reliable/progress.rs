@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// Makes the cold rings hot whose bits are set, of all peers.
+    /// Makes cold rings hot if their bits are set, for all peers.
     pub(crate) fn handle_all_ready_bits(&mut self) {
         let State {
             queue_pairs,
@@ -315,8 +315,8 @@ impl HotRing {
     }
 }
 
-/// Makes a cold ring hot whose bit a peer has set. A peer can set any bit: a bit without a cold ring
-/// of that peer behind it is ignored.
+/// Makes a cold ring hot, because a peer has set its bit. A peer can set any bit: a bit without a
+/// cold ring of that peer behind it is ignored.
 fn make_hot_for(
     queue_pairs: &mut Slab<SoftQueuePair>,
     hot: &mut Vec<HotRing>,

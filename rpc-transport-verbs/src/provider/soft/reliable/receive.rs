@@ -229,10 +229,10 @@ impl SoftQueuePair {
             return self.reject_message(common, local, remote);
         }
         // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender leaves
-        // alone until the acknowledgement, or in an arena that `_arena` keeps mapped. The receive was checked to lie in a
-        // region of this context, which stays registered while the owner word is held, and its
-        // bytes belong to the device until its completion is polled. The two ranges are in different
-        // mappings, so they do not overlap.
+        // alone until the acknowledgement, or in an arena that `_arena` keeps mapped. The receive
+        // was checked to lie in a region of this context, which stays registered while the owner
+        // word is held, and its bytes belong to the device until its completion is polled. The two
+        // ranges are in different mappings, so they do not overlap.
         unsafe { copy_message(from, receive.addr, len) };
         if incoming.flags.has(Flags::DESCRIPTOR) && receiver.is_closed_after_copy() {
             // The sender has reclaimed its memory, so the message no longer exists. Messages behind

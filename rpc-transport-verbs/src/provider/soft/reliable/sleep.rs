@@ -54,9 +54,9 @@ impl State {
                 ReceiveOutcome::Empty if self.goes_cold(place) => found_nothing = false,
                 // A message arrived between the two looks.
                 ReceiveOutcome::Empty if !found_nothing => found_nothing = true,
-                // Or the message cannot be received yet because the arena that it names has not
-                // arrived. Its ring stays hot, so the context is not at rest, and the engine
-                // retries at its next tick.
+                // The message cannot be received yet, because the arena that it names has not
+                // arrived; or the patience is used up. The ring stays hot, so the context is not at
+                // rest, and the engine retries at its next tick.
                 ReceiveOutcome::Empty | ReceiveOutcome::Received(_) => {
                     place += 1;
                     found_nothing = false;

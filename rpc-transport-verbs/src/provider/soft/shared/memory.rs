@@ -163,7 +163,7 @@ enum Pages {
     /// For this process's own arenas: avoids page faults on the data path.
     AtOnce,
     /// For rings: an idle connection keeps only the few pages that it has touched. A busy ring has
-    /// touched all its pages after one round. Also for all memory of a peer.
+    /// touched all its pages after one round. All memory of a peer is mapped so, too.
     WhenTouched,
 }
 

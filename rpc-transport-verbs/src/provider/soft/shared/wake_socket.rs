@@ -131,7 +131,7 @@ impl WakeSockets {
         let (own, peers) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // On older kernels this has no effect: `drain` receives the files.
         set_takes_files(&own, false)?;
-        // Otherwise, an urgent byte that is not read is dropped, with the files beside it.
+        // Without this, an urgent byte that is not read is dropped, with the files beside it.
         sockopt::set_socket_oobinline(&own, true)?;
         let mut sockets = self.sockets();
         let token = sockets.next_token;

@@ -164,7 +164,7 @@ impl SoftQueuePair {
         low: u32,
         status: u8,
     ) -> Result<(), InvalidMessage> {
-        // Later messages may have acknowledged a READ already whose response is refused now.
+        // Later messages may have acknowledged the READ already, although it is refused now.
         match self.awaited_response(low) {
             Some(_) => self.acknowledge_through(common, low),
             None => self.acknowledge(common, low)?,
