@@ -1,10 +1,11 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo new check test test-versions deny setup test-rdma conformance interop bench bench-compare bench-peers bench-rdma overload attacks faults soak count fuzz figures
+.PHONY: help demo new check test nightly setup test-rdma bench count figures
+.PHONY: conformance interop faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^# --/ { printf "\n%s\n", substr($$0, 6) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Run the greeter as two processes, then measure what a call takes (TCP=1: over TCP, as between two hosts)
 	@examples/demo
@@ -12,17 +13,11 @@ demo: ## Run the greeter as two processes, then measure what a call takes (TCP=1
 new: ## Write a crate of your own to start from, outside of this folder (NAME=../my-service)
 	@examples/new "$(NAME)"
 
-check: ## Run the inner loop's checks: format, tidy, lints, unit tests; under a minute when warm
+check: ## Run the inner loop's checks: format, tidy, lints, unit tests of what has changed; seconds when warm
 	@.ci/check
 
-test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
-	@.ci/test
-
-test-versions: ## Run this build against the last ones of version 1, without streams and without long messages (needs the history)
-	@.ci/test-versions
-
-deny: ## Check the dependencies against deny.toml: licences, sources, duplicates, advisories (needs cargo-deny)
-	@.ci/deny
+test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge (ONLY='checks tests guest')
+	@.ci/test $(ONLY)
 
 setup: ## Install valgrind, cargo-deny, what the feature `rdma` and its tests need (Debian, Ubuntu; packages as root)
 	@.ci/setup
@@ -30,18 +25,45 @@ setup: ## Install valgrind, cargo-deny, what the feature `rdma` and its tests ne
 test-rdma: ## Run the tests on Soft-RoCE in a guest, or on a device with a report (DEVICE=mlx5_0)
 	@.ci/test-rdma
 
+bench: ## Measure latency (both messages), throughput and streams
+	@benches/bench
+
+count: ## Count what a call costs under valgrind; fails if it costs more than accepted (ACCEPT=reason accepts it)
+	@benches/count
+
+figures: ## Print the figures of the source tree: lines, functions, asserts, circles, tests, documents
+	@cargo run --quiet -p tidy
+
+nightly: ## Run the long forms of all checks, before a release (ONLY='faults guest fuzz soak advisories')
+	@.ci/nightly $(ONLY)
+
+# -- Single checks
 conformance: ## Run the conformance suite on soft and Soft-RoCE and write its report (CASES=atomics selects cases)
 	@.ci/conformance $(CASES)
 
 interop: ## Run gRPC's interop cases, by name, over every device (one: VERBLINE_DEVICE=mlx5_0)
 	@.ci/interop
 
+faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for fresh ones; SEED=n replays one)
+	@.ci/faults
+
+soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_SECONDS, SOAK_SEED; HOSTS=2: over a bad network)
+ifeq ($(HOSTS),2)
+	@.ci/soak-hosts
+else
+	@.ci/nightly soak
+endif
+
+attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots', TCP=1)
+	@cargo run --release --quiet -p benches --bin attack -- $(if $(TCP),--device tcp) $(NAMES)
+
 fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz
 
-bench: ## Measure latency (both messages), throughput and streams
-	@benches/bench
+deny: ## Check the dependencies against deny.toml: licences, sources, duplicates (needs cargo-deny)
+	@.ci/deny
 
+# -- Single measurements
 bench-compare: ## Compare latency, throughput and streams with benches/baselines (WRITE=1 writes it); never fails on time
 	@cargo build --release --quiet -p benches --bin compare --bin latency --bin throughput --bin stream
 	@mkdir -p benches/baselines
@@ -55,22 +77,3 @@ bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 
 overload: ## Measure the calls that are answered in time at 0.5 to 4 times the capacity (SPIN_US=50, CLIENT=local)
 	@cargo run --release --quiet -p benches --bin overload -- --spin-us $${SPIN_US:-1000} --client $${CLIENT:-shared}
-
-attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots', TCP=1)
-	@cargo run --release --quiet -p benches --bin attack -- $(if $(TCP),--device tcp) $(NAMES)
-
-soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_SECONDS, SOAK_SEED; HOSTS=2: over a bad network)
-ifeq ($(HOSTS),2)
-	@.ci/soak-hosts
-else
-	@SOAK_SECONDS=$${SOAK_SECONDS:-600} cargo test --quiet -p examples --test soak -- --nocapture
-endif
-
-faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for fresh ones; SEED=n replays one)
-	@.ci/faults
-
-count: ## Count what a call costs under valgrind; fails if it costs more than accepted (ACCEPT=reason accepts it)
-	@benches/count
-
-figures: ## Print the figures of the source tree: files, functions, asserts, import circles, documents
-	@cargo run --quiet -p tidy
