@@ -39,26 +39,6 @@ fn it_says_what_there_is_which_is_taken_and_why_and_what_a_poller_gets() {
     }
 }
 
-/// With the feature, the result depends on the machine's devices.
-#[cfg(not(feature = "rdma"))]
-#[test]
-fn without_kernel_verbs_it_takes_the_software_device_and_says_why() {
-    let output = device_info(None, None);
-    let printed = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let has_rdma =
-        std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some());
-    let why = if has_rdma {
-        assert!(printed.contains("built without kernel verbs"), "{printed}");
-        "no RDMA device can be used"
-    } else {
-        "there is no RDMA device here"
-    };
-    let conclusion =
-        format!("Device::best() takes soft, and tcp where shared memory cannot be had: {why}.\n");
-    assert!(printed.contains(&conclusion), "{printed}");
-}
-
 #[test]
 fn the_argument_outweighs_the_environment() {
     let output = device_info(Some("soft"), Some("soft:2"));
@@ -82,18 +62,6 @@ fn a_device_that_cannot_be_used_is_a_sentence_and_a_failure() {
         // The report on usable devices is printed anyway.
         assert!(text(&output.stdout).contains("Device::best() "));
     }
-}
-
-#[cfg(not(feature = "rdma"))]
-#[test]
-fn the_name_of_an_rdma_device_is_told_that_the_feature_is_missing() {
-    let output = device_info(Some("mlx5_0"), None);
-    assert_eq!(output.status.code(), Some(1));
-    let printed = text(&output.stderr);
-    assert!(
-        printed.contains("the Cargo feature `rdma`") && printed.contains("docs/rdma.md"),
-        "{printed}"
-    );
 }
 
 #[test]
