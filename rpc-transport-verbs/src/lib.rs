@@ -94,14 +94,9 @@ extern crate self as rpc_transport_verbs;
 
 mod connect;
 mod device;
-mod event_fd;
-mod hooks;
-mod log_limit;
-mod provider;
 #[cfg(any(feature = "test-util", all(any(test, fuzzing), not(loom))))]
 pub mod testing;
 mod transport;
-pub mod verbs;
 
 pub use connect::client::Dialed;
 pub use connect::server::Port;
@@ -111,3 +106,5 @@ pub use device::{DEVICE_VARIABLE, Device, DeviceError};
 pub use rpc_core::transport::SlotsByState;
 pub use transport::failure::ConnectionFailure;
 pub use transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
+#[doc(no_inline)]
+pub use verbline_verbs as verbs;

@@ -18,10 +18,10 @@
 //! receives that the credits have promised.
 
 use rpc_core::transport::SlotsByState;
+use verbline_verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
 use crate::transport::plan::Plan;
 use crate::transport::send_queue::CHAIN_LEN;
-use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
 /// Above its floor, a connection takes no more slots once it holds a quarter as many as are free. If
 /// no other connection holds any, it has a fifth of all by then.
