@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rpc_transport_verbs::testing::hostile::soft_ring(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| verbline_verbs::testing::soft_ring(bytes));

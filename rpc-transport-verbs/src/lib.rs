@@ -1,4 +1,4 @@
-//! RDMA for Verbline: devices that carry `rpc-core`'s calls, and a safe layer over RDMA verbs.
+//! RDMA for Verbline: devices that carry `rpc-core`'s calls.
 //!
 //! A [`Device`] is an RDMA device of this machine (feature `rdma`), or `soft`, a software device
 //! with the same semantics between processes of one host. Programs that make calls need no other
@@ -24,7 +24,8 @@
 //! ```
 //!
 //! The front page of `rpc-core` continues from here with a server and a client. If you don't need
-//! RPC, use [`verbs`] directly: it has every verbs object as a safe type, and programs of its own.
+//! RPC, use the crate `verbline-verbs` directly, which is [`verbs`] here: it has every verbs object as
+//! a safe type, and programs of its own.
 //!
 //! # Features
 //!
@@ -56,7 +57,7 @@
 //! │ queue pairs ──────────► completion queue       │       │  poller lags                     │
 //! └───────┬───────────────────────────────────────┘       └──────────────────────────────────┘
 //!         ▼
-//!   verbs: the safe layer ─► provider: RDMA devices (feature `rdma`), or the software device
+//!   verbs: RDMA devices (feature `rdma`), or the software device
 //! ```
 //!
 //! [`Fabric`]: rpc_core::transport::Fabric
@@ -85,7 +86,8 @@
 // | `transport::events`, `device_event` | asynchronous events: their messages and their consequences |
 // | `transport::reserve` | receives for a poller that lags, and the limit that triggers posting them |
 // | `transport::close`, `failure` | the end of a connection, and its error message |
-// | `verbs`, `provider` | the verbs as safe types, and the devices that implement them |
+
+#![forbid(unsafe_code)]
 
 // So that the harness of the transport's tests can name this crate in the same way inside and
 // outside of it.
@@ -94,14 +96,9 @@ extern crate self as rpc_transport_verbs;
 
 mod connect;
 mod device;
-mod event_fd;
-mod hooks;
-mod log_limit;
-mod provider;
 #[cfg(any(feature = "test-util", all(any(test, fuzzing), not(loom))))]
 pub mod testing;
 mod transport;
-pub mod verbs;
 
 pub use connect::client::Dialed;
 pub use connect::server::Port;
@@ -111,3 +108,5 @@ pub use device::{DEVICE_VARIABLE, Device, DeviceError};
 pub use rpc_core::transport::SlotsByState;
 pub use transport::failure::ConnectionFailure;
 pub use transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
+#[doc(no_inline)]
+pub use verbline_verbs as verbs;

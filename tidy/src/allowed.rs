@@ -1,6 +1,6 @@
 /// `rpc-core`.
 pub const CORE: Package = Package {
-    name: "rpc-core",
+    folder: "rpc-core",
     layers: &[
         layer(
             "values",
@@ -121,14 +121,14 @@ pub const CORE: Package = Package {
     ],
 };
 
-/// `rpc-transport-verbs`.
+/// `verbline-verbs`.
 pub const VERBS: Package = Package {
-    name: "rpc-transport-verbs",
+    folder: "rpc-transport-verbs/verbs",
     layers: &[
         layer("hooks", &["hooks"], &[]),
         layer("event_fd", &["event_fd"], &[]),
         layer("log_limit", &["log_limit"], &[]),
-        layer("verbs::types", &["verbs::types"], &[]),
+        layer("types", &["types"], &[]),
         layer(
             "provider::work",
             &[
@@ -141,22 +141,22 @@ pub const VERBS: Package = Package {
                 "provider::soft::names",
                 "provider::rdma::names",
             ],
-            &["verbs::types"],
+            &["types"],
         ),
         layer(
             "soft::shared",
             &["provider::soft::shared"],
-            &["hooks", "verbs::types", "provider::work"],
+            &["hooks", "types", "provider::work"],
         ),
         layer(
             "soft::capacities",
             &["provider::soft::capacities"],
-            &["verbs::types", "provider::work", "soft::shared"],
+            &["types", "provider::work", "soft::shared"],
         ),
         layer(
             "soft::wire",
             &["provider::soft::wire"],
-            &["verbs::types", "soft::capacities"],
+            &["types", "soft::capacities"],
         ),
         layer(
             "soft::context",
@@ -164,7 +164,7 @@ pub const VERBS: Package = Package {
             &[
                 "hooks",
                 "event_fd",
-                "verbs::types",
+                "types",
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
@@ -177,7 +177,7 @@ pub const VERBS: Package = Package {
             &[
                 "event_fd",
                 "log_limit",
-                "verbs::types",
+                "types",
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
@@ -190,7 +190,7 @@ pub const VERBS: Package = Package {
             &["provider::soft::reliable"],
             &[
                 "hooks",
-                "verbs::types",
+                "types",
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
@@ -202,7 +202,7 @@ pub const VERBS: Package = Package {
             "soft::unreliable",
             &["provider::soft::unreliable"],
             &[
-                "verbs::types",
+                "types",
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
@@ -215,7 +215,7 @@ pub const VERBS: Package = Package {
             &["provider::soft::objects"],
             &[
                 "hooks",
-                "verbs::types",
+                "types",
                 "provider::work",
                 "soft::shared",
                 "soft::capacities",
@@ -229,7 +229,7 @@ pub const VERBS: Package = Package {
             "soft",
             &["provider::soft"],
             &[
-                "verbs::types",
+                "types",
                 "provider::work",
                 "soft::capacities",
                 "soft::context",
@@ -242,7 +242,7 @@ pub const VERBS: Package = Package {
             &["provider::rdma"],
             &[
                 "event_fd",
-                "verbs::types",
+                "types",
                 "provider::work",
                 "soft::capacities",
             ],
@@ -250,10 +250,52 @@ pub const VERBS: Package = Package {
         layer(
             "provider",
             &["provider"],
-            &["verbs::types", "provider::work", "soft", "rdma"],
+            &["types", "provider::work", "soft", "rdma"],
         ),
-        layer("verbs", &["verbs"], &["verbs::types", "provider"]),
-        layer("transport", &["transport"], &["hooks", "event_fd", "verbs"]),
+        layer(
+            "verbs",
+            &[
+                "address",
+                "address_handle",
+                "block",
+                "completion_channel",
+                "completion_queue",
+                "context",
+                "destination",
+                "device_list",
+                "element",
+                "exposed_memory",
+                "fork",
+                "in_flight",
+                "memory_region",
+                "memory_window",
+                "misuse",
+                "multicast",
+                "posted_receives",
+                "protection_domain",
+                "queue_pair",
+                "receive_table",
+                "registered_memory",
+                "shared_receive_queue",
+                "slot",
+                "streaming_copy",
+                "work_request",
+            ],
+            &["types", "provider"],
+        ),
+        layer(
+            "for_transport",
+            &["for_transport"],
+            &["hooks", "event_fd", "log_limit", "provider", "verbs"],
+        ),
+    ],
+};
+
+/// `rpc-transport-verbs`.
+pub const TRANSPORT: Package = Package {
+    folder: "rpc-transport-verbs",
+    layers: &[
+        layer("transport", &["transport"], &[]),
         layer(
             "connect::handshake",
             &["connect::handshake", "connect::link"],
@@ -274,8 +316,6 @@ pub const VERBS: Package = Package {
             "connect::control_thread",
             &["connect::control_thread"],
             &[
-                "event_fd",
-                "log_limit",
                 "transport",
                 "connect::handshake",
                 "connect::liveness",
@@ -297,8 +337,6 @@ pub const VERBS: Package = Package {
             "device",
             &["device"],
             &[
-                "provider",
-                "verbs",
                 "transport",
                 "connect::address",
                 "connect::server",
@@ -308,7 +346,7 @@ pub const VERBS: Package = Package {
         layer(
             "testing",
             &["testing"],
-            &["hooks", "provider", "verbs", "transport", "connect::handshake", "connect::server", "device"],
+            &["transport", "connect::handshake", "connect::server", "device"],
         ),
     ],
 };

@@ -12,8 +12,13 @@ use crate::imports::{circles, imports};
 use crate::source::{Crate, is_for_tests};
 use crate::surface::public_items;
 
-/// The crates that are measured: those that users depend on.
-pub const PACKAGES: [&str; 3] = ["rpc-core", "rpc-codegen", "rpc-transport-verbs"];
+/// The folders of the crates that are measured: those that users depend on.
+pub const PACKAGES: [&str; 4] = [
+    "rpc-core",
+    "rpc-codegen",
+    "rpc-transport-verbs",
+    "rpc-transport-verbs/verbs",
+];
 
 /// Words below which a SAFETY note cannot name an invariant, who established it and how long it
 /// holds.

@@ -16,7 +16,7 @@ use crate::source::Crate;
 pub struct Layer {
     /// What violations call it.
     pub name: &'static str,
-    /// Its modules, with all that is below them: `driver`, `verbs::types`. The longest match
+    /// Its modules, with all that is below them: `driver`, `provider::soft`. The longest match
     /// counts.
     pub modules: &'static [&'static str],
     /// Names of the layers that it may import.
@@ -26,8 +26,8 @@ pub struct Layer {
 /// The layers of a package.
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
-    /// The package's name, which is also its folder.
-    pub name: &'static str,
+    /// Its folder.
+    pub folder: &'static str,
     /// From the lowest to the highest.
     pub layers: &'static [Layer],
 }
@@ -55,7 +55,7 @@ impl Package {
     /// If a file cannot be read or is not Rust.
     #[must_use]
     pub fn violations(&self, root: &Path) -> Vec<Violation> {
-        let source = Crate::read(root, self.name);
+        let source = Crate::read(root, self.folder);
         let imports = imports(&source);
         let mut violations = self.upward_arrows(&source, &imports);
         violations.extend(self.unassigned(&source));
@@ -153,7 +153,7 @@ impl Package {
                         line: 1,
                         message: format!(
                             "{}: {} imports nothing of {name}: take the arrow out",
-                            self.name, layer.name
+                            self.folder, layer.name
                         ),
                     });
                 }

@@ -16,7 +16,7 @@ pub fn workspace_root() -> PathBuf {
 
 /// One crate's library: its files, from `src/lib.rs` down.
 pub struct Crate {
-    /// The package's name, which is also the folder's.
+    /// The package's name.
     pub name: String,
     /// In the order of their paths.
     pub files: Vec<SourceFile>,
@@ -37,7 +37,7 @@ pub struct SourceFile {
 }
 
 impl Crate {
-    /// Reads the library of `package` in the checkout at `root`.
+    /// Reads the library of the package in the folder `package` of the checkout at `root`.
     ///
     /// # Panics
     ///
@@ -62,7 +62,7 @@ impl Crate {
             file.is_test = tests.iter().any(|test| file.module.starts_with(test));
         }
         Self {
-            name: package.to_owned(),
+            name: name_of(&root.join(package).join("Cargo.toml")),
             files,
         }
     }
@@ -148,6 +148,16 @@ fn in_product(condition: &Meta) -> Option<bool> {
     } else {
         Some(!decides)
     }
+}
+
+/// The name of the package with this manifest.
+fn name_of(manifest: &Path) -> String {
+    let text = fs::read_to_string(manifest)
+        .unwrap_or_else(|error| panic!("cannot read {}: {error}", manifest.display()));
+    let mut lines = text.lines();
+    let name = lines.find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    name.unwrap_or_else(|| panic!("{} names no package", manifest.display()))
+        .to_owned()
 }
 
 fn list_rust_files(folder: &Path, paths: &mut Vec<PathBuf>) {

@@ -6,7 +6,7 @@ use std::fs;
 use tidy::documents::{documents, long_files, not_in_index, read, too_long, wide_lines};
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
-use tidy::layers::{CORE, Package, VERBS};
+use tidy::layers::{CORE, Package, TRANSPORT, VERBS};
 use tidy::programs::untested_programs;
 use tidy::source::{Crate, workspace_root};
 use tidy::surface::{front_page, public_items};
@@ -23,7 +23,7 @@ fn hold(package: &Package) {
     if let Some(row) = package.row_out_of_order() {
         panic!(
             "tidy/src/allowed.rs: {}: the row {row} names a layer that is not above it: move it down",
-            package.name
+            package.folder
         );
     }
     expect_none(package.violations(&workspace_root()));
@@ -37,6 +37,11 @@ fn arrows_in_core_run_down() {
 #[test]
 fn arrows_in_the_verbs_crate_run_down() {
     hold(&VERBS);
+}
+
+#[test]
+fn arrows_in_the_transport_run_down() {
+    hold(&TRANSPORT);
 }
 
 #[test]

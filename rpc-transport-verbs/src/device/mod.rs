@@ -19,6 +19,7 @@ use std::sync::Arc;
 use rpc_core::Intents;
 use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use verbline_verbs::{AddressError, AddressWish, OpenError, SoftPath};
 
 use self::name::Name;
 use self::sizing::Sizing;
@@ -29,7 +30,6 @@ use crate::connect::server::{self, Port};
 use crate::transport::VerbsTransport;
 use crate::transport::endpoint::TCP;
 use crate::transport::queue_pairs::Plaintext;
-use crate::verbs::{AddressError, AddressWish, OpenError, SoftPath};
 
 /// The environment variable whose value [`Device::best`] opens.
 pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";

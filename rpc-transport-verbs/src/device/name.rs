@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use verbline_verbs::AddressWish;
+
 use super::DeviceError;
-use crate::verbs::AddressWish;
 
 /// A requested device, with an optional port and GID index: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
 #[derive(Clone, Debug, PartialEq, Eq)]

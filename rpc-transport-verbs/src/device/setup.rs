@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 use rpc_core::transport::FabricError;
 use rpc_core::{Intents, OtherDevice, Waiting};
+use verbline_verbs::{AddressWish, Context, DeviceAttributes, OpenError, SoftOptions, SoftPath};
+#[cfg(test)]
+use verbline_verbs::{LinkLayer, PortAddress};
 
 use super::memory::Claim;
 use super::name::Name;
@@ -35,9 +38,6 @@ use crate::transport::routes::Routes;
 use crate::transport::send_watch::SendWatch;
 use crate::transport::sleep::Sleep;
 use crate::transport::wakeup::Wakeup;
-use crate::verbs::{AddressWish, Context, DeviceAttributes, OpenError, SoftOptions, SoftPath};
-#[cfg(test)]
-use crate::verbs::{LinkLayer, PortAddress};
 
 /// Opens devices for one poller, each as a lane, and posts their receives.
 ///

@@ -3,12 +3,13 @@
 
 use std::fmt;
 
-use crate::device::DEVICE_VARIABLE;
-use crate::provider;
-use crate::transport::endpoint::TCP;
-use crate::verbs::{
+use verbline_verbs::for_transport;
+use verbline_verbs::{
     AddressWish, Context, DeviceAttributes, GidEntry, OpenError, PortAddress, PortAttributes,
 };
+
+use crate::device::DEVICE_VARIABLE;
+use crate::transport::endpoint::TCP;
 
 /// The name of the software device, which exists on every machine.
 pub(crate) const SOFT: &str = "soft";
@@ -54,8 +55,8 @@ impl Survey {
         // Use the library's order, which users also see elsewhere (ibv_devices). Without the
         // library, list the kernel's devices; opening one of them then fails with an error that
         // says that the library is missing.
-        let mut names = provider::rdma_device_names().unwrap_or_default();
-        for name in provider::kernel_device_names() {
+        let mut names = for_transport::rdma_device_names().unwrap_or_default();
+        for name in for_transport::kernel_device_names() {
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -257,7 +258,7 @@ pub(crate) fn is_rdma_name(name: &str) -> bool {
         name.strip_prefix(*prefix)
             .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    provider::kernel_device_names()
+    for_transport::kernel_device_names()
         .iter()
         .any(|listed| listed == name)
         || DRIVERS.iter().chain(&UDEV).any(is_named_so)
@@ -265,7 +266,7 @@ pub(crate) fn is_rdma_name(name: &str) -> bool {
 
 /// Returns the device names available in this build on this machine, for an error message.
 pub(crate) fn known_names() -> String {
-    let mut names = provider::rdma_device_names().unwrap_or_default();
+    let mut names = for_transport::rdma_device_names().unwrap_or_default();
     names.extend([SOFT.to_owned(), TCP.to_owned()]);
     names.join(", ")
 }

@@ -1,5 +1,5 @@
-//! Attacks of a hostile peer on this crate, each as a function of bytes: in the handshake, on the
-//! liveness socket after it, and through the memory and the links of the software device.
+//! Attacks of a hostile peer on this crate, each as a function of bytes: in the handshake, and on the
+//! liveness socket after it. The verbs crate has those on the software device.
 //!
 //! This module serves the crate's tests and, under `cfg(fuzzing)`, the fuzz targets of `fuzz/`,
 //! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if it
@@ -18,10 +18,6 @@ use crate::connect::handshake::{
 };
 use crate::connect::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState};
 use crate::connect::link::{self, FirstBytes, LINK_HELLO_LEN};
-pub use crate::provider::soft_hostile::{soft_device, soft_ring};
-pub use crate::provider::soft_hostile_link::soft_link;
-use crate::provider::soft_hostile_tcp::greetings;
-pub use crate::provider::soft_hostile_tcp::soft_tcp;
 use crate::transport::endpoint::DeviceAddress;
 
 /// Feeds one side of the handshake with bytes in pieces: some raw, some as whole frames.
@@ -153,8 +149,7 @@ fn assert_same(welcome: Welcome) {
 }
 
 /// Examines the first bytes of a TCP connection, as many as have arrived each time: what a server does
-/// before it knows whether the connection is for calls, and what the two ends of a link of the software
-/// device do before they know each other.
+/// before it knows whether the connection is for calls.
 pub fn first_bytes(bytes: &[u8]) {
     let mut is_other = false;
     for len in 0..=bytes.len().min(2 * LINK_HELLO_LEN) {
@@ -172,7 +167,6 @@ pub fn first_bytes(bytes: &[u8]) {
             }
         }
     }
-    greetings(bytes);
 }
 
 /// Feeds the liveness socket after the handshake: bytes, and intervals that expire. Checks the
@@ -290,26 +284,6 @@ mod tests {
         replay("keepalive", keepalive);
     }
 
-    #[test]
-    fn corpus_of_soft_rings() {
-        replay("soft_ring", soft_ring);
-    }
-
-    #[test]
-    fn corpus_of_soft_links() {
-        replay("soft_link", soft_link);
-    }
-
-    #[test]
-    fn corpus_of_tcp_links() {
-        replay("soft_tcp", soft_tcp);
-    }
-
-    #[test]
-    fn corpus_of_soft_devices() {
-        replay("soft_device", soft_device);
-    }
-
     proptest! {
         #[test]
         fn any_script_of_a_handshake(bytes in vec(any::<u8>(), 0..300)) {
@@ -327,31 +301,6 @@ mod tests {
         #[test]
         fn any_script_of_a_keepalive(bytes in vec(any::<u8>(), 0..100)) {
             keepalive(&bytes);
-        }
-
-        #[test]
-        fn any_script_of_a_soft_ring(bytes in vec(any::<u8>(), 0..400)) {
-            soft_ring(&bytes);
-        }
-    }
-
-    proptest! {
-        // Each case opens contexts, which creates mappings and files, so there are fewer cases.
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        #[test]
-        fn any_script_of_a_soft_link(bytes in vec(any::<u8>(), 0..300)) {
-            soft_link(&bytes);
-        }
-
-        #[test]
-        fn any_script_of_a_tcp_link(bytes in vec(any::<u8>(), 0..400)) {
-            soft_tcp(&bytes);
-        }
-
-        #[test]
-        fn any_script_of_a_soft_device(bytes in vec(any::<u8>(), 0..400)) {
-            soft_device(&bytes);
         }
     }
 }

@@ -1,8 +1,7 @@
 //! The buffers that the pool hands out: a send slot, and a receive slot with its frame.
 
 use rpc_core::transport::ConnectionId;
-
-use crate::verbs::Slot;
+use verbline_verbs::Slot;
 
 /// A send slot owned by the driver. Its length is exactly the reserved length.
 #[derive(Debug)]

@@ -18,10 +18,10 @@
 //! receives that the credits have promised.
 
 use rpc_core::transport::SlotsByState;
+use verbline_verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
 use crate::transport::plan::Plan;
 use crate::transport::send_queue::CHAIN_LEN;
-use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
 /// A connection that holds more slots than its floor may take another one while it holds less than
 /// a quarter of the number that is free. If no other connection holds any, this allows it a fifth

@@ -15,8 +15,8 @@
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
+use verbline_verbs::for_transport::hooks;
 
-use crate::hooks;
 use crate::transport::connection::{Closing, Connection, Phase, STEP_LIMIT, Step};
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use rpc_core::Limits;
 use rpc_core::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota};
+use verbline_verbs::for_transport::hooks;
+use verbline_verbs::{QueuePair, Slot};
 
-use crate::hooks;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::long_messages::one_sided::OneSided;
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::PeerClockCell;
 use crate::transport::queue_pairs::{QpCountGuard, QpRts};
 use crate::transport::send_queue::SendQueue;
-use crate::verbs::{QueuePair, Slot};
 
 /// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);

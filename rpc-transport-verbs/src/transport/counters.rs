@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 
 use rpc_core::stats::{Counter, Gauge};
 use rpc_core::transport::{CounterReader, Counters};
+use verbline_verbs::Context;
 
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::reserve::ReserveCounters;
-use crate::verbs::Context;
 
 /// The counters of the data path, written on the poller's thread.
 #[derive(Debug, Default)]

@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use verbline_verbs::{AsyncEvent, Context};
+
 use crate::transport::device_event::{Consequence, DeviceEvent, consequence_of};
 use crate::transport::endpoint::{SOFT, TCP};
 use crate::transport::failure::LaneFailure;
@@ -32,7 +34,6 @@ use crate::transport::notices::{Notice, NoticeSender};
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::reserve::ReservePoster;
 use crate::transport::send_watch::LOOK_PERIOD;
-use crate::verbs::{AsyncEvent, Context};
 
 /// The async-event thread, which is stopped when this value is dropped.
 pub(crate) struct EventThread {
@@ -65,7 +66,7 @@ impl EventThread {
             watches_sends,
         };
         #[cfg(feature = "test-util")]
-        if crate::hooks::is_simulated() {
+        if verbline_verbs::for_transport::hooks::is_simulated() {
             handler.reserve_poster.arm();
             return Ok(Self {
                 context,
@@ -94,7 +95,7 @@ impl EventThread {
         };
         let at_once = Some(std::time::Duration::ZERO);
         while let Ok(Some(event)) = handler.context.get_async_event(at_once) {
-            for _ in 0..crate::hooks::deliveries() {
+            for _ in 0..verbline_verbs::for_transport::hooks::deliveries() {
                 handler.handle_event(Some(event));
             }
         }
@@ -217,6 +218,7 @@ impl EventHandler {
 mod tests {
     use rpc_core::Intents;
     use tracing::Level;
+    use verbline_verbs::{Explanation, LinkLayer, QpNum, SrqNum};
 
     use super::*;
     use crate::device::setup::{self, Opened};
@@ -225,7 +227,6 @@ mod tests {
     use crate::transport::notices::{self, NoticeReceiver};
     use crate::transport::reserve::{self, ReserveCounters};
     use crate::transport::wakeup::Wakeup;
-    use crate::verbs::{Explanation, LinkLayer, QpNum, SrqNum};
 
     const QP: QpNum = QpNum(0x17);
 

@@ -6,12 +6,13 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
-use crate::transport::device_event::DeviceEvent;
-use crate::transport::endpoint::TCP_GID_PREFIX;
-use crate::verbs::{
+use verbline_verbs::{
     CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
     VerbsError, WorkKind,
 };
+
+use crate::transport::device_event::DeviceEvent;
+use crate::transport::endpoint::TCP_GID_PREFIX;
 
 /// A work request completed with an error, which also moved its queue pair to the error state.
 #[derive(Debug)]

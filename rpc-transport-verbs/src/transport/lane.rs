@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rpc_core::transport::{ConnectionId, Event, PeerClock, SlotsByState};
+use verbline_verbs::{CompletionChannel, CompletionQueue, Context};
 
 use crate::transport::buf::RecvBuf;
 use crate::transport::buffer_pool::BufferPool;
@@ -36,7 +37,6 @@ use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
 use crate::transport::send_watch::SendWatch;
-use crate::verbs::{CompletionChannel, CompletionQueue, Context};
 
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
 /// shared receive queue, and a queue pair for each connection over this device.

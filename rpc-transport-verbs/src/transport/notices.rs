@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admitted;
+use verbline_verbs::QpNum;
 
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::LaneFailure;
@@ -18,7 +19,6 @@ use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::pending::Pending;
 use crate::transport::queue_pairs::QpRts;
 use crate::transport::wakeup::Wakeup;
-use crate::verbs::QpNum;
 
 /// Identifies one TCP connection of this process. Unlike a file descriptor or a queue pair number,
 /// a key is never reused.

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, TCP};
-use crate::transport::failure::LaneFailure;
-use crate::transport::plan::Plan;
-use crate::verbs::{
+use verbline_verbs::{
     Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer,
     ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig,
     RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
 };
 
-pub(crate) use crate::verbs::{AwaitedClaim, LinkTarget};
+use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, TCP};
+use crate::transport::failure::LaneFailure;
+use crate::transport::plan::Plan;
+
+pub(crate) use verbline_verbs::for_transport::{AwaitedClaim, LinkTarget};
 
 /// 0.96 ms: short compared with the retry timeout, and never code 0, which is the longest of all.
 const MIN_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
@@ -26,7 +27,8 @@ fn kind_of(address: &PortAddress) -> &'static str {
         LinkLayer::Memory => SOFT,
         LinkLayer::Tcp => TCP,
         LinkLayer::InfiniBand => INFINIBAND,
-        LinkLayer::Ethernet | LinkLayer::Other(_) => match address.gid_type {
+        // Ethernet, and link layers that the verbs crate does not know, or learns later.
+        _ => match address.gid_type {
             GidType::RoceV1 => ROCE_V1,
             _ => ROCE,
         },

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
+use verbline_verbs::{CompletionStatus, QpNum, Slot, WorkCompletion, WorkKind};
 
 use super::buf::RecvBuf;
 use crate::transport::connection::Phase;
@@ -12,7 +13,6 @@ use crate::transport::lane::Lane;
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 use crate::transport::pending::Pending;
 use crate::transport::send_watch::WATCHED_TIME;
-use crate::verbs::{CompletionStatus, QpNum, Slot, WorkCompletion, WorkKind};
 
 /// The status of a request that was carried out, as a number.
 const SUCCESS: u32 = 0;

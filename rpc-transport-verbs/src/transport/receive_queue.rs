@@ -49,10 +49,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use verbline_verbs::{ClaimError, PostError, SharedReceiveQueue, Slot, WorkCompletion};
+
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::plan::Plan;
 use crate::transport::reserve::{ReserveCounters, ReserveHandle};
-use crate::verbs::{ClaimError, PostError, SharedReceiveQueue, Slot, WorkCompletion};
 
 /// The poller's side of the shared receive queue.
 #[derive(Debug)]

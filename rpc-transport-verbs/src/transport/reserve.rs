@@ -21,8 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
-
-use crate::verbs::{Context, SharedReceiveQueue, Slot};
+use verbline_verbs::{Context, SharedReceiveQueue, Slot};
 
 /// Counters shared by the poller and the async-event thread. The slots themselves move through the
 /// shared receive queue and a channel, which publish them.

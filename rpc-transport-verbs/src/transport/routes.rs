@@ -1,6 +1,6 @@
 //! Looks up connections by queue pair number, for every completion.
 
-use crate::verbs::QpNum;
+use verbline_verbs::QpNum;
 
 /// A small hash table with open addressing. The device assigns queue pair numbers for the whole
 /// process (or host), so they are not dense within one poller. But no peer can choose them, so none

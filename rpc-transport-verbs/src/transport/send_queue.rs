@@ -20,7 +20,7 @@
 //! Longer frames hold slots. They are collected in a chain, which is posted with one doorbell at
 //! the next flush, or before the next short frame.
 
-use crate::verbs::{SendRequest, Slot};
+use verbline_verbs::{SendRequest, Slot};
 
 /// Maximum number of requests for one doorbell. The cost of the doorbell is spread over eight
 /// requests, and the first of them has not waited long.
@@ -191,9 +191,9 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use verbline_verbs::{Access, Context};
 
     use super::*;
-    use crate::verbs::{Access, Context};
 
     fn slots(count: usize) -> Vec<Slot> {
         let domain = Context::open("soft").unwrap().alloc_pd().unwrap();

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rpc_core::transport::{CloseReason, ConnectionId, ReserveError, SendError};
+use verbline_verbs::PostError;
+use verbline_verbs::for_transport::InlineError;
 
 use super::buf::SendBuf;
 use crate::transport::failure::PostFailure;
 use crate::transport::lane::Lane;
-use crate::verbs::{InlineError, PostError};
 
 impl Lane {
     /// Checks that [`send_inline`](Self::send_inline) can send a frame of `len` bytes now.

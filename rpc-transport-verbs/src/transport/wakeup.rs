@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-use crate::event_fd::EventFd;
+use verbline_verbs::for_transport::EventFd;
 
 /// The notification of a poller: any thread sets it, and the woken poller clears it. It stays set
 /// until then, so a notification sent before the poller sleeps is not lost, and a repeated

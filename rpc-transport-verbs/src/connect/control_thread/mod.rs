@@ -42,6 +42,7 @@ use crossbeam_channel::Sender;
 use rpc_core::transport::Admission;
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
+use verbline_verbs::for_transport::{EventFd, LogLimit};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -51,8 +52,6 @@ use self::sockets::Sockets;
 use super::handshake::STAGE_TIMEOUT;
 use super::liveness::{LivenessConnection, configure_socket, is_transient};
 use super::server::Port;
-use crate::event_fd::EventFd;
-use crate::log_limit::LogLimit;
 
 /// Returns the control thread of this process, which starts at first use.
 pub(crate) fn control() -> io::Result<Control> {

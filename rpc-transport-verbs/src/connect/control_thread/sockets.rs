@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use rustix::event::{Timespec, epoll};
+use verbline_verbs::for_transport::{EventFd, LogLimit};
 
 use super::super::handshake::STAGE_TIMEOUT;
 use super::super::liveness::{LivenessConnection, configure_socket};
@@ -20,8 +21,6 @@ use super::preparer::{Job, JobResult, Preparers};
 use super::run_clock::{RunClock, TICK};
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
 use crate::connect::link::LinkSecret;
-use crate::event_fd::EventFd;
-use crate::log_limit::LogLimit;
 use crate::transport::notices::LivenessEnd;
 use crate::transport::queue_pairs::LinkTarget;
 

@@ -12,6 +12,7 @@ mod send_queue;
 
 use rpc_core::transport::FabricError;
 use rpc_core::{FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, Limits, SLOT_MESSAGE_LEN};
+use verbline_verbs::DeviceAttributes;
 
 use self::arithmetic::largest;
 use self::reads::ReadSupport;
@@ -19,7 +20,6 @@ use self::receives::{Budget, Receives};
 use self::refusals::{at_least_one, does_not_fit, sum, too_much, with_advice};
 use self::send_queue::SendQueue;
 use crate::transport::plan::{Plan, ReadPlan};
-use crate::verbs::DeviceAttributes;
 
 /// Settings for experts and tests: numbers that are otherwise derived from [`Intents`].
 ///

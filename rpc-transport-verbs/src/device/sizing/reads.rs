@@ -2,10 +2,10 @@
 //! which numbers, or in fragments.
 
 use rpc_core::Limits;
+use verbline_verbs::{CopyRule, DeviceAttributes, LinkLayer};
 
 use super::Sizing;
 use crate::transport::plan::ReadPlan;
-use crate::verbs::{CopyRule, DeviceAttributes, LinkLayer};
 
 /// READs that a queue pair has outstanding, if the device supports as many: enough that READs of
 /// the usual length cover the round trip of a network.

@@ -2,11 +2,11 @@
 
 use rpc_core::Intents;
 use rpc_core::transport::FabricError;
+use verbline_verbs::DeviceAttributes;
 
 use super::arithmetic::{frames_in_flight, largest};
 use super::refusals::{NoSharedReceiveQueue, does_not_fit, too_much, with_advice};
 use super::{POLL_BATCH, REFILL_BATCH, Sizing};
-use crate::verbs::DeviceAttributes;
 
 /// Maximum number of receives posted for one poller, unless there are so many connections that they
 /// need more for their minimum. With 4 KiB messages: 4.25 MiB.

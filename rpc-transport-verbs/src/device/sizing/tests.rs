@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use rpc_core::Intents;
 use rpc_core::transport::FabricError;
+use verbline_verbs::{DeviceAttributes, LinkLayer};
 
 use super::Sizing;
 use super::reads::ReadSupport;
 use crate::transport::plan::{Plan, ReadPlan};
-use crate::verbs::{DeviceAttributes, LinkLayer};
 
 /// Returns the attributes of a device that exceeds all requirements of these tests.
 fn device() -> DeviceAttributes {

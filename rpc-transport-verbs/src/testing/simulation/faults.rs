@@ -1,6 +1,6 @@
 //! The faults that a simulation can inject, and their rates.
 
-use crate::hooks::{Fault, Post};
+use verbline_verbs::for_transport::hooks::{Fault, Post};
 
 /// Fault rates, in thousandths of the opportunities for each fault.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -27,15 +27,14 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use rpc_core::testing::Random;
+pub use verbline_verbs::for_transport::hooks::{Fault, Point, Post};
+use verbline_verbs::for_transport::hooks::{Hooks, Killer};
 
 pub use faults::Faults;
 pub use process_id::{Pairing, ProcessId};
 pub use transport::SimulatedTransport;
 pub use world::World;
 
-use crate::hooks::Hooks;
-pub use crate::hooks::{Fault, Point, Post};
-use crate::provider::Killer;
 pub use crate::transport::liveness_socket::SimulatedSocket;
 
 /// State shared by the hooks of one thread's simulation.

@@ -16,13 +16,13 @@ use rpc_core::{
     Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
     MethodSpec, Methods, Request, Response, Server, Service, Status,
 };
+use verbline_verbs::{AsyncEvent, QpNum};
 
 use crate::Device;
 use crate::connect::client::Dialed;
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::notices::Notice;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
-use crate::verbs::{AsyncEvent, QpNum};
 
 const NEVER: MethodSpec = MethodSpec::new(
     "test.Silent/Never",

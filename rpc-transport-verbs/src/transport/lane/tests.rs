@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Listener, Transport};
+use verbline_verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
 use self::transport_harness::{AdmitAll, ChildProcess, PATIENCE, Side, device, frame, step_until};
 use crate::device::setup::{self, Opened};
@@ -17,7 +18,6 @@ use crate::transport::endpoint::{INFINIBAND, ROCE, SOFT};
 use crate::transport::failure::LaneFailure;
 use crate::transport::lane::Lane;
 use crate::transport::notices::Notice;
-use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
 mod counts;
 mod leaks;

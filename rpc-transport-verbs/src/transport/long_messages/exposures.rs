@@ -6,13 +6,14 @@ use bytes::Buf;
 use rpc_core::transport::{
     Chunks, ConnectionId, ExposeError, Exposed, ExposureKey, MessageMemory, RemoteSegment,
 };
+use verbline_verbs::for_transport::BlockRegion;
+use verbline_verbs::{MemoryWindow, WorkRequest};
 
 use super::one_sided::Request;
 use super::read_turns::Found;
 use super::state::{Exposure, Memory};
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
-use crate::verbs::{BlockRegion, MemoryWindow, WorkRequest};
 
 /// Bytes of the longest piece that is exposed where it lies.
 const MAX_REFERENCE_LEN: usize = 1 << 20;

@@ -6,13 +6,14 @@
 use std::collections::VecDeque;
 
 use rpc_core::transport::{ConnectionId, Event, FetchKey, RemoteSegment};
+use verbline_verbs::for_transport::Destination;
+use verbline_verbs::{RemoteKey, RemoteMemory, WorkRequest};
 
 use super::one_sided::Request;
 use super::registered_buf::RegisteredBuf;
 use super::state::{Fetch, Segment};
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
-use crate::verbs::{Destination, RemoteKey, RemoteMemory, WorkRequest};
 
 impl Lane {
     /// Begins to fetch a message into `memory`. Returns the memory if the connection is not open or

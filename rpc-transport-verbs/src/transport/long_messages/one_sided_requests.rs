@@ -1,13 +1,13 @@
 //! Posts the one-sided requests of a lane's connections, and handles their completions.
 
 use rpc_core::transport::{ConnectionId, Event, LongMessages, SendError};
+use verbline_verbs::WorkRequest;
 
 use super::one_sided::Request;
 use super::read_turns::Found;
 use crate::transport::buf::RecvBuf;
 use crate::transport::lane::Lane;
 use crate::transport::pending::Pending;
-use crate::verbs::WorkRequest;
 
 impl Lane {
     /// Returns how long messages travel on a connection.

@@ -19,13 +19,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rpc_core::transport::AllocateError;
+use verbline_verbs::MemoryWindow;
+use verbline_verbs::for_transport::BlockRegion;
 
 use super::memory_pool::{MemoryPool, PoolConfig};
 use super::process_memory::Purpose;
 use super::registered_buf::RegisteredBuf;
 use super::registrar::RegisteringPool;
 use super::size_class::block_len;
-use crate::verbs::{BlockRegion, MemoryWindow};
 
 /// The registered memory for messages of a lane.
 #[derive(Debug)]
@@ -139,11 +140,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use rpc_core::transport::MessageMemory;
+    use verbline_verbs::Context;
 
     use super::super::process_memory::ProcessMemory;
     use super::*;
     use crate::transport::wakeup::Wakeup;
-    use crate::verbs::Context;
 
     const MIB: usize = 1 << 20;
     const PIECE_LEN: usize = 64 << 10;

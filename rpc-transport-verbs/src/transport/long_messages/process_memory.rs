@@ -58,7 +58,7 @@ impl ProcessMemory {
     pub(crate) fn of_this_process() -> Arc<Self> {
         static ONE: OnceLock<Arc<ProcessMemory>> = OnceLock::new();
         #[cfg(feature = "test-util")]
-        if crate::hooks::is_simulated() {
+        if verbline_verbs::for_transport::hooks::is_simulated() {
             return Arc::default();
         }
         Arc::clone(ONE.get_or_init(Arc::default))

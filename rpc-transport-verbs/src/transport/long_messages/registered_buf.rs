@@ -5,9 +5,10 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use rpc_core::transport::MessageMemory;
+use verbline_verbs::CopyRule;
+use verbline_verbs::for_transport::{Block, BlockRegion};
 
 use super::process_memory::{CountedBytes, Kept};
-use crate::verbs::{Block, BlockRegion, CopyRule};
 
 /// Registered memory of one message. It goes back to its poller's pool when it is dropped, on any
 /// thread. If the poller is gone, it is deregistered with the last memory of its region

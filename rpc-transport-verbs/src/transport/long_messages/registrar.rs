@@ -9,8 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use verbline_verbs::for_transport::hooks;
+
 use super::process_memory::{Full, ProcessMemory, Purpose};
-use crate::hooks;
 
 /// Time after which the registrar ticks, whatever is requested meanwhile: it looks for chunks that
 /// have been free for some ticks, and counts the ticks since a refusal.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rpc_core::transport::{Chunks, ConnectionId, MemoryByOwner};
+use verbline_verbs::for_transport::{BlockRegion, Destination};
+use verbline_verbs::{CopyRule, MemoryWindow, RemoteKey, WorkRequest};
 
 use super::keys::KeyTable;
 use super::pools::Pools;
 use super::read_turns::ReadTurns;
 use super::registered_buf::{RegisteredBuf, WithoutBlock};
 use crate::transport::plan::ReadPlan;
-use crate::verbs::{BlockRegion, CopyRule, Destination, MemoryWindow, RemoteKey, WorkRequest};
 
 /// The shortest chunk of a message that is exposed where it lies, unless it is the rest of the
 /// message. Copying a shorter one costs less than its window.

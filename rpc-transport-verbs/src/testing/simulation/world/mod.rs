@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use rpc_core::testing::{Clock, Node, Random};
 use rpc_core::transport::ConnectError;
 use rpc_core::{Intents, LocalChannel, Methods};
+use verbline_verbs::for_transport::hooks::{self, SimulatedProcess};
+use verbline_verbs::{Context, SoftOptions};
 
 use super::clocks;
 use super::process_id::{Pairing, ProcessId};
@@ -20,9 +22,6 @@ use super::transport::{Directory, Server, SimulatedTransport};
 use super::{FaultCounters, Faults, Point, ProcessKilled, ProcessState, Simulation};
 use crate::device::setup::{self, Opened};
 use crate::device::sizing::Sizing;
-use crate::hooks;
-use crate::provider::SimulatedProcess;
-use crate::verbs::{Context, SoftOptions};
 
 /// Simulated processes on one thread, with faults between them.
 ///

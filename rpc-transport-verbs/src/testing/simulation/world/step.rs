@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use rpc_core::testing::Node;
 use rpc_core::transport::Transport;
+use verbline_verbs::for_transport::hooks::SimulatedProcess;
 
 use super::super::Fault;
 use super::super::transport::SimulatedTransport;
 use super::{Process, World};
-use crate::provider::SimulatedProcess;
 
 /// Maximum sleep of a poller: far shorter than in a real process, where deadlines end a sleep in
 /// time.

@@ -1,9 +1,10 @@
 //! Injects the faults that no hook injects: in queue pairs, lines and processes.
 
+use verbline_verbs::{AsyncEvent, CompletionStatus, QpNum};
+
 use super::super::Fault;
 use super::{Pairing, Process, ProcessId, World};
 use crate::transport::notices::{LivenessEnd, Notice};
-use crate::verbs::{AsyncEvent, CompletionStatus, QpNum};
 
 impl World {
     /// Injects the faults that affect connections and processes, at their rates.

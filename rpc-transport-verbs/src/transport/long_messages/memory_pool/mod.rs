@@ -13,15 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use rpc_core::transport::AllocateError;
+use verbline_verbs::for_transport::hooks;
+use verbline_verbs::for_transport::{Block, BlockRegion};
+use verbline_verbs::{MemoryWindow, ProtectionDomain, VerbsError, WindowType};
 
 use self::state::{Chunk, State};
 use super::process_memory::{Full, ProcessMemory, Purpose};
 use super::registered_buf::{Place, RegisteredBuf, TakesBack};
 use super::registrar::{self, Growth, RegisteringPool, Room, TIME_TO_TAKE};
 use super::size_class::{block_len, blocks_per_chunk};
-use crate::hooks;
 use crate::transport::wakeup::Wakeup;
-use crate::verbs::{Block, BlockRegion, MemoryWindow, ProtectionDomain, VerbsError, WindowType};
 
 /// Windows that are allocated at a time.
 const WINDOW_BATCH: usize = 32;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slab::Slab;
+use verbline_verbs::MemoryWindow;
+use verbline_verbs::for_transport::{Block, BlockRegion};
 
 use super::super::process_memory::CountedBytes;
 use super::super::registrar::Room;
 use super::super::size_class::shares_chunk;
-use crate::verbs::{Block, BlockRegion, MemoryWindow};
 
 /// Ticks of the registrar for which a chunk has to be free before it is deregistered.
 const IDLE_TICKS: u32 = 3;

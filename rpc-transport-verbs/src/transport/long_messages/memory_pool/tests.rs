@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::MessageMemory;
 use rustix::event::{PollFd, PollFlags, poll};
+use verbline_verbs::Context;
 
 use super::super::process_memory::CountedBytes;
 use super::super::registrar::tests::IS_REFUSED;
 use super::*;
-use crate::verbs::Context;
 
 const MIB: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);

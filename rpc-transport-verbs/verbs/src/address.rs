@@ -1,0 +1,412 @@
+//! Selection of the port and the GID to send from.
+//!
+//! The first active port is chosen. GIDs are ranked: RoCE version 2 before 1, with a network device
+//! before without, global before link-local, then by index. `Limits` prints the choice, and the log
+//! gives the reason.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use super::context::Context;
+use super::types::gid::{Gid, GidEntry, GidType};
+use super::types::port_attributes::{LinkLayer, PortAttributes, PortState};
+use super::types::queue_pair_attributes::Mtu;
+use super::types::verbs_error::VerbsError;
+
+/// The local address of a device's queue pairs, and why it was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortAddress {
+    /// Port number, from 1.
+    pub port: u8,
+    /// Index of the GID in the port's table.
+    pub gid_index: u8,
+    /// The GID.
+    pub gid: Gid,
+    /// The kind of packets sent from the GID.
+    pub gid_type: GidType,
+    /// The network device that the GID belongs to, if one is visible in this network namespace.
+    pub netdev: Option<String>,
+    /// The port's local identifier (LID); 0 on links without LIDs.
+    pub lid: u16,
+    /// The port's link layer.
+    pub link_layer: LinkLayer,
+    /// The port's MTU. Two peers use the smaller of theirs.
+    pub mtu: Mtu,
+    /// Why this port and this GID were chosen, in words.
+    pub reason: String,
+}
+
+impl fmt::Display for PortAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.link_layer {
+            LinkLayer::Memory => return f.write_str("shared memory of this host"),
+            LinkLayer::Tcp => return f.write_str("TCP connections"),
+            _ => {}
+        }
+        write!(
+            f,
+            "port {}, GID {} {} ({}",
+            self.port, self.gid_index, self.gid, self.gid_type
+        )?;
+        if let Some(netdev) = &self.netdev {
+            write!(f, ", netdev {netdev}")?;
+        }
+        if self.lid != 0 {
+            write!(f, ", LID {}", self.lid)?;
+        }
+        write!(f, "), MTU {}", self.mtu)
+    }
+}
+
+/// The user's requirements for the address; `None` leaves the choice to
+/// [`Context::choose_address`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AddressWish {
+    /// The port to use.
+    pub port: Option<u8>,
+    /// The index in the port's GID table to use.
+    pub gid_index: Option<u8>,
+}
+
+/// Why a device has no address to send from.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The device has no port with this number.
+    #[error("'{device}' has no port {port}; it has {count}")]
+    NoSuchPort {
+        /// The device.
+        device: String,
+        /// The requested port.
+        port: u8,
+        /// Number of ports.
+        count: u8,
+    },
+    /// No port is active.
+    #[error(
+        "no port of '{device}' is active ({states}). Check the cable, that its network device is up (ip link set … up), and on InfiniBand that a subnet manager runs"
+    )]
+    PortDown {
+        /// The device.
+        device: String,
+        /// The state of each port that was checked, in words.
+        states: String,
+    },
+    /// The port has no usable GID.
+    #[error(
+        "port {port} of '{device}' has no usable GID. Give its network device an address (ip addr add … dev …), and in a container use the host's network (docker run --network=host)"
+    )]
+    NoGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+    },
+    /// The port's GID table has no entry at this index.
+    #[error("port {port} of '{device}' has no GID {index}; in use are: {known}")]
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The requested index.
+        index: u8,
+        /// The indexes in use, separated by commas.
+        known: String,
+    },
+    /// A query of the device failed.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+}
+
+impl Context {
+    /// Chooses the port and the GID to send from.
+    ///
+    /// It takes the first active port, and from its table the GID with the widest reach: RoCE
+    /// version 2 before 1, entries with a network device before entries without, global before
+    /// link-local addresses, then the lowest index.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError`] names what is missing: the port, a link, or a usable GID.
+    pub fn choose_address(&self, wish: AddressWish) -> Result<PortAddress, AddressError> {
+        let device = self.device_name().to_owned();
+        let count = self.query_device().port_count;
+        if let Some(port) = wish.port
+            && !(1..=count).contains(&port)
+        {
+            return Err(AddressError::NoSuchPort {
+                device,
+                port,
+                count,
+            });
+        }
+        let ports = match wish.port {
+            Some(port) => port..=port,
+            None => 1..=count,
+        };
+        let mut down = Vec::new();
+        for port in ports {
+            let attributes = self.query_port(port)?;
+            if attributes.state != PortState::Active {
+                down.push(format!("port {port}: {}", attributes.state));
+                continue;
+            }
+            let gids = self.query_gid_table(port)?;
+            let why = match wish.port {
+                Some(_) => "it was named",
+                None if count == 1 => "the only one",
+                None => "the first that is active",
+            };
+            return choose_gid(&device, port, &attributes, &gids, wish.gid_index, why);
+        }
+        let states = down.join(", ");
+        Err(AddressError::PortDown { device, states })
+    }
+}
+
+/// Chooses the GID of one port.
+fn choose_gid(
+    device: &str,
+    port: u8,
+    attributes: &PortAttributes,
+    gids: &[GidEntry],
+    wish: Option<u8>,
+    why_port: &str,
+) -> Result<PortAddress, AddressError> {
+    let usable: Vec<&GidEntry> = gids
+        .iter()
+        .filter(|entry| entry.gid != Gid([0; 16]))
+        .collect();
+    let (entry, why_gid) = match wish {
+        Some(index) => {
+            let entry = usable.iter().find(|entry| entry.index == index);
+            let entry = *entry.ok_or_else(|| AddressError::NoSuchGid {
+                device: device.to_owned(),
+                port,
+                index,
+                known: usable
+                    .iter()
+                    .map(|entry| entry.index.to_string())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })?;
+            (entry, "it was named".to_owned())
+        }
+        None => {
+            // The lowest index among the entries of the highest rank.
+            let best = usable
+                .iter()
+                .max_by_key(|entry| (rank(entry), Reverse(entry.index)));
+            let entry = *best.ok_or_else(|| AddressError::NoGid {
+                device: device.to_owned(),
+                port,
+            })?;
+            let why = match usable.len() {
+                1 if attributes.link_layer == LinkLayer::Ethernet && is_link_local(entry.gid) => {
+                    "the only one, and link-local: its netdev has no other address".to_owned()
+                }
+                1 => "the only one".to_owned(),
+                count => format!("the best of {count}, being {}", describe(entry)),
+            };
+            (entry, why)
+        }
+    };
+    Ok(PortAddress {
+        port,
+        gid_index: entry.index,
+        gid: entry.gid,
+        gid_type: entry.gid_type,
+        netdev: entry.netdev.clone(),
+        lid: match attributes.link_layer {
+            LinkLayer::InfiniBand => attributes.lid,
+            _ => 0,
+        },
+        link_layer: attributes.link_layer,
+        mtu: attributes.active_mtu.usable(),
+        reason: format!("port {port}: {why_port}; GID {}: {why_gid}", entry.index),
+    })
+}
+
+/// Ranks a GID by how far its packets reach: higher is better.
+fn rank(entry: &GidEntry) -> (u8, bool, bool) {
+    let by_type = match entry.gid_type {
+        // A context that has both prefers shared memory.
+        GidType::Soft => 3,
+        GidType::RoceV2 | GidType::InfiniBand | GidType::Tcp => 2,
+        // An older library does not report the type; it may be version 2.
+        GidType::Unknown => 1,
+        GidType::RoceV1 => 0,
+    };
+    (by_type, entry.netdev.is_some(), !is_link_local(entry.gid))
+}
+
+/// Returns the rank in words.
+fn describe(entry: &GidEntry) -> String {
+    let netdev = match &entry.netdev {
+        Some(netdev) => format!("on netdev {netdev}"),
+        None => "without a netdev".to_owned(),
+    };
+    let reach = if is_link_local(entry.gid) {
+        "link-local"
+    } else {
+        "global"
+    };
+    format!("{}, {netdev}, {reach}", entry.gid_type)
+}
+
+fn is_link_local(gid: Gid) -> bool {
+    let address = Ipv6Addr::from(gid.0);
+    match address.to_ipv4_mapped() {
+        Some(address) => address.is_link_local(),
+        None => address.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PortMtu;
+
+    fn port() -> PortAttributes {
+        PortAttributes {
+            state: PortState::Active,
+            link_layer: LinkLayer::Ethernet,
+            active_mtu: PortMtu::Known(Mtu::Bytes4096),
+            max_msg_len: 1 << 31,
+            gid_count: 16,
+            ..PortAttributes::default()
+        }
+    }
+
+    fn entry(index: u8, address: &str, gid_type: GidType, netdev: Option<&str>) -> GidEntry {
+        GidEntry {
+            index,
+            gid: Gid(address.parse::<Ipv6Addr>().unwrap().octets()),
+            gid_type,
+            netdev: netdev.map(str::to_owned),
+        }
+    }
+
+    fn chosen(gids: &[GidEntry], wish: Option<u8>) -> Result<PortAddress, AddressError> {
+        choose_gid("mlx5_0", 1, &port(), gids, wish, "the only one")
+    }
+
+    /// The table of a network card with one IPv4 address: each GID appears once per RoCE version.
+    fn usual_table() -> Vec<GidEntry> {
+        let link_local = "fe80::1234:56ff:fe78:9abc";
+        let global = "::ffff:192.0.2.1";
+        vec![
+            entry(0, link_local, GidType::RoceV1, Some("eth0")),
+            entry(1, link_local, GidType::RoceV2, Some("eth0")),
+            entry(2, global, GidType::RoceV1, Some("eth0")),
+            entry(3, global, GidType::RoceV2, Some("eth0")),
+        ]
+    }
+
+    #[test]
+    fn of_the_usual_table_it_is_version_2_with_a_global_address() {
+        let address = chosen(&usual_table(), None).unwrap();
+        assert_eq!((address.gid_index, address.gid_type), (3, GidType::RoceV2));
+        assert_eq!(
+            address.to_string(),
+            "port 1, GID 3 ::ffff:192.0.2.1 (RoCE v2, netdev eth0), MTU 4096"
+        );
+        assert_eq!(
+            address.reason,
+            "port 1: the only one; GID 3: the best of 4, being RoCE v2, on netdev eth0, global"
+        );
+    }
+
+    #[test]
+    fn each_rule_of_the_rank_outweighs_those_after_it() {
+        use GidType::{RoceV1, RoceV2, Unknown};
+        let (global, local, local4) = ("2001:db8::1", "fe80::1", "::ffff:169.254.1.1");
+        let better_first = [
+            (
+                entry(9, local, RoceV2, None),
+                entry(0, global, Unknown, Some("a")),
+            ),
+            (
+                entry(9, local, Unknown, None),
+                entry(0, global, RoceV1, Some("a")),
+            ),
+            (
+                entry(9, local, RoceV2, Some("a")),
+                entry(0, global, RoceV2, None),
+            ),
+            (
+                entry(9, global, RoceV2, Some("a")),
+                entry(0, local, RoceV2, Some("a")),
+            ),
+            (
+                entry(9, global, RoceV2, Some("a")),
+                entry(0, local4, RoceV2, Some("a")),
+            ),
+            (
+                entry(3, global, RoceV2, Some("a")),
+                entry(4, "2001:db8::2", RoceV2, Some("a")),
+            ),
+        ];
+        for (better, worse) in better_first {
+            let wanted = better.index;
+            for table in [[better.clone(), worse.clone()], [worse, better]] {
+                assert_eq!(chosen(&table, None).unwrap().gid_index, wanted, "{table:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_named_gid_is_taken_and_a_missing_one_lists_what_there_is() {
+        assert_eq!(chosen(&usual_table(), Some(1)).unwrap().gid_index, 1);
+        let error = chosen(&usual_table(), Some(7)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "port 1 of 'mlx5_0' has no GID 7; in use are: 0, 1, 2, 3"
+        );
+    }
+
+    #[test]
+    fn a_port_without_addresses_has_no_gid() {
+        let error = chosen(&[entry(0, "::", GidType::RoceV2, Some("a"))], None).unwrap_err();
+        assert!(
+            matches!(error, AddressError::NoGid { port: 1, .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_local_identifier_counts_on_infiniband_alone() {
+        let gids = [entry(0, "fe80::1", GidType::InfiniBand, None)];
+        let attributes = PortAttributes {
+            link_layer: LinkLayer::InfiniBand,
+            lid: 17,
+            ..port()
+        };
+        let address = choose_gid("ib0", 1, &attributes, &gids, None, "the only one").unwrap();
+        assert_eq!(address.lid, 17);
+        let attributes = PortAttributes { lid: 17, ..port() };
+        let address = choose_gid("eth", 1, &attributes, &gids, None, "the only one").unwrap();
+        assert_eq!(address.lid, 0);
+        assert!(
+            address.reason.contains("no other address"),
+            "{}",
+            address.reason
+        );
+    }
+
+    #[test]
+    fn the_software_device_has_one_address() {
+        let context = Context::open("soft").unwrap();
+        let address = context.choose_address(AddressWish::default()).unwrap();
+        assert_eq!((address.port, address.gid_index, address.lid), (1, 0, 0));
+        assert_eq!(address.to_string(), "shared memory of this host");
+        let wish = AddressWish {
+            port: Some(2),
+            gid_index: None,
+        };
+        let error = context.choose_address(wish).unwrap_err();
+        assert_eq!(error.to_string(), "'soft' has no port 2; it has 1");
+    }
+}

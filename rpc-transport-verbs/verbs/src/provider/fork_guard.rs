@@ -1,0 +1,45 @@
+//! Detects, at the cost of one load, that this is not the process that opened the device.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+use crate::types::Forked;
+
+/// A page that the kernel zeroes in the child of a fork. It lives as long as the process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForkGuard(&'static AtomicU32);
+
+const PAGE: usize = 4096;
+const NOT_FORKED: u32 = 1;
+
+impl ForkGuard {
+    pub(super) fn new() -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other
+        // mapping.
+        let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE) }?;
+        // SAFETY: the range is the page just mapped, and nothing is in it yet.
+        unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }?;
+        let word: NonNull<AtomicU32> =
+            NonNull::new(page.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        // SAFETY: the mapping is aligned to a page, zeroed, and never unmapped, so the reference is
+        // valid for `'static`.
+        let word = unsafe { word.as_ref() };
+        word.store(NOT_FORKED, Ordering::Relaxed);
+        Ok(Self(word))
+    }
+
+    /// Fails in the child of a fork.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), Forked> {
+        // Relaxed: the kernel wipes the page before the child runs, and a child has one thread.
+        if self.0.load(Ordering::Relaxed) == NOT_FORKED {
+            Ok(())
+        } else {
+            Err(Forked)
+        }
+    }
+}

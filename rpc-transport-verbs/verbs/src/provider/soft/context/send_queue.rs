@@ -1,0 +1,198 @@
+//! The send queue of a queue pair.
+
+use std::collections::VecDeque;
+
+use super::general_send::{GeneralSend, InlineBytes};
+use crate::provider::work::SendWork;
+use crate::types::{CompletionStatus, WrId};
+
+/// A send queue. Requests are numbered from 0 and pass four counters in order.
+///
+/// ```text
+///   freed ≤ acked ≤ started ≤ posted
+///     │        │        │        └ next request to be posted
+///     │        │        └ next request to be written to the ring
+///     │        └ oldest request that the receiver has not acknowledged
+///     └ oldest request whose entry of the queue is taken
+/// ```
+///
+/// An entry becomes free only when a completion that covers it has been *polled*. Unsignaled sends
+/// that succeed complete nothing, so a queue filled with them is stuck, as on a NIC. This is
+/// intended: the mistake then shows on a laptop.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: Box<[Option<Entry>]>,
+    capacity: usize,
+    pub(crate) posted: u64,
+    pub(crate) started: u64,
+    pub(crate) acked: u64,
+    freed: u64,
+    /// Requests in `acked..posted` that complete even if they succeed.
+    pub(crate) signaled: usize,
+    /// The requests in `started..posted` of a reliable queue pair, in order.
+    unwritten: VecDeque<Unwritten>,
+    /// Details of the requests other than plain messages of one element, in order.
+    pub(crate) general: VecDeque<GeneralSend>,
+    /// Set if the request at `started` failed locally; it completes after all earlier requests.
+    pub(crate) local_failure: Option<CompletionStatus>,
+    /// Memory of inline requests that have completed, for the next ones.
+    spare_inline: Vec<InlineBytes>,
+}
+
+/// Maximum number of inline requests whose memory is kept.
+const MAX_SPARE_INLINE: usize = 8;
+
+/// What the completion of a request needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) wr_id: WrId,
+    pub(crate) signaled: bool,
+}
+
+/// A request that has not been written to the ring, or only in part.
+#[derive(Debug)]
+pub(crate) enum Unwritten {
+    /// A message of one element, which belongs to the device.
+    Plain(SendWork),
+    /// An inline message: a copy of its bytes.
+    Inline { bytes: Box<[u8]>, solicited: bool },
+    /// Any other request: the next one of `SendQueue::general` that has not been written.
+    General,
+}
+
+impl SendQueue {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            entries: vec![None; capacity.next_power_of_two()].into(),
+            capacity,
+            posted: 0,
+            started: 0,
+            acked: 0,
+            freed: 0,
+            signaled: 0,
+            unwritten: VecDeque::new(),
+            general: VecDeque::new(),
+            local_failure: None,
+            spare_inline: Vec::new(),
+        }
+    }
+
+    /// Returns memory for the bytes of an inline request.
+    pub(crate) fn inline_bytes(&mut self) -> InlineBytes {
+        self.spare_inline.pop().unwrap_or_else(InlineBytes::new)
+    }
+
+    /// Returns true if the request with this number completes even if it succeeds.
+    pub(crate) fn is_signaled(&self, number: u64) -> bool {
+        self.entries[self.index_of(number)].is_some_and(|entry| entry.signaled)
+    }
+
+    /// Returns the details of the request with this number, on a queue pair that keeps those of all
+    /// requests until they complete.
+    pub(crate) fn general_at(&self, number: u64) -> Option<&GeneralSend> {
+        let index = number.checked_sub(self.general.front()?.number)?;
+        self.general.get(index as usize)
+    }
+
+    /// As [`general_at`](Self::general_at), to change them.
+    pub(crate) fn general_at_mut(&mut self, number: u64) -> Option<&mut GeneralSend> {
+        let index = number.checked_sub(self.general.front()?.number)?;
+        self.general.get_mut(index as usize)
+    }
+
+    /// Drops the details of the request with this number, which has completed.
+    #[inline]
+    pub(crate) fn forget_general(&mut self, number: u64) {
+        if self
+            .general
+            .front()
+            .is_some_and(|send| send.number == number)
+        {
+            let send = self.general.pop_front();
+            if let Some(bytes) = send.and_then(|send| send.inline)
+                && self.spare_inline.len() < MAX_SPARE_INLINE
+            {
+                self.spare_inline.push(bytes);
+            }
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    #[inline]
+    fn index_of(&self, number: u64) -> usize {
+        number as usize & (self.entries.len() - 1)
+    }
+
+    /// Returns true if no request can be posted.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.posted - self.freed >= self.capacity as u64
+    }
+
+    /// Adds a request, for which there is a free entry. The caller writes it at once and increments
+    /// `started`, or adds it to the unwritten requests as well.
+    #[inline]
+    pub(crate) fn add(&mut self, wr_id: WrId, signaled: bool) {
+        let index = self.index_of(self.posted);
+        self.signaled += usize::from(signaled);
+        self.entries[index] = Some(Entry { wr_id, signaled });
+        self.posted += 1;
+    }
+
+    /// Returns true if every request has been written.
+    #[inline]
+    pub(crate) fn is_written(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
+    pub(crate) fn push_unwritten(&mut self, request: Unwritten) {
+        self.unwritten.push_back(request);
+    }
+
+    /// Returns the oldest request that has not been written.
+    pub(crate) fn next_unwritten(&self) -> Option<&Unwritten> {
+        self.unwritten.front()
+    }
+
+    /// Records that the oldest unwritten request has been written.
+    pub(crate) fn set_written(&mut self) {
+        self.unwritten.pop_front();
+        self.started += 1;
+    }
+
+    /// Removes the oldest unacknowledged request, for its completion.
+    #[inline]
+    pub(crate) fn retire(&mut self) -> Option<(u64, Entry)> {
+        if self.acked == self.posted {
+            return None;
+        }
+        let number = self.acked;
+        let entry = self.entries[self.index_of(number)]?;
+        self.acked += 1;
+        if self.started < self.acked {
+            self.unwritten.pop_front();
+            self.started = self.acked;
+        }
+        self.signaled -= usize::from(entry.signaled);
+        Some((number, entry))
+    }
+
+    /// Frees the entries up to this request, whose completion was polled.
+    #[inline]
+    pub(crate) fn free_through(&mut self, number: u64) {
+        // The bounds make completions from before a reset have no effect.
+        self.freed = self.freed.max(number + 1).min(self.acked);
+    }
+
+    /// Discards everything that was posted.
+    pub(crate) fn reset(&mut self) {
+        (self.started, self.acked, self.freed) = (self.posted, self.posted, self.posted);
+        self.signaled = 0;
+        self.unwritten.clear();
+        self.general.clear();
+        self.local_failure = None;
+    }
+}

@@ -1,0 +1,397 @@
+//! The transitions of a queue pair, from RESET to RTS and back, and the rings that they attach and
+//! release.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::general_send::Outstanding;
+use super::peer::Peer;
+use super::queue_pair::{
+    Link, NewRing, NewTcpLink, NotifyDrained, Retry, SoftQueuePair, Unannounced,
+};
+use super::state::{Common, State};
+use super::tcp_link::TcpLink;
+use crate::hooks;
+use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
+use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer};
+use crate::types::{
+    AsyncEvent, CompletionStatus, Gid, ModifyError, PathMigration, QpAttributes, QpNum, QpState,
+    QpType,
+};
+
+/// Maximum number of rings kept for a queue pair that is not at RTR yet, each of another process.
+/// One is expected; more are mistakes of peers, or attacks.
+const MAX_EARLY_RINGS: usize = 4;
+
+/// What a reliable queue pair receives from, after INIT→RTR.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// A ring that this side has made and told the peer of.
+    Ring(RingReceiver, Arc<Peer>),
+    /// A TCP connection: one that this side has dialed, or the one that the peer dials.
+    Tcp(Option<Box<TcpLink>>),
+}
+
+impl State {
+    /// Makes a transition whose attributes were checked. INIT→RTR needs `ready`.
+    pub(crate) fn modify(
+        &mut self,
+        qp_index: u32,
+        to: QpState,
+        attributes: &QpAttributes,
+        ready: Option<Ready>,
+    ) -> Result<(), ModifyError> {
+        let (qp, common) = self.split(qp_index);
+        qp.ring_doorbell(common);
+        qp.modify(common, to, attributes, ready)?;
+        qp.publish(common);
+        if common.is_asleep() {
+            // The new ring may be hot.
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+        Ok(())
+    }
+
+    /// Handles a ring that arrived for a queue pair.
+    pub(crate) fn attach(&mut self, qp_index: u32, number: u32, ring: NewRing) {
+        // A ring of a previous connection may arrive late.
+        if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
+            && qp.number == QpNum(number)
+            && !ring.sender.is_receiver_closed()
+        {
+            qp.attach(&mut self.common, ring);
+        }
+    }
+
+    /// Handles a TCP connection that arrived for a queue pair. Returns false if the queue pair is
+    /// gone, and the connection is closed.
+    pub(crate) fn attach_tcp(&mut self, qp_index: u32, number: u32, link: NewTcpLink) -> bool {
+        let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
+            return false;
+        };
+        if qp.number != QpNum(number) {
+            return false;
+        }
+        qp.attach_tcp(&mut self.common, link);
+        if self.common.is_asleep() {
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+        true
+    }
+
+    /// Hands a queue pair the connection that its peer has dialed for it, as both had agreed: nothing
+    /// was sent, so the peer expects this side's first request. Returns false if the queue pair is
+    /// gone or has a connection.
+    pub(crate) fn accept_agreed_link(
+        &mut self,
+        qp_index: u32,
+        number: QpNum,
+        socket: OwnedFd,
+    ) -> bool {
+        let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
+            return false;
+        };
+        let Some((gid, remote)) = remote_of(&qp.attributes) else {
+            return false;
+        };
+        if qp.number != number || qp.link.tcp.is_some() || !qp.receives_now() {
+            return false;
+        }
+        let link = NewTcpLink {
+            gid,
+            qp_num: remote.0,
+            socket,
+            peer_psn: qp.attributes.sq_psn.unwrap_or_default().get(),
+        };
+        qp.accept_link(&mut self.common, link);
+        if self.common.is_asleep() {
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+        true
+    }
+
+    /// Hands a queue pair the connection that this side has dialed, whose answer has not been read.
+    pub(crate) fn adopt_agreed_link(&mut self, qp_index: u32, socket: OwnedFd) {
+        let (qp, common) = self.split(qp_index);
+        // It may have failed since the connection was dialed.
+        if !qp.receives_now() {
+            return;
+        }
+        let expected_psn = qp.attributes.rq_psn.unwrap_or_default().get();
+        let link = TcpLink::new(socket, None, expected_psn);
+        qp.adopt_link(common, Box::new(link));
+    }
+
+    /// Handles the refusal of this side's ring by the process of the remote queue pair: it never
+    /// sends, so the queue pair fails.
+    pub(crate) fn attach_refused(&mut self, qp_index: u32, number: u32, remote: (Gid, u32)) {
+        // The refusal of a previous connection may arrive late.
+        if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
+            && qp.number == QpNum(number)
+        {
+            qp.attach_refused(&mut self.common, remote);
+        }
+        self.settle_overrun();
+    }
+}
+
+impl SoftQueuePair {
+    fn modify(
+        &mut self,
+        common: &mut Common,
+        to: QpState,
+        attributes: &QpAttributes,
+        ready: Option<Ready>,
+    ) -> Result<(), ModifyError> {
+        if self.draining.is_some() && self.state == QpState::Sqd && to == QpState::Rts {
+            return Err(ModifyError::Draining);
+        }
+        match to {
+            QpState::Reset => {
+                self.disconnect(common);
+                self.state = QpState::Reset;
+                self.attributes = QpAttributes::default();
+                self.sends.reset();
+                self.receives.clear();
+                return Ok(());
+            }
+            QpState::Error => {
+                self.fail(common, None);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.set(attributes);
+        let from = std::mem::replace(&mut self.state, to);
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => match ready {
+                Some(Ready::Ring(receiver, peer)) => {
+                    self.start_receiving(common, receiver, peer);
+                }
+                Some(Ready::Tcp(link)) => self.start_receiving_over_tcp(common, link),
+                None => {}
+            },
+            (QpState::Rts, QpState::Sqd) => {
+                self.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
+                // Unreliable sends that have begun have already ended.
+                if self.is_reliable() {
+                    self.await_progress(common);
+                }
+                self.process_acks(common, hooks::now);
+            }
+            // The caller carries out the waiting sends, after leaving the context.
+            (_, QpState::Rts) if !self.is_reliable() => {}
+            (_, QpState::Rts) => {
+                self.draining = None;
+                if from == QpState::Rtr {
+                    self.compare_sequence_numbers();
+                }
+                self.transmit(common);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Adopts this side's ring, and the peer's ring if it has arrived.
+    fn start_receiving(&mut self, common: &mut Common, receiver: RingReceiver, peer: Arc<Peer>) {
+        receiver.set_ready();
+        self.link.receiver = Some(receiver);
+        self.link.peer = Some(peer);
+        self.retry = Retry::default();
+        // A ring of the peer's previous connection is closed by now, or a newer one replaces it.
+        let mut early = std::mem::take(&mut self.link.early);
+        early.retain(|ring| !ring.sender.is_receiver_closed());
+        if let Some(ring) = early
+            .into_iter()
+            .rev()
+            .find(|ring| self.is_connected_to((ring.gid, ring.qp_num)))
+        {
+            self.link.sender = Some(ring.sender);
+        }
+        self.make_hot(common);
+        if let Some(remote) = self.link.refused_by.take() {
+            self.attach_refused(common, remote);
+        }
+    }
+
+    fn attach_refused(&mut self, common: &mut Common, remote: (Gid, u32)) {
+        if !self.receives_now() {
+            // The ring is announced before the transition to RTR.
+            self.link.refused_by = Some(remote);
+        } else if self.is_connected_to(remote) {
+            common.raise(AsyncEvent::QpFatal {
+                qp_num: self.number,
+            });
+            self.fail(common, Some(CompletionStatus::RetryExceeded));
+        }
+    }
+
+    /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to
+    /// the ring's owner, and keeps it otherwise.
+    fn attach(&mut self, common: &mut Common, ring: NewRing) {
+        // A peer that was reset and reconnected creates a new ring. If nothing was sent on the old
+        // ring, the new ring replaces it. Otherwise the old ring stays, the messages sent on it are
+        // lost, and their retries run out.
+        let is_used = self.link.sender.as_ref().is_some_and(RingSender::is_used);
+        if self.receives_now() && !is_used && self.is_connected_to((ring.gid, ring.qp_num)) {
+            self.link.sender = Some(ring.sender);
+            self.compare_sequence_numbers();
+            self.transmit(common);
+            return;
+        }
+        self.link
+            .early
+            .retain(|early| early.gid != ring.gid && !early.sender.is_receiver_closed());
+        // No process displaces the ring of another.
+        if self.link.early.len() < MAX_EARLY_RINGS {
+            self.link.early.push(ring);
+        }
+    }
+
+    /// Receives from this side's TCP connection, or from the one that the peer has dialed, or will
+    /// dial.
+    fn start_receiving_over_tcp(&mut self, common: &mut Common, link: Option<Box<TcpLink>>) {
+        self.link.is_tcp = true;
+        self.retry = Retry::default();
+        let early = std::mem::take(&mut self.link.early_tcp);
+        if let Some(link) = link {
+            return self.adopt_link(common, link);
+        }
+        let own = early.into_iter().rev();
+        let mut own = own.filter(|link| self.is_connected_to((link.gid, link.qp_num)));
+        if let Some(link) = own.next() {
+            drop(own);
+            self.accept_link(common, link);
+        }
+    }
+
+    /// Handles a TCP connection that a peer has dialed: uses it if the queue pair is connected to
+    /// the peer's, and keeps it if the queue pair may be connected later. Who dials is not known, so
+    /// nothing else is kept.
+    fn attach_tcp(&mut self, common: &mut Common, link: NewTcpLink) {
+        // As with rings: a connection that was used is not replaced.
+        let is_used = self.link.tcp.as_ref().is_some_and(|link| !link.is_unused());
+        let is_ours = self.is_connected_to((link.gid, link.qp_num));
+        if self.receives_now() && self.link.is_tcp && !is_used && is_ours {
+            return self.accept_link(common, link);
+        }
+        let may_be_connected = self.qp_type == QpType::ReliableConnection
+            && matches!(self.state, QpState::Reset | QpState::Init);
+        if !may_be_connected {
+            return;
+        }
+        let early = &mut self.link.early_tcp;
+        early.retain(|early| early.gid != link.gid && !has_closed(&early.socket));
+        if early.len() < MAX_EARLY_RINGS {
+            early.push(link);
+        }
+    }
+
+    /// Answers the peer that has dialed, and uses its connection.
+    fn accept_link(&mut self, common: &mut Common, link: NewTcpLink) {
+        let expected_psn = self.attributes.rq_psn.unwrap_or_default().get();
+        let answer = Answer {
+            is_accepted: true,
+            expected_psn,
+        };
+        // The first bytes on the connection fit its buffer, unless it has ended.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = rustix::net::send(&link.socket, &answer.encode(), flags);
+        if sent == Ok(ANSWER_LEN) {
+            let link = TcpLink::new(link.socket, Some(link.peer_psn), expected_psn);
+            self.adopt_link(common, Box::new(link));
+        }
+    }
+
+    /// Uses a TCP connection in place of the one before, if there was one.
+    fn adopt_link(&mut self, common: &mut Common, link: Box<TcpLink>) {
+        if let Some(old) = self.link.tcp.take() {
+            common.tcp.remove(&old, self.index);
+            old.shut_down();
+        }
+        if let Err(error) = common.tcp.add(&link, self.index) {
+            tracing::warn!(%error, qp_num = %self.number, "a link cannot be watched: closing it");
+            return;
+        }
+        common.note_tcp_links();
+        common.tcp.make_hot(self.index);
+        self.link.tcp = Some(link);
+        self.compare_sequence_numbers();
+        if self.state == QpState::Rts {
+            self.transmit(common);
+        }
+    }
+
+    /// Records the sequence number that the peer expects: now requests can be sent.
+    pub(crate) fn open_link(&mut self, common: &mut Common, expected_psn: u32) {
+        if let Some(link) = &mut self.link.tcp {
+            link.open(expected_psn);
+        }
+        self.compare_sequence_numbers();
+        if self.state == QpState::Rts {
+            self.transmit(common);
+        }
+    }
+
+    /// Releases both rings: nothing more is received from the peer, and our descriptors are void.
+    /// Messages already received stay in the completion queue.
+    pub(crate) fn disconnect(&mut self, common: &mut Common) {
+        self.ring_doorbell(common);
+        if let Some(receiver) = &mut self.link.receiver {
+            // A poll may have taken messages whose acknowledgement was to cover later ones as well.
+            receiver.publish_ack();
+            receiver.set_closed();
+        }
+        if let Some(sender) = &self.link.sender {
+            sender.close();
+        }
+        self.close_link(common);
+        let early = std::mem::take(&mut self.link.early);
+        let early_tcp = std::mem::take(&mut self.link.early_tcp);
+        self.link = Link {
+            early,
+            early_tcp,
+            ..Link::default()
+        };
+        common.note_tcp_links();
+        self.retry = Retry::default();
+        self.outstanding = Outstanding::default();
+        self.unannounced = Unannounced::Nothing;
+        self.draining = None;
+        self.established = false;
+        self.waiting.clear();
+        self.publish(common);
+        self.forget_in_lists(common);
+    }
+
+    /// Returns the attributes, as `query` reports them.
+    pub(crate) fn query(&self) -> QpAttributes {
+        QpAttributes {
+            state: Some(self.state),
+            sq_draining: Some(self.state == QpState::Sqd && self.draining.is_some()),
+            // The device has a single path, so there is nothing to migrate to.
+            path_migration: self
+                .attributes
+                .path_migration
+                .or(Some(PathMigration::Migrated)),
+            ..self.attributes
+        }
+    }
+}
+
+/// Returns the remote queue pair that INIT→RTR connects to.
+pub(crate) fn remote_of(attributes: &QpAttributes) -> Option<(Gid, QpNum)> {
+    Some((attributes.address?.gid, attributes.dest_qp_num?))
+}
+
+/// Returns true if the peer has closed its end of a connection.
+fn has_closed(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    matches!(rustix::net::recv(socket, &mut [0; 1], flags), Ok((_, 0)))
+}

@@ -1,0 +1,212 @@
+//! A context that many peer processes are connected to. Its polls do not look at all of them, find
+//! a message even if its ready bit is lost, and do not let the rings of some peers displace those
+//! of others.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::context::peer::Peer;
+use super::context::queue_pair::NewRing;
+use super::context::transitions::Ready;
+use super::process::node::Node;
+use super::process::node::domain::Domain;
+use super::shared::memory::{Mapping, PeerMemory};
+use super::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingReceiver, RingSender};
+use super::shared::wake::DomainReadyBits;
+use super::shared::wake_socket::EngineCaller;
+use crate::types::{
+    Access, AddressVector, Gid, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RtrAttributes,
+    RtsAttributes,
+};
+use crate::{CompletionQueue, Context, QueuePair, QueuePairConfig, SendRequest, Slot, WorkKind};
+
+/// A context with queue pairs that are connected to themselves, and with ready bits for other
+/// processes, which do not exist.
+struct Polled {
+    cq: CompletionQueue,
+    qps: Vec<QueuePair>,
+    slots: Vec<Slot>,
+    domain: Arc<Domain>,
+    _context: Context,
+}
+
+impl Polled {
+    fn new(queue_pairs: usize, peers: Range<u8>) -> Self {
+        let context = Context::open("soft").expect("a context");
+        let domain = context.alloc_pd().expect("a protection domain");
+        let cq = context.create_cq(64).expect("a completion queue");
+        let region = domain.register(4096, Access::LOCAL_WRITE);
+        let slots = region.expect("a region").into_slots(64).expect("slots");
+        let qps: Vec<_> = (0..queue_pairs)
+            .map(|_| {
+                let qp = domain.create_qp(QueuePairConfig::new(&cq, &cq));
+                connected_to_itself(qp.expect("a queue pair"), &context)
+            })
+            .collect();
+        let node = Node::get().expect("the device is open");
+        let found = node.find_queue_pair(qps[0].qp_num().0);
+        let (domain, _) = found.expect("it was created");
+        for peer in peers {
+            let files = domain.files_for(Gid([peer; 16]));
+            files.expect("files for a peer");
+        }
+        Self {
+            cq,
+            qps,
+            slots,
+            domain,
+            _context: context,
+        }
+    }
+
+    fn poll_in_vain(&mut self, polls: usize) {
+        for _ in 0..polls {
+            let completion = self.cq.poll_one().expect("the queue works");
+            assert!(completion.is_none());
+        }
+    }
+}
+
+fn connected_to_itself(mut qp: QueuePair, context: &Context) -> QueuePair {
+    let psn = Psn::new(1);
+    let remote = RemoteEndpoint {
+        gid: context.query_gid(1, 0).expect("a GID"),
+        lid: 0,
+        qp_num: qp.qp_num(),
+        psn,
+    };
+    qp.to_init(1, Access::NONE).expect("INIT");
+    qp.to_rtr(RtrAttributes::new(remote)).expect("RTR");
+    qp.to_rts(RtsAttributes::new(psn)).expect("RTS");
+    qp
+}
+
+/// The bits that a poll takes show which peers it looks at.
+#[test]
+fn a_poll_looks_at_the_bits_of_one_peer() {
+    let polled = Polled::new(1, 1..201);
+    // The engine does not take bits meanwhile: it cannot enter the context.
+    let mut state = polled.domain.enter().expect("no fork");
+    state.common.ready.set_for_all(0);
+    let mut left = state.common.ready.count_set();
+    assert!(left >= 200);
+    let mut polls = 0;
+    while left > 0 {
+        let before = left;
+        let polled = state.poll(0, &mut Vec::new(), 1);
+        assert_eq!(polled.expect("the queue works"), 0);
+        left = state.common.ready.count_set();
+        assert!(before - left <= 1, "one poll took {}", before - left);
+        polls += 1;
+        assert!(polls <= 400, "{left} peers do not have their turn");
+    }
+}
+
+/// A ring that arrives before its queue pair is at RTR is kept, whatever other processes send for
+/// the same queue pair.
+#[test]
+fn the_early_rings_of_a_peer_displace_no_other_peers() {
+    const NUMBER: u32 = 5;
+    let polled = Polled::new(1, 1..1);
+    let number = polled.qps[0].qp_num().0;
+    let found = polled.domain.node.find_queue_pair(number);
+    let (_, qp_index) = found.expect("it was created");
+    // The rings of a gone process are closed: these are open.
+    let receiver = || RingReceiver::new(0, false).expect("a ring");
+    let receivers: Vec<_> = (0..20).map(|_| receiver()).collect();
+    let (_, files) = polled.domain.files_for(Gid([1; 16])).expect("files");
+    let notifier = ContextNotifier::from_peer(files, EngineCaller::default(), true);
+    let notifier = Arc::new(notifier.expect("they are valid"));
+    // Many of one process, and of many processes.
+    let others = [1; 10].into_iter().chain(20..29);
+    let gids = [9].into_iter().chain(others).map(|peer| Gid([peer; 16]));
+    let mut state = polled.domain.enter().expect("no fork");
+    for to in [QpState::Reset, QpState::Init] {
+        let changed = state.modify(qp_index, to, &QpAttributes::default(), None);
+        changed.expect("a permitted transition");
+    }
+    for (gid, receiver) in gids.zip(&receivers) {
+        let ring = Mapping::from_peer(receiver.fd(), RING_LEN, PeerMemory::Ring);
+        let notifier = RingNotifier::new(Arc::clone(&notifier), 0);
+        let sender = RingSender::new(ring.expect("it is a ring"), notifier);
+        let ring = NewRing {
+            gid,
+            qp_num: NUMBER,
+            sender: sender.expect("it is a ring"),
+        };
+        state.attach(qp_index, number, ring);
+    }
+    let gid = Gid([9; 16]);
+    let attributes = QpAttributes {
+        address: Some(AddressVector {
+            gid,
+            ..AddressVector::default()
+        }),
+        dest_qp_num: Some(QpNum(NUMBER)),
+        ..QpAttributes::default()
+    };
+    let ready = Ready::Ring(receiver(), Arc::new(Peer::new(gid)));
+    let changed = state.modify(qp_index, QpState::Rtr, &attributes, Some(ready));
+    changed.expect("RTR");
+    let (qp, _) = state.split(qp_index);
+    assert!(qp.link.sender.is_some(), "its ring was displaced");
+}
+
+/// The time of an empty poll does not follow the number of peers: not by more than what a machine
+/// in use does to a measurement.
+#[test]
+fn an_empty_poll_does_not_look_at_all_peers() {
+    let [one, many] = [1..1, 1..250].map(|peers| {
+        let mut polled = Polled::new(1, peers);
+        let best = (0..20).map(|_| {
+            let start = Instant::now();
+            polled.poll_in_vain(1000);
+            start.elapsed()
+        });
+        best.min().expect("there were twenty")
+    });
+    assert!(many < one * 20, "{one:?} became {many:?}");
+}
+
+/// A cold ring gets a message, and its ready bit is cleared before a poll looks at it. The engine
+/// does nothing for a context that is polled: polls find the message by themselves.
+#[test]
+fn a_message_without_its_ready_bit_is_found() {
+    let mut polled = Polled::new(2, 1..100);
+    let slots = &mut polled.slots;
+    assert_eq!(polled.qps[0].post_recv(slots, 1).ok(), Some(()));
+    let start = Instant::now();
+    let is_cold = |domain: &Domain| {
+        domain
+            .enter()
+            .is_ok_and(|state| state.common.cold.len() == 1)
+    };
+    while !is_cold(&polled.domain) {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "no ring went cold"
+        );
+        polled.poll_in_vain(100);
+    }
+    let slot = polled.slots.pop().expect("a slot");
+    let mut list = vec![SendRequest::new(slot, 8)];
+    let sent = polled.qps[0].post_send(&mut list, &mut |_| {});
+    sent.expect("it is connected");
+    let state = polled.domain.enter().expect("no fork");
+    let zeros = [0; size_of::<DomainReadyBits>()];
+    state.common.ready.scribble(0, &zeros);
+    assert_eq!(state.common.cold.len(), 1);
+    drop(state);
+    let start = Instant::now();
+    loop {
+        let completion = polled.cq.poll_one().expect("the queue works");
+        if let Some(completion) = completion {
+            assert_eq!(completion.wr_id().kind(), Some(WorkKind::Receive));
+            let claimed = polled.qps[0].claim_recv(completion);
+            assert_eq!(claimed.expect("it was posted").1, 8);
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "it is lost");
+    }
+}

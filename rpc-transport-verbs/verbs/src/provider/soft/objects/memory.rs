@@ -1,0 +1,232 @@
+//! Protection domains and the regions and shared receive queues in them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::super::limits::in_range;
+use super::unsupported::check_access;
+use super::{LIMITS, SharedReceiveQueue};
+use crate::provider::soft::capacities::{MAX_QUEUES, MAX_REGION_LEN, MAX_WR, exhausted};
+use crate::provider::soft::context::receive_queue::{ReceiveQueue, SharedReceives};
+use crate::provider::soft::context::regions::{MAX_REGIONS, NO_ARENA};
+use crate::provider::soft::process::claims::{AwaitedClaim, Nonce, OnClaim};
+use crate::provider::soft::process::node::domain::Domain;
+use crate::provider::soft::shared::memory::SharedMemory;
+use crate::types::{Access, Gid, LocalKey, ModifyError, QpNum, RemoteKey, VerbsError};
+
+#[derive(Debug)]
+pub(crate) struct ProtectionDomain {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) number: u32,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        self.domain.node.check()?;
+        in_range("register", "len", len, 1, MAX_REGION_LEN)?;
+        check_access(access)?;
+        let memory = SharedMemory::arena(len).map_err(|source| VerbsError::Os {
+            call: "register",
+            source,
+        })?;
+        let node = &*self.domain.node;
+        let (memory, arena) = (Arc::new(memory), node.next_arena());
+        let bytes = (memory.mapping.start(), memory.mapping.len());
+        let mut state = self.domain.enter()?;
+        if state.common.regions.len() == MAX_REGIONS {
+            return Err(exhausted("register", "memory regions", MAX_REGIONS));
+        }
+        let (local_key, remote_key) =
+            state
+                .common
+                .regions
+                .insert(node.next_serial(), self.number, bytes, access, arena);
+        state.common.publish_region(local_key);
+        drop(state);
+        self.domain.add_arena(arena, Arc::clone(&memory));
+        let domain = Arc::clone(&self.domain);
+        let region = MemoryRegion {
+            domain,
+            memory: Memory::Arena(Arc::clone(&memory), arena),
+            local_key,
+            remote_key,
+        };
+        // If a peer cannot map it, dropping the region withdraws it from the others.
+        node.announce_arena(&self.domain, arena, &memory)
+            .map_err(|source| VerbsError::Os {
+                call: "register",
+                source,
+            })?;
+        Ok(region)
+    }
+
+    /// Registers bytes of the application, which nobody writes. Peers over TCP may read what windows are
+    /// bound over. Peers in shared memory do not map them.
+    pub(crate) fn lend(&self, bytes: Bytes) -> Result<MemoryRegion, VerbsError> {
+        let node = &*self.domain.node;
+        node.check()?;
+        in_range("lend", "len", bytes.len(), 1, MAX_REGION_LEN)?;
+        let place = (NonNull::from(&*bytes).cast(), bytes.len());
+        let (serial, access) = (node.next_serial(), Access::MW_BIND);
+        let mut state = self.domain.enter()?;
+        let regions = &mut state.common.regions;
+        if regions.len() == MAX_REGIONS {
+            return Err(exhausted("lend", "memory regions", MAX_REGIONS));
+        }
+        let (local_key, remote_key) = regions.insert(serial, self.number, place, access, NO_ARENA);
+        drop(state);
+        Ok(MemoryRegion {
+            domain: Arc::clone(&self.domain),
+            memory: Memory::Lent(bytes),
+            local_key,
+            remote_key,
+        })
+    }
+
+    /// Waits for the process of `gid` to prove that the GID is its own, and that it offers
+    /// `qp_num`. `on_claim` runs once, on the device's thread, and must not wait.
+    pub(crate) fn expect_claim(
+        &self,
+        gid: Gid,
+        qp_num: QpNum,
+        on_claim: OnClaim,
+    ) -> Result<AwaitedClaim, VerbsError> {
+        let node = &self.domain.node;
+        node.check()?;
+        node.expect_claim(gid, qp_num, on_claim)
+            .map_err(|source| VerbsError::Os {
+                call: "expect_claim",
+                source,
+            })
+    }
+
+    /// Proves to the process of `gid` that this process's GID is its own, and that it offers
+    /// `qp_num`. Takes about this time at most.
+    pub(crate) fn claim(
+        &self,
+        gid: Gid,
+        nonce: Nonce,
+        qp_num: QpNum,
+        time: Duration,
+    ) -> Result<(), ModifyError> {
+        self.domain.node.check()?;
+        self.domain.node.claim(gid, nonce, qp_num, time)
+    }
+
+    pub(crate) fn create_srq(
+        &self,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        self.domain.node.check()?;
+        in_range("create_srq", "max_wr", max_wr, 1, MAX_WR)?;
+        in_range("create_srq", "max_sge", max_sge, 0, LIMITS.max_sge)?;
+        let number = self.domain.node.next_serial();
+        let mut state = self.domain.enter()?;
+        let order = state.common.options.shared_receive_order;
+        let queue = ReceiveQueue::new(max_wr, order);
+        if state.common.shared_receive_queues.len() == MAX_QUEUES {
+            return Err(exhausted("create_srq", "shared receive queues", MAX_QUEUES));
+        }
+        let index = state.common.shared_receive_queues.insert(SharedReceives {
+            queue,
+            number,
+            domain: self.number,
+        });
+        Ok(SharedReceiveQueue {
+            domain: Arc::clone(&self.domain),
+            index,
+            number,
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct MemoryRegion {
+    domain: Arc<Domain>,
+    memory: Memory,
+    local_key: LocalKey,
+    remote_key: RemoteKey,
+}
+
+/// The memory of a region.
+#[derive(Debug)]
+enum Memory {
+    /// Memory that peers in shared memory map, and its number.
+    Arena(Arc<SharedMemory>, u64),
+    Lent(Bytes),
+}
+
+impl MemoryRegion {
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        match &self.memory {
+            Memory::Arena(memory, _) => memory.mapping.start(),
+            Memory::Lent(bytes) => NonNull::from(&**bytes).cast(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match &self.memory {
+            Memory::Arena(memory, _) => memory.mapping.len(),
+            Memory::Lent(bytes) => bytes.len(),
+        }
+    }
+
+    pub(crate) fn local_key(&self) -> LocalKey {
+        self.local_key
+    }
+
+    pub(crate) fn remote_key(&self) -> RemoteKey {
+        self.remote_key
+    }
+}
+
+/// Drops the application's bytes on a thread for that. Their destructor may be code of the application,
+/// and this thread may be in the middle of a poll, which that code must not enter.
+fn drop_elsewhere(bytes: Bytes) {
+    static DROPPER: OnceLock<Option<Sender<Bytes>>> = OnceLock::new();
+    if bytes.is_unique() {
+        // Only an owner's destructor is code of the application, and bytes of an owner are never unique
+        // (`Bytes::is_unique`), even if these are the last.
+        return;
+    }
+    let dropper = DROPPER.get_or_init(|| {
+        let (sender, receiver) = channel::<Bytes>();
+        let run = move || {
+            for bytes in receiver {
+                // A destructor that panics ends neither the thread nor what others have lent.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(bytes)));
+            }
+        };
+        let thread = thread::Builder::new().name("verbline-lent".to_owned());
+        thread.spawn(run).ok().map(|_| sender)
+    });
+    if let Some(dropper) = dropper {
+        // Without the thread, they are dropped here.
+        let _ = dropper.send(bytes);
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // Acquiring the owner word waits for a copy in progress, and later copies do not find the
+        // key. In the child of a fork there is nothing to release.
+        if let Ok(mut state) = self.domain.enter() {
+            state.common.remove_region(self.local_key);
+            drop(state);
+            match &mut self.memory {
+                Memory::Arena(_, arena) => {
+                    self.domain.remove_arena(*arena);
+                    self.domain.node.withdraw_arena(*arena);
+                }
+                Memory::Lent(bytes) => drop_elsewhere(std::mem::take(bytes)),
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Executes READs in place: copies straight from the peer's arena, which is mapped here, to the
+//! local destination, once, without the peer's process having to run.
+//!
+//! The keys and queue pairs that a peer publishes say what may be read: see
+//! [`Published`](crate::provider::soft::shared::published). If they permit a READ, the bytes are
+//! copied, and then the records are read again:
+//!
+//! * If the key has changed meanwhile, the READ fails with `REM_ACCESS_ERR`: the owner may have
+//!   reused the memory during the copy.
+//! * If the queue pair has changed, the READ is requested from the peer, as below.
+//!
+//! In every other case the peer has to execute the READ, as it executes WRITEs and atomics: `issue`
+//! sends it a request. So the owner itself rejects what is not permitted, and fails its own queue
+//! pair as the specification says. That way also keeps the order: a READ waits for an earlier WRITE,
+//! atomic, SEND with invalidate, or READ for the peer to execute, of the queue pair that has not been
+//! acknowledged. The peer's death ends the requests that it has not executed.
+//!
+//! The memory of a process outlives it while it is mapped here. So a READ checks whether the peer
+//! still runs, unless a READ of the queue pair has found it alive within [`ALIVE_TIME`]. The engine
+//! notices the peer's end as well, as soon as it gets a core.
+//!
+//! Either way, a READ completes after all requests before it, and counts as outstanding until then.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::hooks;
+use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::Common;
+use crate::provider::soft::shared::memory::Mapping;
+use crate::provider::soft::shared::published::{AfterCopy, ReadRequest};
+use crate::types::{Access, CompletionStatus, ReadExecution, RemoteMemory};
+
+/// Time for which a READ assumes that a peer which was alive still is. The check polls the peer's
+/// link, a system call that takes longer than a short READ.
+const ALIVE_TIME: Duration = Duration::from_micros(20);
+
+impl SoftQueuePair {
+    /// Executes the READ with this index among the general requests, which has not begun. Returns
+    /// false if the peer has to execute it.
+    pub(super) fn try_read_in_place(
+        &mut self,
+        common: &mut Common,
+        index: usize,
+        memory: RemoteMemory,
+    ) -> Result<bool, CompletionStatus> {
+        let send = &self.sends.general[index];
+        let (Some(sender), Some(peer)) = (&self.link.sender, &self.link.peer) else {
+            return Ok(false);
+        };
+        if common.options.read_execution == ReadExecution::ByTarget
+            || self.outstanding.unexecuted > 0
+            || !sender.is_ready()
+            || !is_alive(peer, &mut self.link.seen_alive)
+        {
+            return Ok(false);
+        }
+        let (Some(to), Some((published, to_index))) =
+            (self.attributes.dest_qp_num, sender.published())
+        else {
+            return Ok(false);
+        };
+        let request = ReadRequest {
+            memory,
+            len: send.total,
+            outstanding: self.outstanding.reads + 1,
+            from: self.number,
+            to,
+            to_index,
+        };
+        let Some(permission) = published.find(&request) else {
+            return Ok(false);
+        };
+        if send.total > 0 {
+            let cached = match &self.link.read_arena {
+                Some((number, arena)) if *number == permission.arena => arena.upgrade(),
+                _ => None,
+            };
+            let arena = match cached {
+                Some(arena) => arena,
+                // It may not have arrived yet.
+                None => match peer.arena(permission.arena) {
+                    Some(arena) => {
+                        self.link.read_arena = Some((permission.arena, Arc::downgrade(&arena)));
+                        arena
+                    }
+                    None => return Ok(false),
+                },
+            };
+            let Some(offset) = offset_within(&arena, permission.offset, send.total) else {
+                return Ok(false);
+            };
+            let elements = send.elements();
+            let needs = Access::LOCAL_WRITE;
+            if common
+                .regions
+                .check_all(elements, self.domain, needs)
+                .is_err()
+            {
+                // The peer may reject the READ. If it does not, the local error is reported when
+                // its response has arrived.
+                return Ok(false);
+            }
+            // SAFETY: `offset_within` checked that all bytes of the READ are inside the mapping,
+            // which `arena` keeps alive until the end of this block. The elements were just
+            // checked, and deregistering them takes the context's owner word, which is held.
+            unsafe { send.fill(arena.start().add(offset)) };
+        }
+        match published.check_after_copy(&request, &permission) {
+            AfterCopy::Permitted => {}
+            AfterCopy::KeyChanged => return Err(CompletionStatus::RemoteAccess),
+            AfterCopy::QueuePairChanged => return Ok(false),
+        }
+        let next = sender.next();
+        let send = &mut self.sends.general[index];
+        send.slots = Some(next..next);
+        (send.requested, send.received) = (send.total, send.total);
+        self.outstanding.reads += 1;
+        common.counters.reads_in_place += 1;
+        Ok(true)
+    }
+}
+
+/// Returns true if the peer's process runs, or ran a moment ago.
+fn is_alive(peer: &Peer, seen_alive: &mut Option<Instant>) -> bool {
+    if peer.is_gone() {
+        return false;
+    }
+    let now = hooks::now();
+    if seen_alive.is_some_and(|seen| now.saturating_duration_since(seen) < ALIVE_TIME) {
+        return true;
+    }
+    let is_alive = !peer.engine.has_ended();
+    *seen_alive = is_alive.then_some(now);
+    is_alive
+}
+
+/// Returns the offset if `len` bytes from there are inside the arena. Both are claims of the peer.
+fn offset_within(arena: &Mapping, offset: u64, len: u64) -> Option<usize> {
+    let end = offset.checked_add(len)?;
+    let is_inside = end <= arena.len() as u64;
+    is_inside.then(|| usize::try_from(offset).ok()).flatten()
+}

@@ -1,0 +1,162 @@
+//! Handles a peer that is not ready to receive, or that is silent.
+
+use std::time::{Duration, Instant};
+
+use crate::hooks;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::{Common, State};
+use crate::provider::soft::shared::ring::RingSender;
+use crate::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
+
+/// A peer over TCP that answers nothing and sends no payload for this long is taken for silent. The
+/// kernel ends the socket of one that does not read either after the same time (`TCP_USER_TIMEOUT`).
+const MAX_TIME_UNACKED: Duration = Duration::from_secs(60);
+
+/// The most time that counts between two looks at the timers. While this process was stopped, answers
+/// may have come, which are read only afterwards.
+const MAX_TICK: Duration = Duration::from_secs(1);
+
+impl SoftQueuePair {
+    /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
+    /// Returns `false` if the permitted number of retries is used up.
+    pub(crate) fn handle_rnr_nak(&mut self, common: &mut Common, now: fn() -> Instant) -> bool {
+        let Some(sender) = &self.link.sender else {
+            return true;
+        };
+        let nak = sender.nak();
+        if nak.count != self.retry.naks {
+            self.retry.naks = nak.count;
+            common.counters.rnr_nak_received += 1;
+            let permitted = self.attributes.rnr_retry.and_then(RnrRetry::limit);
+            if permitted.is_some_and(|limit| self.retry.rnr_count >= u32::from(limit)) {
+                return false;
+            }
+            self.retry.rnr_count = self.retry.rnr_count.saturating_add(1);
+            self.retry.rnr_until = Some(now() + RnrTimer::from_wire(nak.timer).duration());
+        }
+        if let Some(until) = self.retry.rnr_until
+            && now() >= until
+        {
+            self.retry.rnr_until = None;
+            sender.allow_retry(nak);
+        }
+        true
+    }
+}
+
+impl State {
+    /// Checks all queue pairs with unacknowledged sends, signaled or not; called by the engine.
+    pub(crate) fn expire_timers(&mut self, now: Instant) {
+        self.send_owed_acks();
+        if self.common.tcp.has_lingering() {
+            self.common.tcp.end_lingering(now);
+        }
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
+        let since_last = common.timers_expired_at.replace(now);
+        let step = since_last.map_or(Duration::ZERO, |last| {
+            now.saturating_duration_since(last).min(MAX_TICK)
+        });
+        let mut index = 0;
+        while let Some(&qp_index) = common.unacked.get(index) {
+            let qp = &mut queue_pairs[qp_index as usize];
+            qp.process_acks(common, hooks::now);
+            if common.unacked.get(index) != Some(&qp_index) {
+                continue;
+            }
+            let instantly = common.options.detect_death_at_once;
+            if qp.sends.acked == qp.sends.posted {
+                qp.is_unacked = false;
+                common.unacked.swap_remove(index);
+            } else if qp.has_retried_enough(now, instantly) || qp.is_ignored_for_long(step) {
+                qp.fail(common, Some(CompletionStatus::RetryExceeded));
+            } else {
+                index += 1;
+            }
+        }
+    }
+}
+
+impl SoftQueuePair {
+    /// Returns true if the peer has been silent for as long as all retries take.
+    ///
+    /// Shared memory and TCP lose nothing, so a peer is silent only if it cannot respond: its process
+    /// is dead, or its queue pair drops messages. In shared memory, a peer that is merely stopped
+    /// looks like a slow one, however long it is stopped. Over TCP, where strangers may come, one
+    /// that answers nothing for [`MAX_TIME_UNACKED`] is silent, too: what was sent to it stays here
+    /// until it answers.
+    fn has_retried_enough(&mut self, now: Instant, instantly: bool) -> bool {
+        let waits = match self.state {
+            QpState::Rts => true,
+            QpState::Sqd => self.has_sends_in_flight(),
+            _ => false,
+        };
+        let tcp = self.link.tcp.as_ref();
+        let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone())
+            || tcp.is_some_and(|link| link.has_ended());
+        let is_heard = match &self.link.sender {
+            Some(sender) => sender.is_ready(),
+            None => tcp.is_some_and(|link| link.is_open()),
+        };
+        let drops = self.link.has_psn_mismatch || !is_heard;
+        if !waits || !(is_gone || drops) {
+            self.retry.silent_since = None;
+            return false;
+        }
+        let since = *self.retry.silent_since.get_or_insert(now);
+        if is_gone && instantly {
+            return true;
+        }
+        let Some(budget) = self.retry_budget() else {
+            return false;
+        };
+        now.saturating_duration_since(since) >= budget
+    }
+
+    /// Adds a step of time. Returns true if the peer's process is connected over TCP, has to
+    /// acknowledge a request or to send a response, and has done neither for
+    /// [`MAX_TIME_UNACKED`], nor has sent a byte of a message's payload.
+    ///
+    /// Time in which this side waits because of an RNR NAK does not count: `rnr_retry` bounds the
+    /// retries, or permits any number of them. A hostile peer can use that, or send a byte at a time,
+    /// to keep what was sent to it. RPC's queue pairs permit any number of retries. Each connection's
+    /// share of the send slots bounds what such a peer keeps.
+    fn is_ignored_for_long(&mut self, step: Duration) -> bool {
+        let link = self.link.tcp.as_ref();
+        let is_ignored = self.retry.rnr_until.is_none()
+            && link.is_some_and(|link| {
+                link.is_open() && (link.awaits_ack() || self.outstanding.reads > 0)
+            });
+        if !is_ignored {
+            self.retry.ignored_for = Duration::ZERO;
+            return false;
+        }
+        self.retry.ignored_for += step;
+        // Without a timeout, requests wait for ever.
+        self.retry_budget()
+            .is_some_and(|budget| self.retry.ignored_for >= budget.max(MAX_TIME_UNACKED))
+    }
+
+    /// Returns true if a request is in flight: it has begun and has not ended.
+    pub(crate) fn has_sends_in_flight(&self) -> bool {
+        let is_unacked = |sender: &RingSender| sender.unacked() > 0;
+        // Over TCP, a request may have to be sent again.
+        let is_begun = || {
+            self.sends
+                .general
+                .front()
+                .is_some_and(|send| send.slots.is_some())
+        };
+        self.sends.acked < self.sends.started
+            || self.link.sender.as_ref().is_some_and(is_unacked)
+            || (self.link.is_tcp && is_begun())
+    }
+
+    /// Returns the time for the first try and all retries; `None` means to wait forever.
+    fn retry_budget(&self) -> Option<Duration> {
+        let retries = self.attributes.retry_cnt.unwrap_or(RetryCount::NONE);
+        retries.budget(self.attributes.timeout?)
+    }
+}

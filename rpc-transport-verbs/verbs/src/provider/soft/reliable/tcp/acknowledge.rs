@@ -1,0 +1,239 @@
+//! Completes requests as the peer acknowledges, answers or refuses them.
+
+use std::time::Duration;
+
+use crate::hooks;
+use crate::provider::soft::context::queue_pair::{NotifyDrained, SoftQueuePair};
+use crate::provider::soft::context::state::Common;
+use crate::provider::soft::context::tcp_link::{Phase, extended};
+use crate::provider::work::Operation;
+use crate::types::{AsyncEvent, CompletionStatus, RnrRetry, RnrTimer};
+
+/// A message that no correct peer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InvalidMessage;
+
+impl SoftQueuePair {
+    /// Completes the requests before the one with this sequence number.
+    pub(super) fn acknowledge(
+        &mut self,
+        common: &mut Common,
+        low: u32,
+    ) -> Result<(), InvalidMessage> {
+        let Some(link) = &mut self.link.tcp else {
+            return Ok(());
+        };
+        let outbound = &mut link.outbound;
+        let acked = extended(low, outbound.acked);
+        if acked < outbound.acked || acked > outbound.next {
+            return Err(InvalidMessage);
+        }
+        if acked == outbound.acked {
+            return Ok(());
+        }
+        outbound.acked = acked;
+        self.retry.rnr_count = 0;
+        self.retry.ignored_for = Duration::ZERO;
+        self.complete_over_tcp(common);
+        Ok(())
+    }
+
+    /// Completes the requests before the one that a response answers. The peer executes requests in
+    /// order, so it has executed these. Later acknowledgements may have completed them already.
+    pub(super) fn acknowledge_through(&mut self, common: &mut Common, low: u32) {
+        // The error says that the number is too old or impossible. The caller finds the latter: it
+        // awaits no response with this number.
+        let _ = self.acknowledge(common, low);
+    }
+
+    /// Completes the oldest requests that are acknowledged, and whose responses have arrived.
+    pub(super) fn complete_over_tcp(&mut self, common: &mut Common) {
+        loop {
+            let Some(link) = &self.link.tcp else { return };
+            let Some(send) = self.sends.general.front() else {
+                return;
+            };
+            let Some(sequences) = &send.slots else { return };
+            if send.number >= self.sends.started {
+                return;
+            }
+            // A request that was carried out on this side has no sequence number.
+            let is_acked = sequences.is_empty() || sequences.end <= link.outbound.acked;
+            let wanted = response_len(send.operation, send.total);
+            if !is_acked || send.received < wanted.unwrap_or(0) {
+                return;
+            }
+            let (opcode, len) = match wanted {
+                Some(_) => (send.opcode(), send.total as u32),
+                None => (send.opcode(), 0),
+            };
+            if wanted.is_some() {
+                self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
+            }
+            self.complete_oldest_successfully(common, opcode, len);
+        }
+    }
+
+    /// Returns the number of the request whose response comes next, and how many bytes of it are
+    /// missing, if its sequence number is this one.
+    pub(super) fn awaited_response(&self, low: u32) -> Option<(u64, u64)> {
+        let link = self.link.tcp.as_ref()?;
+        let sequence = extended(low, link.outbound.acked);
+        let mut begun = self
+            .sends
+            .general
+            .iter()
+            .take_while(|send| send.number < self.sends.started);
+        let (send, wanted) = begun.find_map(|send| {
+            let wanted = response_len(send.operation, send.total)?;
+            (send.received < wanted).then_some((send, wanted))
+        })?;
+        let is_this = send.slots.as_ref().is_some_and(|own| own.start == sequence);
+        is_this.then_some((send.number, wanted - send.received))
+    }
+
+    /// Handles an RNR NAK: the request and those behind it are sent again, after the time that the
+    /// receiver asks for, unless the permitted number of retries is used up.
+    pub(super) fn receiver_not_ready(
+        &mut self,
+        common: &mut Common,
+        low: u32,
+        timer: u8,
+    ) -> Result<(), InvalidMessage> {
+        self.acknowledge(common, low)?;
+        let Some(link) = &mut self.link.tcp else {
+            return Ok(());
+        };
+        let sequence = extended(low, link.outbound.acked);
+        let is_writing = link.outbound.is_writing_request();
+        let is_sent =
+            sequence < link.outbound.next || (sequence == link.outbound.next && is_writing);
+        // One NAK answers one transmission.
+        if !is_sent || self.retry.rnr_until.is_some() {
+            return Err(InvalidMessage);
+        }
+        common.counters.rnr_nak_received += 1;
+        let permitted = self.attributes.rnr_retry.and_then(RnrRetry::limit);
+        if permitted.is_some_and(|limit| self.retry.rnr_count >= u32::from(limit)) {
+            self.fail(common, Some(CompletionStatus::RnrRetryExceeded));
+            return Ok(());
+        }
+        self.retry.rnr_count = self.retry.rnr_count.saturating_add(1);
+        let wait = RnrTimer::from_wire(timer).duration();
+        self.retry.rnr_until = Some(hooks::now() + wait);
+        link.outbound.rewind_to = Some(sequence);
+        self.rewind();
+        self.await_progress(common);
+        Ok(())
+    }
+
+    /// Goes back to the request that found no receive, once no request is being written.
+    pub(super) fn rewind(&mut self) {
+        let Some(link) = &mut self.link.tcp else {
+            return;
+        };
+        let outbound = &mut link.outbound;
+        let Some(sequence) = outbound.rewind_to else {
+            return;
+        };
+        if outbound.is_writing_request() {
+            return;
+        }
+        outbound.rewind_to = None;
+        // The request that failed here is behind those that are sent again: it fails again in its
+        // turn.
+        self.sends.local_failure = None;
+        outbound.next = sequence;
+        let mut started = self.sends.started;
+        while let Some(before) = started.checked_sub(1)
+            && let Some(send) = self.sends.general_at(before)
+            && send.slots.as_ref().is_some_and(|own| own.end > sequence)
+        {
+            if send.is_read_or_atomic() {
+                self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
+            }
+            started = before;
+        }
+        self.sends.started = started;
+    }
+
+    /// Handles a fatal NAK.
+    pub(super) fn refused(
+        &mut self,
+        common: &mut Common,
+        low: u32,
+        status: u8,
+    ) -> Result<(), InvalidMessage> {
+        // Later messages may have acknowledged the READ already, although it is refused now.
+        match self.awaited_response(low) {
+            Some(_) => self.acknowledge_through(common, low),
+            None => self.acknowledge(common, low)?,
+        }
+        let status = CompletionStatus::from_code(u32::from(status));
+        let is_of_responder = matches!(
+            status,
+            CompletionStatus::RemoteInvalidRequest
+                | CompletionStatus::RemoteAccess
+                | CompletionStatus::RemoteOperation
+        );
+        if !is_of_responder {
+            return Err(InvalidMessage);
+        }
+        self.fail(common, Some(status));
+        Ok(())
+    }
+
+    /// Returns true if the queue pair waits for something that its link does not announce.
+    pub(crate) fn waits_for_time(&self) -> bool {
+        self.retry.rnr_until.is_some()
+            || self.sends.local_failure.is_some()
+            || self.draining.is_some()
+    }
+
+    /// Does what depends on time, or on a request that failed here.
+    pub(crate) fn progress_over_tcp(&mut self, common: &mut Common) {
+        if let Some(until) = self.retry.rnr_until
+            && hooks::now() >= until
+        {
+            self.retry.rnr_until = None;
+        }
+        if let Some(status) = self.sends.local_failure
+            && self.sends.acked == self.sends.started
+        {
+            return self.fail(common, Some(status));
+        }
+        if self.sends.started < self.sends.posted {
+            self.transmit_over_tcp(common);
+        }
+        if self.draining.is_some() && !self.has_sends_in_flight() {
+            let notify = self.draining.take();
+            if notify == Some(NotifyDrained(true)) {
+                common.raise(AsyncEvent::SqDrained {
+                    qp_num: self.number,
+                });
+            }
+        }
+    }
+
+    /// Ends the link's connection, or records that it has ended.
+    pub(super) fn end_link(&mut self, common: &mut Common) {
+        let index = self.index;
+        if let Some(link) = &mut self.link.tcp
+            && !link.has_ended()
+        {
+            link.phase = Phase::Ended;
+            common.tcp.remove(link, index);
+            link.shut_down();
+            common.note_tcp_links();
+        }
+    }
+}
+
+/// Returns the length of the response to an operation that has one.
+fn response_len(operation: Operation, total: u64) -> Option<u64> {
+    match operation {
+        Operation::Read(_) => Some(total),
+        Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => Some(8),
+        _ => None,
+    }
+}

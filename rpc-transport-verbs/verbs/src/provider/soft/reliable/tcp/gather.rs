@@ -1,0 +1,412 @@
+//! Fills a batch with what is to be sent: first the rest of the message that was begun, then
+//! responses, then requests, each after the checks that it needs.
+
+use std::ptr::NonNull;
+
+use super::batch::Batch;
+use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
+use crate::provider::soft::context::element_list::for_each_part;
+use crate::provider::soft::context::general_send::GeneralSend;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::remote_access::RemoteRequest;
+use crate::provider::soft::context::state::Common;
+use crate::provider::soft::context::tcp_link::{Partial, PartialKind, Response, TcpLink};
+use crate::provider::soft::wire::header::{
+    EncodedHeader, Header, Message, RemoteOperation, Request,
+};
+use crate::provider::work::Operation;
+use crate::types::{Access, AsyncEvent, CompletionStatus, QpState, RemoteMemory};
+
+/// Bytes of a READ's response with one header: then requests and acknowledgements have their turn.
+pub(super) const RESPONSE_PIECE: u32 = 256 * 1024;
+
+/// Bytes after which a batch takes no further message. The socket's buffer is not much longer.
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// Why nothing more is written to a link.
+pub(super) enum Stop {
+    /// Everything was written that can be.
+    Done,
+    /// A request was begun and cannot be continued: its memory is not registered any more.
+    TornRequest,
+    /// A response was begun and cannot be continued: the peer may not read its memory any more.
+    TornResponse,
+}
+
+impl SoftQueuePair {
+    /// Fills a batch: first the rest of the message that was begun, then responses, then requests.
+    pub(super) fn gather(&mut self, common: &mut Common, batch: &mut Batch) -> Result<(), Stop> {
+        self.gather_partial(common, batch)?;
+        self.gather_responses(common, batch)?;
+        self.gather_requests(common, batch);
+        Ok(())
+    }
+
+    fn gather_partial(&mut self, common: &Common, batch: &mut Batch) -> Result<(), Stop> {
+        let Some(link) = &self.link.tcp else {
+            return Err(Stop::Done);
+        };
+        let Some(Partial {
+            kind,
+            header,
+            written,
+        }) = link.outbound.partial
+        else {
+            return Ok(());
+        };
+        let skipped = written.saturating_sub(header.as_bytes().len());
+        match kind {
+            PartialKind::Ack => batch.add(kind, header, written, 0),
+            PartialKind::Request => {
+                let send = self
+                    .sends
+                    .general_at(self.sends.started)
+                    .ok_or(Stop::TornRequest)?;
+                check_payload(common, self.domain, send).map_err(|_| Stop::TornRequest)?;
+                batch.add(kind, header, written, payload_len(send));
+                add_payload(batch, send, skipped);
+            }
+            PartialKind::Response => match link.outbound.responses.front() {
+                Some(&Response::Read {
+                    memory, len, sent, ..
+                }) => {
+                    let piece = (len - sent).min(RESPONSE_PIECE);
+                    batch.add(kind, header, written, piece as usize);
+                    let memory = memory.offset(u64::from(sent));
+                    let from = self
+                        .readable(common, memory, piece)
+                        .ok_or(Stop::TornResponse)?;
+                    let left = piece as usize - skipped;
+                    if left > 0 {
+                        // SAFETY: the piece has `skipped` bytes and `left` more.
+                        batch.add_payload(unsafe { from.add(skipped) }, left);
+                    }
+                }
+                Some(Response::Atomic { was, .. }) => {
+                    batch.add(kind, header, written, was.len());
+                    let rest = &was[skipped..];
+                    if !rest.is_empty() {
+                        batch.add_payload(NonNull::from(rest).cast(), rest.len());
+                    }
+                }
+                Some(_) => batch.add(kind, header, written, 0),
+                None => return Err(Stop::TornResponse),
+            },
+        }
+        Ok(())
+    }
+
+    /// Returns where the bytes of a READ are, if the peer may still read them.
+    fn readable(&self, common: &Common, memory: RemoteMemory, len: u32) -> Option<NonNull<u8>> {
+        common.check_remote(&RemoteRequest {
+            memory,
+            len: len.into(),
+            needs: Access::REMOTE_READ,
+            domain: self.domain,
+            qp_num: self.number,
+        })
+    }
+
+    fn gather_responses(&mut self, common: &mut Common, batch: &mut Batch) -> Result<(), Stop> {
+        let Some(link) = &self.link.tcp else {
+            return Err(Stop::Done);
+        };
+        // Requests that wait have their turn after one piece.
+        let most = match self.sends.started < self.sends.posted {
+            true => RESPONSE_PIECE as usize,
+            false => BATCH_BYTES,
+        };
+        let mut is_revoked = false;
+        // Part of the first response may be in the batch already.
+        let mut is_begun = batch.holds(PartialKind::Response);
+        for response in &link.outbound.responses {
+            let is_begun = std::mem::take(&mut is_begun);
+            match *response {
+                Response::Read {
+                    sequence,
+                    memory,
+                    len,
+                    mut sent,
+                } => {
+                    if is_begun {
+                        sent += (len - sent).min(RESPONSE_PIECE);
+                    }
+                    while sent < len && batch.has_room() && batch.bytes() < most {
+                        let piece = (len - sent).min(RESPONSE_PIECE);
+                        let memory = memory.offset(u64::from(sent));
+                        let Some(from) = self.readable(common, memory, piece) else {
+                            is_revoked = true;
+                            break;
+                        };
+                        let header = response_header(link, Message::Response, sequence, piece);
+                        batch.add(PartialKind::Response, header, 0, piece as usize);
+                        batch.add_payload(from, piece as usize);
+                        sent += piece;
+                    }
+                    if sent < len {
+                        break;
+                    }
+                }
+                _ if is_begun => {}
+                _ if !batch.has_room() => break,
+                Response::Atomic { sequence, ref was } => {
+                    let header = response_header(link, Message::Response, sequence, 8);
+                    batch.add(PartialKind::Response, header, 0, was.len());
+                    batch.add_payload(NonNull::from(was).cast(), was.len());
+                }
+                Response::ReceiverNotReady { sequence, timer } => {
+                    let message = Message::ReceiverNotReady { timer };
+                    let header = response_header(link, message, sequence, 0);
+                    batch.add(PartialKind::Response, header, 0, 0);
+                }
+                Response::Refused { sequence, status } => {
+                    let header = response_header(link, Message::Refused { status }, sequence, 0);
+                    batch.add(PartialKind::Response, header, 0, 0);
+                }
+            }
+        }
+        if is_revoked && batch.is_empty() {
+            self.refuse_pending_read(common);
+            return Err(Stop::Done);
+        }
+        Ok(())
+    }
+
+    /// Refuses the READ whose response is next: its key was revoked after it was requested.
+    #[cold]
+    fn refuse_pending_read(&mut self, common: &mut Common) {
+        let Some(link) = &mut self.link.tcp else {
+            return;
+        };
+        if let Some(Response::Read { sequence, .. }) = link.outbound.responses.pop_front() {
+            link.outbound.responses.clear();
+            let status = CompletionStatus::RemoteAccess;
+            common.raise(AsyncEvent::QpAccessError {
+                qp_num: self.number,
+            });
+            self.refuse_over_tcp(common, sequence, status);
+        }
+    }
+
+    fn gather_requests(&mut self, common: &mut Common, batch: &mut Batch) {
+        let (mut number, mut reads) = (self.sends.started, self.outstanding.reads);
+        let Some(link) = &self.link.tcp else { return };
+        let mut sequence = link.outbound.next;
+        if batch.holds(PartialKind::Request) {
+            // The rest of the request that was begun. It counts among the READs already.
+            number += 1;
+            sequence += 1;
+        }
+        while batch.has_room() && batch.bytes() < BATCH_BYTES {
+            match self.add_request(common, batch, (number, sequence), &mut reads) {
+                Ok(Added::Message) => {
+                    number += 1;
+                    sequence += 1;
+                }
+                Ok(Added::DoneHere) => number += 1,
+                Ok(Added::Nothing) => return,
+                Err(status) => {
+                    // The request completes after all earlier ones, which have to be sent first.
+                    if number == self.sends.started {
+                        self.sends.local_failure = Some(status);
+                        self.await_progress(common);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Adds one request to a batch if it may begin. An error is the status that it completes with.
+    fn add_request(
+        &mut self,
+        common: &mut Common,
+        batch: &mut Batch,
+        (number, sequence): (u64, u64),
+        reads: &mut u8,
+    ) -> Result<Added, CompletionStatus> {
+        let (domain, qp_num) = (self.domain, self.number);
+        let Some(link) = &self.link.tcp else {
+            return Ok(Added::Nothing);
+        };
+        if number >= self.sends.posted
+            || self.link.has_psn_mismatch
+            || self.sends.local_failure.is_some()
+            || self.retry.rnr_until.is_some()
+            || link.outbound.rewind_to.is_some()
+        {
+            return Ok(Added::Nothing);
+        }
+        let is_ack_requested = self.sends.is_signaled(number) || self.is_half_unacked();
+        let is_next = number == self.sends.started;
+        let is_alone = self.sends.acked == number;
+        let Some(send) = self.sends.general_at_mut(number) else {
+            return Ok(Added::Nothing);
+        };
+        let is_begun = send.slots.is_some();
+        let may_begin = match self.state {
+            QpState::Rts => true,
+            // In SQD, requests that have begun are finished.
+            QpState::Sqd => is_begun,
+            _ => false,
+        };
+        if !may_begin || (send.fenced && *reads > 0) {
+            return Ok(Added::Nothing);
+        }
+        let most = self.attributes.max_rd_atomic.unwrap_or(0);
+        if send.is_read_or_atomic() && *reads >= most {
+            return Ok(Added::Nothing);
+        }
+        if send.total > MAX_MESSAGE_LEN as u64 {
+            return Err(CompletionStatus::LocalLength);
+        }
+        match send.operation {
+            // Earlier requests may use the key, so it is invalidated only after they have
+            // completed.
+            Operation::LocalInvalidate(_) if !is_alone => return Ok(Added::Nothing),
+            // It counts as begun only when those before it have.
+            Operation::BindWindow(_) if !is_next || !batch.is_empty() => {
+                return Ok(Added::Nothing);
+            }
+            Operation::LocalInvalidate(key) => {
+                send.slots = Some(sequence..sequence);
+                // Unlike in a peer's request, a wrong key is this side's mistake.
+                let invalidated = common.invalidate(key, domain, qp_num);
+                invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
+                self.sends.started += 1;
+                self.complete_over_tcp(common);
+                return Ok(Added::DoneHere);
+            }
+            Operation::BindWindow(binding) => {
+                // A request before it may have been sent again: the window is bound once.
+                if !is_begun {
+                    common.bind_window(&binding, domain, qp_num)?;
+                    send.slots = Some(sequence..sequence);
+                }
+                self.sends.started += 1;
+                self.complete_over_tcp(common);
+                return Ok(Added::DoneHere);
+            }
+            _ => {}
+        }
+        let outstanding = *reads + u8::from(send.is_read_or_atomic());
+        let Some(operation) = remote_operation(send) else {
+            return Ok(Added::Nothing);
+        };
+        let message = Message::Request(Request {
+            operation,
+            outstanding,
+            is_solicited: send.solicited,
+            is_ack_requested,
+        });
+        check_payload(common, domain, send)?;
+        let header = Header {
+            message,
+            // The cast is lossless: the length was checked above.
+            len: payload_len(send) as u32,
+            sequence: sequence as u32,
+            acked: link.inbound.expected as u32,
+        };
+        let header = header.encode();
+        match send.inline.as_mut().and_then(|bytes| bytes.behind(&header)) {
+            Some(whole) => batch.add_whole(PartialKind::Request, header, whole),
+            None => {
+                batch.add(PartialKind::Request, header, 0, payload_len(send));
+                add_payload(batch, send, 0);
+            }
+        }
+        *reads = outstanding;
+        Ok(Added::Message)
+    }
+
+    /// Returns true if half of the send queue waits for acknowledgements.
+    fn is_half_unacked(&self) -> bool {
+        2 * (self.sends.posted - self.sends.acked) >= self.sends.capacity() as u64
+    }
+}
+
+/// What became of a request.
+enum Added {
+    /// It is in the batch.
+    Message,
+    /// It was carried out here.
+    DoneHere,
+    /// It has to wait.
+    Nothing,
+}
+
+/// Makes the local protection check for the bytes that a request sends.
+fn check_payload(common: &Common, domain: u32, send: &GeneralSend) -> Result<(), CompletionStatus> {
+    if send.is_read_or_atomic() || send.inline.is_some() {
+        return Ok(());
+    }
+    let regions = &common.regions;
+    regions.check_all(send.elements(), domain, Access::NONE)
+}
+
+/// Adds the payload of a request without its first `skipped` bytes. The caller has made the local
+/// protection check.
+fn add_payload(batch: &mut Batch, send: &GeneralSend, skipped: usize) {
+    if send.is_read_or_atomic() {
+        // No local bytes are sent; the response's destination is checked when the response arrives.
+        return;
+    }
+    if let Some(bytes) = &send.inline {
+        let rest = &bytes.as_slice()[skipped..];
+        if !rest.is_empty() {
+            batch.add_payload(NonNull::from(rest).cast(), rest.len());
+        }
+        return;
+    }
+    for_each_part(send.elements(), skipped, usize::MAX, |start, len| {
+        batch.add_payload(start, len);
+    });
+}
+
+/// Returns the number of bytes that follow a request's header.
+fn payload_len(send: &GeneralSend) -> usize {
+    if send.is_read_or_atomic() {
+        return 0;
+    }
+    send.total as usize
+}
+
+fn response_header(link: &TcpLink, message: Message, sequence: u32, len: u32) -> EncodedHeader {
+    let header = Header {
+        message,
+        len,
+        sequence,
+        acked: link.inbound.expected as u32,
+    };
+    header.encode()
+}
+
+/// Returns the operation as the peer carries it out; `None` if this side carries it out.
+fn remote_operation(send: &GeneralSend) -> Option<RemoteOperation> {
+    Some(match send.operation {
+        Operation::Send => RemoteOperation::Send,
+        Operation::SendWithImm(imm) => RemoteOperation::SendWithImm(imm),
+        Operation::SendWithInvalidate(key) => RemoteOperation::SendWithInvalidate(key),
+        Operation::Write(memory) => RemoteOperation::Write(memory),
+        Operation::WriteWithImm(memory, imm) => RemoteOperation::WriteWithImm(memory, imm),
+        Operation::Read(memory) => RemoteOperation::Read {
+            memory,
+            // The cast is lossless: the length is at most MAX_MESSAGE_LEN.
+            len: send.total as u32,
+        },
+        Operation::CompareAndSwap {
+            remote: memory,
+            expected,
+            desired,
+        } => RemoteOperation::CompareAndSwap {
+            memory,
+            expected,
+            desired,
+        },
+        Operation::FetchAndAdd {
+            remote: memory,
+            addend,
+        } => RemoteOperation::FetchAndAdd { memory, addend },
+        Operation::LocalInvalidate(_) | Operation::BindWindow(_) => return None,
+    })
+}

@@ -1,0 +1,212 @@
+//! Writes to a link what is to be sent: responses, requests and acknowledgements, as many as fit a
+//! batch, with one system call.
+//!
+//! A message whose writing has begun is written to its end before anything else: the socket takes as
+//! much of a batch as it has room for, and [`Partial`] remembers where the next batch begins.
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::batch::{Batch, Batched};
+use super::gather::{RESPONSE_PIECE, Stop};
+use crate::hooks::inject;
+use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
+use crate::provider::soft::context::state::Common;
+use crate::provider::soft::context::tcp_link::{Partial, PartialKind, Response, TcpLink, extended};
+use crate::provider::soft::wire::header::{Header, Message};
+use crate::types::{AsyncEvent, CompletionStatus};
+
+/// Bytes that are written to a link before other links have their turn: a peer may read as fast as
+/// this side writes.
+const MOST_WRITTEN: usize = 4 * 1024 * 1024;
+
+impl SoftQueuePair {
+    /// Writes as much as there is and as the socket takes. An acknowledgement is written with every
+    /// message; alone if one is due.
+    pub(crate) fn transmit_over_tcp(&mut self, common: &mut Common) {
+        self.transmit_with_ack(common, false);
+    }
+
+    /// Writes as much as there is, and an acknowledgement in any case if one is owed.
+    pub(super) fn transmit_with_ack(&mut self, common: &mut Common, is_ack_due: bool) {
+        self.unannounced = Unannounced::Nothing;
+        let mut left = MOST_WRITTEN;
+        loop {
+            let Some(link) = &self.link.tcp else { return };
+            if !link.is_open() || link.outbound.is_blocked || inject!(NoRoom) {
+                return;
+            }
+            let has_work = self.sends.started < self.sends.posted
+                || !link.outbound.responses.is_empty()
+                || link.outbound.partial.is_some()
+                || (is_ack_due && link.owes_ack());
+            if !has_work {
+                return;
+            }
+            let mut batch = Batch::new();
+            match self.gather(common, &mut batch) {
+                Ok(()) => {}
+                Err(Stop::Done) => return,
+                Err(Stop::TornRequest) => {
+                    let status = CompletionStatus::LocalProtection;
+                    let link = self.link.tcp.as_ref();
+                    if link.is_some_and(|link| link.outbound.rewind_to.is_some()) {
+                        // Those before it were to be sent again behind it, which is impossible now.
+                        return self.fail(common, Some(status));
+                    }
+                    // It completes after those before it, whose acknowledgements may still come.
+                    self.sends.local_failure.get_or_insert(status);
+                    return self.await_progress(common);
+                }
+                Err(Stop::TornResponse) => return self.tear_response(common),
+            }
+            let Some(link) = &self.link.tcp else { return };
+            if batch.is_empty() && is_ack_due && link.owes_ack() {
+                batch.add(PartialKind::Ack, ack(link).encode(), 0, 0);
+            }
+            if batch.is_empty() {
+                return;
+            }
+            common.counters.doorbells += 1;
+            // SAFETY: `gather` has found every payload in registered memory, which stays registered
+            // while the owner word is held, or in memory of the request or of the response, which
+            // this queue pair holds.
+            match unsafe { batch.write(link.writable()) } {
+                Ok(written) => {
+                    common.tcp.moved += written;
+                    self.account_for(common, &batch, written);
+                    left = left.saturating_sub(written);
+                    // With nothing left, other links have their turn: the epoll set tells at once
+                    // that this one can be written to.
+                    if written < batch.bytes() || left == 0 {
+                        return self.set_blocked(common, true);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return self.set_blocked(common, true),
+                // A part of a payload is not there, such as the end of a file that was cut short.
+                Err(Errno::FAULT) => return self.end_link(common),
+                Err(error) => {
+                    // What the peer has sent before the end, such as a fatal NAK, is still to be
+                    // read, and the end itself is found by a read.
+                    tracing::debug!(%error, qp_num = %self.number, "a link cannot be written to");
+                    return self.set_blocked(common, true);
+                }
+            }
+        }
+    }
+
+    /// Ends the queue pair because the rest of a response cannot be sent: the peer finds the end of
+    /// the connection in its middle.
+    #[cold]
+    fn tear_response(&mut self, common: &mut Common) {
+        common.raise(AsyncEvent::QpAccessError {
+            qp_num: self.number,
+        });
+        self.fail_gently(common);
+    }
+
+    /// Ends the link. The peer is told what was executed: its requests were successful, though this
+    /// queue pair is gone.
+    pub(crate) fn close_link(&mut self, common: &mut Common) {
+        let Some(link) = self.link.tcp.take() else {
+            return;
+        };
+        common.tcp.remove(&link, self.index);
+        let outbound = &link.outbound;
+        if link.is_open() && link.owes_ack() && outbound.partial.is_none() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            // If the socket does not take it, the peer finds the end of the connection.
+            let _ = rustix::net::send(link.writable(), ack(&link).encode().as_bytes(), flags);
+        }
+        link.shut_down();
+    }
+
+    /// Records whether the socket takes more.
+    pub(super) fn set_blocked(&mut self, common: &mut Common, is_blocked: bool) {
+        let index = self.index;
+        if let Some(link) = &mut self.link.tcp
+            && link.outbound.is_blocked != is_blocked
+        {
+            common.tcp.set_blocked(link, index, is_blocked);
+        }
+    }
+
+    /// Records what the socket has taken of a batch.
+    fn account_for(&mut self, common: &mut Common, batch: &Batch, mut written: usize) {
+        for (message, header) in batch.messages() {
+            if written == 0 {
+                return;
+            }
+            let left = message.len - message.written;
+            let is_whole = written >= left;
+            if message.kind == PartialKind::Request && message.written == 0 {
+                self.set_begun();
+            }
+            let Some(link) = &mut self.link.tcp else {
+                return;
+            };
+            if !is_whole {
+                link.outbound.partial = Some(Partial {
+                    kind: message.kind,
+                    header: *header,
+                    written: message.written + written,
+                });
+                return;
+            }
+            written -= left;
+            link.outbound.partial = None;
+            // The acknowledgement is as old as the header, which an earlier batch may have begun.
+            let expected = link.inbound.expected;
+            link.inbound.acknowledged = extended(header.acked(), expected).min(expected);
+            link.inbound.is_ack_requested &= link.owes_ack();
+            self.account_for_whole(common, &message);
+        }
+    }
+
+    /// Records that the next request has begun: some of its bytes were written.
+    fn set_begun(&mut self) {
+        let Some(link) = &self.link.tcp else { return };
+        let next = link.outbound.next;
+        if let Some(send) = self.sends.general_at_mut(self.sends.started) {
+            send.slots = Some(next..next + 1);
+            if send.is_read_or_atomic() {
+                self.outstanding.reads += 1;
+            }
+        }
+    }
+
+    fn account_for_whole(&mut self, common: &mut Common, message: &Batched) {
+        let Some(link) = &mut self.link.tcp else {
+            return;
+        };
+        match message.kind {
+            PartialKind::Ack => {}
+            PartialKind::Response => {
+                if let Some(Response::Read { len, sent, .. }) = link.outbound.responses.front_mut()
+                {
+                    *sent += (*len - *sent).min(RESPONSE_PIECE);
+                    if sent < len {
+                        return;
+                    }
+                }
+                link.outbound.responses.pop_front();
+            }
+            PartialKind::Request => {
+                common.counters.sends += 1;
+                link.outbound.next += 1;
+                self.sends.started += 1;
+                self.rewind();
+            }
+        }
+    }
+}
+
+fn ack(link: &TcpLink) -> Header {
+    Header {
+        message: Message::Ack,
+        len: 0,
+        sequence: 0,
+        acked: link.inbound.expected as u32,
+    }
+}

@@ -1,0 +1,257 @@
+//! Layout of a request in a slot of the ring: a request word beside the commit word, and a prefix
+//! before the payload bytes.
+//!
+//! ```text
+//!  63                     32 31    24 23         16 15          8 7       0
+//! ┌─────────────────────────┬────────┬─────────────┬─────────────┬─────────┐
+//! │ immediate, or key       │ 0      │ descriptors │ outstanding │ opcode  │  the word
+//! └─────────────────────────┴────────┴─────────────┴─────────────┴─────────┘
+//!  0          8       12
+//! ┌──────────┬───────┬─────────────────────────────────┬───────────────────┐
+//! │ address  │ key   │ of a READ: len, total, stage    │ bytes, or         │  the payload, little endian
+//! │          │       │ of an atomic: two operands      │ descriptors       │
+//! └──────────┴───────┴─────────────────────────────────┴───────────────────┘
+//!   a SEND has no address and no key
+//! ```
+//!
+//! The response to a READ or an atomic goes into the request's own slot, over its payload, before
+//! the slot is acknowledged. A response that does not fit a slot goes into the ring's staging
+//! memory, into the stage that the READ names.
+
+use super::ring::MAX_IN_RING;
+use crate::types::{RemoteKey, RemoteMemory};
+
+/// Length in bytes of the longest READ whose response goes into its slot.
+pub(crate) const MAX_READ_IN_SLOT: u32 = MAX_IN_RING as u32;
+/// Value of `stage` in a READ whose response goes into its slot.
+pub(crate) const IN_SLOT: u32 = u32::MAX;
+/// Bytes in front of a WRITE's payload: remote address and key.
+pub(crate) const REMOTE_LEN: usize = 12;
+/// Length in bytes of the longest prefix, which is the prefix of an atomic.
+const MAX_PREFIX: usize = 28;
+
+/// A request as it appears in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestMessage {
+    pub(crate) request: Request,
+    /// READs and atomics of the sender in flight, including this one.
+    pub(crate) outstanding: u8,
+    /// Descriptors after the prefix, in place of bytes; 0 if the bytes themselves follow.
+    pub(crate) descriptors: u8,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Send,
+    SendWithImm(u32),
+    SendWithInvalidate(RemoteKey),
+    Write(RemoteMemory),
+    WriteWithImm(RemoteMemory, u32),
+    Read {
+        memory: RemoteMemory,
+        len: u32,
+        /// For a READ's first piece, the length of the whole READ from `memory` on: all of it is
+        /// checked then. For later pieces, equal to `len`.
+        total: u32,
+        /// Index of the stage for the response, or [`IN_SLOT`].
+        stage: u32,
+    },
+    CompareAndSwap {
+        memory: RemoteMemory,
+        expected: u64,
+        desired: u64,
+    },
+    FetchAndAdd {
+        memory: RemoteMemory,
+        addend: u64,
+    },
+}
+
+impl RequestMessage {
+    /// Creates a plain message: bytes only, or one descriptor for them.
+    pub(crate) fn plain(is_descriptor: bool) -> Self {
+        Self {
+            request: Request::Send,
+            outstanding: 0,
+            descriptors: is_descriptor.into(),
+        }
+    }
+
+    /// Returns the request word, the prefix, and the prefix's length.
+    pub(crate) fn encode(&self) -> (u64, [u8; MAX_PREFIX], usize) {
+        let mut prefix = [0; MAX_PREFIX];
+        let mut len = 0;
+        let mut put = |bytes: &[u8]| {
+            prefix[len..][..bytes.len()].copy_from_slice(bytes);
+            len += bytes.len();
+        };
+        let mut put_memory = |memory: RemoteMemory| {
+            put(&memory.addr.to_le_bytes());
+            put(&memory.key.0.to_le_bytes());
+        };
+        let (opcode, data) = match self.request {
+            Request::Send => (0, 0),
+            Request::SendWithImm(imm) => (1, imm),
+            Request::SendWithInvalidate(key) => (2, key.0),
+            Request::Write(memory) => {
+                put_memory(memory);
+                (3, 0)
+            }
+            Request::WriteWithImm(memory, imm) => {
+                put_memory(memory);
+                (4, imm)
+            }
+            Request::Read {
+                memory,
+                len,
+                total,
+                stage,
+            } => {
+                put_memory(memory);
+                put(&len.to_le_bytes());
+                put(&total.to_le_bytes());
+                put(&stage.to_le_bytes());
+                (5, 0)
+            }
+            Request::CompareAndSwap {
+                memory,
+                expected,
+                desired,
+            } => {
+                put_memory(memory);
+                put(&expected.to_le_bytes());
+                put(&desired.to_le_bytes());
+                (6, 0)
+            }
+            Request::FetchAndAdd { memory, addend } => {
+                put_memory(memory);
+                put(&addend.to_le_bytes());
+                put(&0_u64.to_le_bytes());
+                (7, 0)
+            }
+        };
+        let word = u64::from(data) << 32
+            | u64::from(self.descriptors) << 16
+            | u64::from(self.outstanding) << 8
+            | opcode;
+        (word, prefix, len)
+    }
+
+    /// Parses a request. Returns it and the offset of its bytes or descriptors; `None` if no
+    /// software device sends this.
+    pub(crate) fn parse(word: u64, payload: &[u8]) -> Option<(Self, usize)> {
+        let [opcode, outstanding, descriptors, reserved, data @ ..] = word.to_le_bytes();
+        let data = u32::from_le_bytes(data);
+        let mut rest = payload;
+        let memory = |rest: &mut &[u8]| {
+            let addr = u64::from_le_bytes(take(rest)?);
+            let key = RemoteKey(u32::from_le_bytes(take(rest)?));
+            Some(RemoteMemory { addr, key })
+        };
+        let request = match opcode {
+            0 => Request::Send,
+            1 => Request::SendWithImm(data),
+            2 => Request::SendWithInvalidate(RemoteKey(data)),
+            3 => Request::Write(memory(&mut rest)?),
+            4 => Request::WriteWithImm(memory(&mut rest)?, data),
+            5 => Request::Read {
+                memory: memory(&mut rest)?,
+                len: u32::from_le_bytes(take(&mut rest)?),
+                total: u32::from_le_bytes(take(&mut rest)?),
+                stage: u32::from_le_bytes(take(&mut rest)?),
+            },
+            6 => Request::CompareAndSwap {
+                memory: memory(&mut rest)?,
+                expected: u64::from_le_bytes(take(&mut rest)?),
+                desired: u64::from_le_bytes(take(&mut rest)?),
+            },
+            7 => {
+                let memory = memory(&mut rest)?;
+                let addend = u64::from_le_bytes(take(&mut rest)?);
+                let _: [u8; 8] = take(&mut rest)?;
+                Request::FetchAndAdd { memory, addend }
+            }
+            _ => return None,
+        };
+        let message = Self {
+            request,
+            outstanding,
+            descriptors,
+        };
+        let has_body = !matches!(
+            request,
+            Request::Read { .. } | Request::CompareAndSwap { .. } | Request::FetchAndAdd { .. }
+        );
+        let is_whole = reserved == 0 && (has_body || (rest.is_empty() && descriptors == 0));
+        is_whole.then_some((message, payload.len() - rest.len()))
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some(*taken)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_request() -> impl Strategy<Value = Request> {
+        let memory = any::<(u64, u32)>().prop_map(|(addr, key)| RemoteMemory {
+            addr,
+            key: RemoteKey(key),
+        });
+        (0..8, memory, any::<[u32; 3]>(), any::<[u64; 2]>()).prop_map(
+            |(opcode, memory, [a, b, c], [d, e])| match opcode {
+                0 => Request::Send,
+                1 => Request::SendWithImm(a),
+                2 => Request::SendWithInvalidate(RemoteKey(a)),
+                3 => Request::Write(memory),
+                4 => Request::WriteWithImm(memory, a),
+                5 => Request::Read {
+                    memory,
+                    len: a,
+                    total: b,
+                    stage: c,
+                },
+                6 => Request::CompareAndSwap {
+                    memory,
+                    expected: d,
+                    desired: e,
+                },
+                _ => Request::FetchAndAdd { memory, addend: d },
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_emitted_is_parsed(request in any_request(), outstanding: u8) {
+            let message = RequestMessage { request, outstanding, descriptors: 0 };
+            let (word, prefix, len) = message.encode();
+            prop_assert_eq!(RequestMessage::parse(word, &prefix[..len]), Some((message, len)));
+            for short in 0..len {
+                prop_assert_eq!(RequestMessage::parse(word, &prefix[..short]), None);
+            }
+        }
+
+        #[test]
+        fn garbage_is_refused_or_is_what_it_would_have_been_emitted_as(
+            word: u64,
+            payload in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            if let Some((message, start)) = RequestMessage::parse(word, &payload) {
+                let (_, prefix, len) = message.encode();
+                prop_assert_eq!(start, len);
+                // The last eight bytes of a fetch-and-add are ignored.
+                if !matches!(message.request, Request::FetchAndAdd { .. }) {
+                    prop_assert_eq!(&prefix[..len], &payload[..len]);
+                }
+            }
+        }
+    }
+}

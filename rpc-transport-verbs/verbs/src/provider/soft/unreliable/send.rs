@@ -1,0 +1,256 @@
+//! Sends of unreliable queue pairs. The thread that posts a send also carries it out.
+//!
+//! Two contexts take part in a message, but a thread is inside only one context at a time. So a
+//! send has two steps. Inside its own context, it is checked, its bytes are gathered and it
+//! completes, as if the bytes had left through a port. Then the thread leaves the context and
+//! [delivers](super::deliver) the gathered bytes. There is no acknowledgement, so nothing remains
+//! to wait for.
+
+use super::datagram::interface_id;
+use super::message::{Message, Route};
+use crate::provider::limits::WrongValue;
+use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::{Common, State};
+use crate::provider::soft::context::waiting::{Body, WaitingSend};
+use crate::provider::soft::shared::copy::gather;
+use crate::provider::work::{Operation, Sge, Work};
+use crate::types::{
+    Access, Attribute, CompletionOpcode, CompletionStatus, Gid, Mtu, PostError, PostErrorReason,
+    QpAttributes, QpState, QpType,
+};
+
+/// Length in bytes of the longest datagram: one packet of the port's MTU.
+const MAX_DATAGRAM_LEN: u64 = Mtu::Bytes4096.bytes() as u64;
+/// Bytes gathered before they are delivered. A list may name the same memory any number of times,
+/// so its total length could exceed the available memory.
+const BATCH_LEN: usize = 1 << 20;
+/// Requests carried out before other threads may enter the context.
+const BATCH: usize = 64;
+
+impl WaitingSend {
+    fn opcode(&self) -> CompletionOpcode {
+        match self.work.operation {
+            Operation::Write(_) | Operation::WriteWithImm(..) => CompletionOpcode::RdmaWrite,
+            Operation::BindWindow(_) => CompletionOpcode::BindWindow,
+            _ => CompletionOpcode::Send,
+        }
+    }
+}
+
+impl Body {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Elements(elements) => elements.iter().map(|element| u64::from(element.len)).sum(),
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// Result of a batch of sends.
+pub(crate) struct Started {
+    pub(crate) messages: Vec<Message>,
+    /// True if more sends are to be carried out.
+    pub(crate) has_more: bool,
+}
+
+impl SoftQueuePair {
+    pub(crate) fn is_reliable(&self) -> bool {
+        self.qp_type == QpType::ReliableConnection
+    }
+
+    /// Rejects a remote address that an unreliable connection cannot reach.
+    pub(crate) fn check_reach(
+        &self,
+        attributes: &QpAttributes,
+        own: Gid,
+    ) -> Result<(), WrongValue> {
+        match attributes.address {
+            Some(address) if self.qp_type == QpType::UnreliableConnection && address.gid != own => {
+                Err(WrongValue {
+                    attribute: Attribute::Address,
+                    value: interface_id(address.gid),
+                    reason: "gid: another process's; UC on the software device reaches queue pairs of its own process",
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl State {
+    /// Carries out a batch of a queue pair's waiting requests, if the state allows sends to begin.
+    pub(crate) fn start_sends(&mut self, qp_index: u32) -> Started {
+        let (qp, common) = self.split(qp_index);
+        let messages = qp.start_sends(common);
+        self.finish_turn();
+        let (qp, _) = self.split(qp_index);
+        Started {
+            messages,
+            has_more: qp.state == QpState::Rts && !qp.waiting.is_empty(),
+        }
+    }
+
+    /// Handles the consequences of completions. Call this before releasing the owner word.
+    pub(crate) fn finish_turn(&mut self) {
+        self.settle_overrun();
+        if self.common.is_asleep() {
+            // A completion may have triggered an armed queue.
+            self.stay_asleep();
+        }
+    }
+}
+
+impl SoftQueuePair {
+    /// Posts a list of requests. [`State::start_sends`] carries them out.
+    pub(crate) fn post_unreliable(
+        &mut self,
+        common: &mut Common,
+        list: &[Work],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let posted = list.iter().enumerate().try_for_each(|(taken, work)| {
+            self.take_unreliable(work, elements)
+                .map_err(|reason| PostError { taken, reason })
+        });
+        if matches!(self.state, QpState::Sqe | QpState::Error) {
+            self.flush_sends(common);
+        }
+        posted
+    }
+
+    fn start_sends(&mut self, common: &mut Common) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut len = 0;
+        for _ in 0..BATCH {
+            let has_overrun = common.completion_queues.has_overrun();
+            if self.state != QpState::Rts || len >= BATCH_LEN || has_overrun {
+                break;
+            }
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
+            match self.carry_out(common, &waiting) {
+                Ok(message) => {
+                    self.complete_oldest_successfully(common, waiting.opcode(), 0);
+                    if let Some(message) = message {
+                        len += message.payload.len();
+                        messages.push(message);
+                    }
+                }
+                Err(status) => {
+                    // The queue pair goes only to SQE: it continues to receive.
+                    self.state = QpState::Sqe;
+                    self.complete_oldest_send(common, status);
+                    self.flush_sends(common);
+                }
+            }
+        }
+        common.counters.sends += messages.len() as u64;
+        common.counters.doorbells += u64::from(!messages.is_empty());
+        messages
+    }
+
+    /// Does this side's part of a request. An error is the status that the request completes with.
+    fn carry_out(
+        &mut self,
+        common: &mut Common,
+        waiting: &WaitingSend,
+    ) -> Result<Option<Message>, CompletionStatus> {
+        let (domain, from) = (self.domain, self.number);
+        let work = &waiting.work;
+        let (remote, imm) = match work.operation {
+            Operation::Send => (None, None),
+            Operation::SendWithImm(imm) => (None, Some(imm)),
+            Operation::Write(remote) => (Some(remote), None),
+            Operation::WriteWithImm(remote, imm) => (Some(remote), Some(imm)),
+            Operation::BindWindow(binding) => {
+                common.bind_window(&binding, domain, from)?;
+                return Ok(None);
+            }
+            // The layer above rejects these operations for unreliable queue pairs.
+            _ => return Err(CompletionStatus::LocalQpOperation),
+        };
+        let (to, route, most) = self
+            .destination_of(work)
+            .ok_or(CompletionStatus::LocalQpOperation)?;
+        if waiting.body.len() > most {
+            return Err(CompletionStatus::LocalLength);
+        }
+        let payload = match &waiting.body {
+            Body::Bytes(bytes) => bytes.clone(),
+            Body::Elements(elements) => {
+                common.regions.check_all(elements, domain, Access::NONE)?;
+                // SAFETY: each element was just checked to lie in a region of this context, which
+                // stays registered while the owner word is held. The device may read the bytes
+                // until the request completes, which happens after this call.
+                unsafe { gather(elements) }.ok_or(CompletionStatus::LocalQpOperation)?
+            }
+        };
+        Ok(Some(Message {
+            from,
+            to,
+            route,
+            remote,
+            imm,
+            solicited: work.solicited,
+            payload,
+        }))
+    }
+
+    /// Puts a request into the send queue, and stores its details in `waiting`.
+    fn take_unreliable(&mut self, work: &Work, elements: &[Sge]) -> Result<(), PostErrorReason> {
+        let state = self.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostErrorReason::State { state });
+        }
+        if let Some(destination) = work.destination
+            && destination.address.of_soft().is_none()
+        {
+            let object = "the address handle";
+            return Err(PostErrorReason::ForeignObject { object });
+        }
+        if self.sends.is_full() {
+            let capacity = self.sends.capacity();
+            return Err(PostErrorReason::QueueFull { capacity });
+        }
+        self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
+        if matches!(state, QpState::Sqe | QpState::Error) {
+            // The caller is about to flush it.
+            return Ok(());
+        }
+        let elements = work.elements(elements);
+        let body = if work.inline {
+            // SAFETY: this runs inside the call that posts the request, and until that call returns
+            // the inline bytes belong to the caller, which lets them be read.
+            let bytes = unsafe { gather(elements) };
+            // A few hundred bytes at most: see `max_inline_data`.
+            Body::Bytes(bytes.unwrap_or_default())
+        } else {
+            Body::Elements(elements.into())
+        };
+        self.waiting.push_back(WaitingSend { work: *work, body });
+        Ok(())
+    }
+
+    /// Returns a message's destination, how it finds its receiver, and its maximum length in bytes.
+    fn destination_of(&self, work: &Work) -> Option<(crate::types::QpNum, Route, u64)> {
+        match work.destination {
+            Some(destination) => {
+                let address = destination.address.of_soft()?;
+                // The highest bit selects the queue pair's own Q_Key.
+                let qkey = if destination.qkey >> 31 == 0 {
+                    destination.qkey
+                } else {
+                    self.attributes.qkey?
+                };
+                let route = Route::Datagram { address, qkey };
+                Some((destination.qp_num, route, MAX_DATAGRAM_LEN))
+            }
+            None => {
+                let to = self.attributes.dest_qp_num?;
+                Some((to, Route::Connected, MAX_MESSAGE_LEN as u64))
+            }
+        }
+    }
+}

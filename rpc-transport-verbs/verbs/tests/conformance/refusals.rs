@@ -1,0 +1,178 @@
+//! The consequences of a request that the peer rejects: at both ends, and for the requests posted
+//! after it.
+
+use verbline_verbs::{Access, AsyncEvent, CompletionStatus as C, QpState, WorkRequest};
+
+use super::case::{Section, case};
+use super::deviations as rxe;
+use super::device::{Device, Kind};
+use super::end::{LEN, Options, everything, pair, pair_of, rc};
+use super::protection::{Op, nowhere};
+
+pub(crate) const CASES: Section = Section {
+    topic: "refusals",
+    cases: &[
+        case!(
+            a_write_with_immediate_and_a_wrong_key_is_refused_at_both_ends,
+            "specification: completion statuses; rc_test: WriteImmDataInvalidRKey"
+        ),
+        case!(
+            a_refused_write_raises_an_access_event_at_the_peer,
+            "specification: asynchronous events; async_event_test: WriteRKeyViolation"
+        ),
+        case!(
+            a_refused_read_raises_an_access_event_at_the_peer,
+            "specification: asynchronous events; async_event_test: ReadRKeyViolation"
+        ),
+        case!(
+            a_request_that_the_queue_pair_forbids_raises_a_request_event_at_the_peer,
+            "specification: asynchronous events"
+        ),
+        case!(
+            what_is_posted_after_a_refused_request_is_flushed_and_not_carried_out,
+            "specification: completion statuses; rc_test: RemoteFatalError"
+        ),
+        case!(
+            a_refused_request_flushes_the_peers_receives,
+            "specification: flush order"
+        ),
+        case!(
+            more_reads_than_the_peer_permits_are_refused,
+            "specification: read depth"
+        ),
+        case!(
+            a_region_that_was_deregistered_is_out_of_reach,
+            "specification: deregistration"
+        ),
+        case!(
+            a_region_can_be_deregistered_during_traffic,
+            "specification: deregistration"
+        ),
+    ],
+};
+
+fn a_write_with_immediate_and_a_wrong_key_is_refused_at_both_ends(device: &Device) {
+    let (mut left, mut right) = pair(rc());
+    right.recv(0..64);
+    right.fill(0..LEN, 2);
+    let [wrong, ..] = nowhere(&right);
+    left.expect(
+        WorkRequest::write_with_imm(left.at(0..8), wrong, 5),
+        C::RemoteAccess,
+    );
+    let status = right.one().status;
+    let flushed = C::WorkRequestFlushed;
+    let expected = device.deviates(&rxe::WRITE_IMM_STATUS, flushed, C::RemoteAccess);
+    // A device that counts the receive as consumed when it checks the key reports this status.
+    let is_taken = [C::LocalAccess, C::LocalProtection].contains(&status);
+    assert!(
+        status == expected || (is_taken && device.kind == Kind::Other),
+        "{status}"
+    );
+    if device.deviates(&rxe::FEW_EVENTS, true, false) {
+        let qp_num = right.qp.qp_num();
+        assert_eq!(right.event(), AsyncEvent::QpAccessError { qp_num });
+    }
+    right.assert_no_event();
+    right.wait_for_state(QpState::Error);
+    assert!(right.is_all(0..LEN, 2));
+}
+
+fn access_event(device: &Device, op: Op) {
+    let (mut left, right) = pair(rc());
+    let [wrong, ..] = nowhere(&right);
+    left.expect(op.request(left.at(0..8), wrong), C::RemoteAccess);
+    if device.deviates(&rxe::FEW_EVENTS, true, false) {
+        let qp_num = right.qp.qp_num();
+        assert_eq!(right.event(), AsyncEvent::QpAccessError { qp_num });
+    }
+    right.assert_no_event();
+}
+
+fn a_refused_write_raises_an_access_event_at_the_peer(device: &Device) {
+    access_event(device, Op::Write);
+}
+
+fn a_refused_read_raises_an_access_event_at_the_peer(device: &Device) {
+    access_event(device, Op::Read);
+}
+
+fn a_request_that_the_queue_pair_forbids_raises_a_request_event_at_the_peer(device: &Device) {
+    let nothing = Options {
+        access: Access::NONE,
+        ..rc()
+    };
+    let (mut left, right) = pair_of(rc(), nothing);
+    let write = WorkRequest::write(left.at(0..8), right.remote(0));
+    left.expect(write, C::RemoteInvalidRequest);
+    if device.deviates(&rxe::FEW_EVENTS, true, false) {
+        let qp_num = right.qp.qp_num();
+        assert_eq!(right.event(), AsyncEvent::QpRequestError { qp_num });
+    }
+    right.assert_no_event();
+}
+
+fn what_is_posted_after_a_refused_request_is_flushed_and_not_carried_out(_: &Device) {
+    let (mut left, right) = pair(rc());
+    left.fill(0..8, 1);
+    let [wrong, ..] = nowhere(&right);
+    left.post(WorkRequest::write(left.at(0..8), wrong));
+    left.post(WorkRequest::write(left.at(0..8), right.remote(0)));
+    left.post(WorkRequest::read(left.at(8..16), right.remote(0)));
+    let flushed = C::WorkRequestFlushed;
+    assert_eq!(left.statuses(3), [C::RemoteAccess, flushed, flushed]);
+    left.post(WorkRequest::write(left.at(0..8), right.remote(0)));
+    assert_eq!(left.one().status, flushed);
+    assert!(right.is_all(0..LEN, 0));
+}
+
+fn a_refused_request_flushes_the_peers_receives(_: &Device) {
+    let (mut left, mut right) = pair(rc());
+    right.recv(0..8);
+    right.recv(8..16);
+    let [wrong, ..] = nowhere(&right);
+    left.expect(WorkRequest::write(left.at(0..8), wrong), C::RemoteAccess);
+    assert_eq!(right.statuses(2), [C::WorkRequestFlushed; 2]);
+}
+
+fn more_reads_than_the_peer_permits_are_refused(_: &Device) {
+    let none = Options {
+        max_dest_rd_atomic: 0,
+        ..rc()
+    };
+    let (mut left, right) = pair_of(rc(), none);
+    let read = WorkRequest::read(left.at(0..8), right.remote(0));
+    left.expect(read, C::RemoteInvalidRequest);
+}
+
+fn a_region_that_was_deregistered_is_out_of_reach(_: &Device) {
+    for op in Op::ALL {
+        let (mut left, right) = pair(rc());
+        let region = right.expose(4096, everything(), 2);
+        let place = region.remote(0);
+        left.succeed(op.request(left.at(0..8), place));
+        region.deregister().unwrap();
+        left.expect(op.request(left.at(0..8), place), C::RemoteAccess);
+    }
+}
+
+fn a_region_can_be_deregistered_during_traffic(_: &Device) {
+    let (mut left, right) = pair(rc());
+    let region = right.expose(1 << 16, everything(), 2);
+    let place = region.remote(0);
+    let mut region = Some(region);
+    for number in 0.. {
+        while left.qp.send_slots_free() > 0 {
+            left.post(WorkRequest::write(left.at(0..20_000), place).signaled());
+        }
+        let status = left.one().status;
+        if number == 20 {
+            region.take().unwrap().deregister().unwrap();
+        }
+        if status != C::Success {
+            assert!(number >= 20, "{number}");
+            assert_eq!(status, C::RemoteAccess);
+            return;
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A peer that does not respond: the acknowledgement timer and its retries.
+
+use std::time::{Duration, Instant};
+
+use verbline_verbs::{AckTimeout, CompletionStatus as C, Psn, QpState, RtsAttributes, WorkKind};
+
+use super::case::{Section, case};
+use super::device::Device;
+use super::verbs_side::{Plan, Side, connected, failed, flushed, received, rts, sent};
+
+pub(crate) const CASES: Section = Section {
+    topic: "silent peers",
+    cases: &[
+        case!(
+            a_peer_that_is_not_ready_is_silent_until_the_retries_are_used_up,
+            "specification: acknowledgement timer; qp_test: ResponderNotReadyToReceive; rc_test: RemoteRcQpStateTests"
+        ),
+        case!(
+            a_peer_that_was_destroyed_is_silent,
+            "specification: acknowledgement timer; threaded_test: QpDestroyTargetWhileActive"
+        ),
+        case!(
+            without_a_timeout_a_silent_peer_is_waited_for_for_ever,
+            "specification: acknowledgement timer"
+        ),
+        case!(
+            a_peer_that_becomes_ready_in_time_gets_what_was_sent_before,
+            "specification: acknowledgement timer; qp_test: QpReadWhileTargetEntersRts, RtsSendToRtr"
+        ),
+        case!(
+            a_peer_that_expects_other_sequence_numbers_drops_everything_silently,
+            "specification: sequence numbers"
+        ),
+    ],
+};
+
+fn a_peer_that_is_not_ready_is_silent_until_the_retries_are_used_up(_: &Device) {
+    for peer_state in [QpState::Reset, QpState::Init, QpState::Error] {
+        let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+        left.init();
+        if peer_state != QpState::Reset {
+            right.init();
+        }
+        if peer_state == QpState::Error {
+            let to_left = left.endpoint();
+            right.rtr(to_left);
+            right.go(QpState::Error);
+        }
+        let to_right = right.endpoint();
+        left.rtr(to_right);
+        left.rts();
+        let start = Instant::now();
+        left.send(10, 1);
+        left.send_signaled(10, 2);
+        let done = left.wait(2);
+        // 4.096 µs × 2^10 × (2 + 1).
+        assert!(
+            start.elapsed() >= Duration::from_micros(12_583),
+            "{:?}",
+            start.elapsed()
+        );
+        assert_eq!(
+            done[0],
+            failed(WorkKind::Send, C::RetryExceeded),
+            "{peer_state}"
+        );
+        assert_eq!(done[1], flushed(WorkKind::Send));
+    }
+}
+
+fn a_peer_that_was_destroyed_is_silent(_: &Device) {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(1);
+    left.send_signaled(10, 1);
+    left.wait(1);
+    drop(right);
+    left.send(10, 2);
+    assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
+}
+
+fn without_a_timeout_a_silent_peer_is_waited_for_for_ever(_: &Device) {
+    let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+    left.init();
+    right.init();
+    left.rtr(right.endpoint());
+    left.qp
+        .to_rts(RtsAttributes {
+            timeout: AckTimeout::FOREVER,
+            ..rts()
+        })
+        .unwrap();
+    left.send_signaled(10, 1);
+    for _ in 0..3 {
+        left.assert_quiet();
+    }
+    assert_eq!(left.state(), QpState::Rts);
+}
+
+fn a_peer_that_becomes_ready_in_time_gets_what_was_sent_before(_: &Device) {
+    let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+    left.init();
+    right.init();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    left.rtr(to_right);
+    left.qp.to_rts(RtsAttributes::new(rts().psn)).unwrap();
+    left.send_signaled(10, 1);
+    right.rtr(to_left);
+    right.post_recv(1);
+    assert_eq!(right.wait_one(), received(10, 1));
+    assert_eq!(left.wait_one(), sent());
+}
+
+fn a_peer_that_expects_other_sequence_numbers_drops_everything_silently(_: &Device) {
+    let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+    left.init();
+    right.init();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    left.rtr(to_right);
+    right.rtr(to_left);
+    left.qp
+        .to_rts(RtsAttributes {
+            psn: Psn::new(1),
+            ..rts()
+        })
+        .unwrap();
+    right.post_recv(1);
+    left.send(10, 1);
+    assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
+    right.assert_quiet();
+    assert_eq!(right.state(), QpState::Rtr);
+}
