@@ -1,5 +1,5 @@
-//! Compares the generated codec with prost, for every message of the golden files and of `proto/`:
-//! same bytes, same values, same errors.
+//! Compares the generated codec with prost, for every message of `tests/protos` and of `proto/`: same
+//! bytes, same values, same errors.
 //!
 //! A failure prints the choices from which the encodings were made, and proptest stores its seed.
 //! `PROPTEST_CASES=1000` tries more encodings of each message; the fuzz target `codec` never ends.
@@ -8,13 +8,13 @@
 mod budget;
 #[path = "codec/encodings.rs"]
 mod encodings;
-#[path = "codec/messages.rs"]
-mod messages;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use generated::sorted::verbline::echo::EchoRequest;
+use generated::{Agreed, Checked, MESSAGES};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rpc_core::Codec;
@@ -24,10 +24,8 @@ use rpc_core::codegen::v1::bytes::{Buf, BufMut, Bytes};
 use rpc_core::codegen::v1::prost::Message;
 
 use self::encodings::{Choices, Schema, delimited, key, mutate};
-use self::messages::sorted::verbline::echo::EchoRequest;
-use self::messages::{Agreed, Checked, MESSAGES};
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+const PROTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protos");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto");
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/codec");
 
@@ -55,7 +53,7 @@ fn schema() -> Schema {
             .collect::<Vec<_>>()
     };
     // Both directories have a `greeter.proto`.
-    let mut set = protox::compile(protos(GOLDEN), [GOLDEN]).unwrap();
+    let mut set = protox::compile(protos(PROTOS), [PROTOS]).unwrap();
     let mut own = protos(PROTO);
     own.push("grpc/testing/test.proto".to_owned());
     set.file.extend(protox::compile(own, [PROTO]).unwrap().file);
@@ -219,6 +217,6 @@ fn a_buffer_is_given_bytes_as_they_are() {
 fn the_fuzzed_inputs_agree() {
     for entry in fs::read_dir(Path::new(CORPUS)).unwrap() {
         let input = fs::read(entry.unwrap().path()).unwrap();
-        messages::fuzz(&input);
+        generated::fuzz(&input);
     }
 }

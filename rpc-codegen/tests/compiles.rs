@@ -10,6 +10,7 @@ use rpc_codegen::Builder;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+const PROTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protos");
 const USER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compiles");
 
 #[test]
@@ -135,7 +136,7 @@ impl UserCrate {
         let features = "[features]\nnot-send = []\nstream-not-send = []";
         write_crate(&dir, "user", edition, &dependency("rpc-core", features));
         fs::copy(Path::new(USER).join("lib.rs"), dir.join("src/lib.rs")).unwrap();
-        let protos = [GOLDEN, USER]
+        let protos = [PROTOS, GOLDEN, USER]
             .into_iter()
             .flat_map(|dir| fs::read_dir(dir).unwrap())
             .map(|entry| entry.unwrap().path());
@@ -145,7 +146,7 @@ impl UserCrate {
         set(rpc_codegen::configure())
             .out_dir(dir.join("generated"))
             .include_file("packages.rs")
-            .compile_protos(&protos, &[GOLDEN, USER])
+            .compile_protos(&protos, &[PROTOS, GOLDEN, USER])
             .unwrap();
         UserCrate { dir, _turn: turn }
     }

@@ -202,7 +202,7 @@ fn a_file_outside_the_include_directories() {
     // A relative path starts in the current directory or in an include directory.
     let error = protos
         .settings()
-        .compile_protos(&["tests/golden/greeter.proto"], &["src"])
+        .compile_protos(&["tests/protos/greeter.proto"], &["src"])
         .unwrap_err();
     assert!(matches!(&error, Error::NotIncluded { .. }), "{error}");
 }

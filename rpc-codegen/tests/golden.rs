@@ -1,10 +1,9 @@
 //! Compares the code generated for each `.proto` of `tests/golden` with the golden file beside it, so
-//! that a review of the generator shows what changes for users.
+//! that a review of the generator shows what changes for users. Each `.proto` shows one feature of the
+//! generator, as briefly as it can.
 //!
-//! `tests/golden/sorted` has messages with other settings, `Bytes` and `BTreeMap`. Maps of this type
-//! have an order, so tests of the codec can compare encodings. It has the messages of `proto/` too.
-//!
-//! `tests/golden/options` has the settings that change what is generated. The test `options` uses it.
+//! That all kinds of messages and services work is not proved here: `compiles` compiles the code of
+//! `tests/protos`, and `codec` compares its messages with prost.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden` rewrites the golden files.
 
@@ -17,9 +16,7 @@ use rpc_codegen::Builder;
 use tempfile::TempDir;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-const SORTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sorted");
-const OPTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/options");
-const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto");
+const PROTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protos");
 const UPDATE: &str = "UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden";
 
 #[test]
@@ -28,23 +25,17 @@ fn generated_code_is_the_golden_code() {
 }
 
 #[test]
-fn generated_code_with_other_settings_is_the_golden_code() {
-    compare(&generate_sorted(), Path::new(SORTED));
-}
-
-#[test]
-fn generated_code_with_options_is_the_golden_code() {
-    compare(&generate_options(), Path::new(OPTIONS));
-}
-
-#[test]
 fn the_same_input_gives_the_same_output() {
     assert_eq!(generate(), generate());
+    let all = || generate_all(rpc_codegen::configure());
+    assert_eq!(all(), all());
 }
 
 #[test]
 fn without_the_codec_everything_goes_through_prost() {
-    for code in generate_with(|builder| builder.build_codec(false)).values() {
+    let without = generate_all(rpc_codegen::configure().build_codec(false));
+    assert!(without.len() > 10);
+    for code in without.values() {
         assert!(!code.contains("GeneratedCodec") && !code.contains("_codec"));
     }
 }
@@ -84,55 +75,72 @@ fn compare(generated: &BTreeMap<String, String>, dir: &Path) {
     );
 }
 
+/// Returns the settings of a feature: which stubs show it, and those that it is about.
+fn settings(feature: &str) -> Builder {
+    let builder = rpc_codegen::configure();
+    match feature {
+        "by_reference" => builder.bytes("."),
+        "default_stubs" => builder
+            .build_client(false)
+            .generate_default_stubs(true)
+            .use_arc_self(true)
+            .trait_attribute(
+                "Store",
+                r#"#[diagnostic::on_unimplemented(message = "no $Store")]"#,
+            )
+            .server_attribute(".", "#[must_use]"),
+        "doc_comments" => builder.build_codec(false).disable_comments("Message.quiet"),
+        "identifiers" => builder.build_server(false),
+        "message_settings" => builder
+            .build_codec(false)
+            .enable_type_names()
+            .type_name_domain("Order", "type.example.com")
+            .retain_enum_prefix()
+            .skip_debug("Secret")
+            .boxed("Order.secret")
+            .message_attribute("Order", "#[on_message]")
+            .enum_attribute("Color", "#[on_enum]")
+            .field_attribute("Order.color", "#[on_field]"),
+        "method_options" => builder
+            .build_server(false)
+            .max_request_len("Get", 1 << 20)
+            .max_response_len("Get", 4096),
+        "packages" => builder.include_file("include_file.rs"),
+        "sorted" => builder.btree_map(".").decode_budget(".", 30),
+        "without_codec" => builder
+            .build_server(false)
+            .build_codec(false)
+            .client_attribute("Store", "#[derive(PartialEq)]"),
+        _ => builder,
+    }
+}
+
+/// Generates the code of each feature, alone.
 fn generate() -> BTreeMap<String, String> {
-    generate_with(|builder| builder)
+    let mut generated = BTreeMap::new();
+    for proto in files_in(Path::new(GOLDEN), "proto").keys() {
+        let out = TempDir::new().unwrap();
+        settings(proto.trim_end_matches(".proto"))
+            .out_dir(out.path())
+            .compile_protos(&[proto], &[GOLDEN])
+            .unwrap();
+        for (name, code) in files_in(out.path(), "rs") {
+            // A feature generates the messages that it imports from another one as well.
+            let other = generated.insert(name, code.clone());
+            assert!(other.is_none_or(|other| other == code));
+        }
+    }
+    generated
 }
 
-fn generate_with(set: impl FnOnce(Builder) -> Builder) -> BTreeMap<String, String> {
-    let protos: Vec<_> = files_in(Path::new(GOLDEN), "proto").into_keys().collect();
+/// Generates the code of all packages of `tests/protos`.
+fn generate_all(settings: Builder) -> BTreeMap<String, String> {
+    let protos: Vec<_> = files_in(Path::new(PROTOS), "proto").into_keys().collect();
     let out = TempDir::new().unwrap();
-    set(rpc_codegen::configure())
+    settings
         .out_dir(out.path())
         .include_file("packages.rs")
-        .compile_protos(&protos, &[GOLDEN])
-        .unwrap();
-    files_in(out.path(), "rs")
-}
-
-fn generate_sorted() -> BTreeMap<String, String> {
-    let mut protos = vec!["fields.proto".to_owned(), "fields2.proto".to_owned()];
-    protos.extend(files_in(Path::new(PROTO), "proto").into_keys());
-    protos.push("grpc/testing/test.proto".to_owned());
-    let out = TempDir::new().unwrap();
-    rpc_codegen::configure()
-        .build_server(false)
-        .bytes(".")
-        .btree_map(".")
-        .out_dir(out.path())
-        .include_file("packages.rs")
-        .compile_protos(&protos, &[PROTO, GOLDEN])
-        .unwrap();
-    files_in(out.path(), "rs")
-}
-
-fn generate_options() -> BTreeMap<String, String> {
-    let out = TempDir::new().unwrap();
-    let trait_attribute = r#"#[diagnostic::on_unimplemented(message = "no $Shop")]"#;
-    rpc_codegen::configure()
-        .enable_type_names()
-        .type_name_domain(".Shop.V1.Order", "type.example.com")
-        .trait_attribute("Shop", trait_attribute)
-        .client_attribute(".Shop.V1.Shop", "#[derive(PartialEq)]")
-        .server_attribute(".", "#[must_use]")
-        .generate_default_stubs(true)
-        .use_arc_self(true)
-        .disable_comments("Order.color")
-        .disable_comments("Shop.Watch")
-        .disable_comments(".Shop.V1.Quiet")
-        .skip_debug("Secret")
-        .retain_enum_prefix()
-        .out_dir(out.path())
-        .compile_protos(&["options.proto"], &[OPTIONS])
+        .compile_protos(&protos, &[PROTOS])
         .unwrap();
     files_in(out.path(), "rs")
 }

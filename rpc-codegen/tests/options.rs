@@ -1,29 +1,17 @@
-//! Settings whose effect is seen when the generated code is used: a golden file has all of them, and
-//! this program includes it.
+//! Settings whose effect is seen when the generated code is used: the crate `generated` has code with
+//! all of them.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use generated::shop::shop_server::LocalShop;
+use generated::shop::{Color, Order, Secret, Shop, ShopClient, ShopServer};
 use rpc_core::codegen::v1::Methods;
 use rpc_core::codegen::v1::prost::Name;
 use rpc_core::codegen::v1::prost_types::Any;
 use rpc_core::{Code, Request, Response, Service, Spawned, Status};
-
-use self::shop::shop_server::LocalShop;
-use self::shop::{Color, Order, Secret, Shop, ShopClient, ShopServer};
-
-mod shop {
-    include!("golden/options/Shop.V1.rs");
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
-    }
-}
 
 /// Returns the output of a future that does not wait.
 fn now<T>(future: impl Future<Output = T>) -> T {

@@ -4,15 +4,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use generated::plain::fields::v3::{Maps, Packed, Recursive, Unpacked};
+use generated::{MESSAGES, plain, sorted};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rpc_core::codegen::v1::GeneratedCodec;
 use rpc_core::codegen::v1::bytes::Bytes;
 use rpc_core::codegen::v1::prost::Message;
 use rpc_core::{Codec, DecodeError, ProstCodec};
-
-use super::messages::plain::fields::v3::{Maps, Packed, Recursive, Unpacked};
-use super::messages::{MESSAGES, plain, sorted};
 
 thread_local! {
     /// The bytes that this thread has allocated and not freed, and the most that it ever had.
