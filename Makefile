@@ -1,7 +1,7 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo new check test test-versions deny setup test-rdma conformance interop bench bench-compare bench-peers bench-rdma overload attacks faults soak count fuzz figures
+.PHONY: help demo new check test deny setup test-rdma conformance interop bench bench-compare bench-peers bench-rdma overload attacks faults soak count fuzz figures
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,9 +17,6 @@ check: ## Run the inner loop's checks: format, tidy, lints, unit tests; under a 
 
 test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
 	@.ci/test
-
-test-versions: ## Run this build against the last ones of version 1, without streams and without long messages (needs the history)
-	@.ci/test-versions
 
 deny: ## Check the dependencies against deny.toml: licences, sources, duplicates, advisories (needs cargo-deny)
 	@.ci/deny
