@@ -73,13 +73,10 @@ pub enum MetadataError {
 /// Length of the length that precedes initial metadata in a section with both kinds.
 const INITIAL_PREFIX_LEN: usize = 2;
 
-/// A field that encoded metadata does not have, so that decoders skip it: number 15, varint 0.
-const UNKNOWN_FIELD: [u8; INITIAL_PREFIX_LEN] = [15 << 3, 0];
-
 /// The section of a response's frame that holds both kinds of metadata: the length of the initial
 /// metadata (two bytes, little-endian), the initial and the trailing metadata.
 pub(crate) mod section {
-    use super::{INITIAL_PREFIX_LEN, Metadata, UNKNOWN_FIELD};
+    use super::{INITIAL_PREFIX_LEN, Metadata};
 
     /// Returns the length of the section in bytes.
     pub(crate) fn encoded_len(initial: &Metadata, trailing: &Metadata) -> usize {
@@ -94,16 +91,6 @@ pub(crate) mod section {
         let (initial_out, trailing_out) = rest.split_at_mut(initial_len);
         initial.encode(initial_out);
         trailing.encode(trailing_out);
-    }
-
-    /// Converts an encoded section to the metadata of one kind, for a peer that knows one kind: the
-    /// trailing metadata follows the initial metadata as if it was part of it.
-    pub(crate) fn merge(section: &mut [u8]) {
-        // Both are encoded as repeated fields, so the concatenation of the encodings is the encoding
-        // of the concatenation.
-        if let Some(prefix) = section.first_chunk_mut() {
-            *prefix = UNKNOWN_FIELD;
-        }
     }
 }
 
@@ -452,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_holds_both_kinds_of_metadata_and_becomes_one_kind() {
+    fn a_section_holds_both_kinds_of_metadata() {
         let (mut initial, mut trailing) = (Metadata::new(), Metadata::new());
         initial.insert("initial", "1").unwrap();
         trailing.insert("trailing", "22").unwrap();
@@ -463,10 +450,6 @@ mod tests {
             let (first, second) = wire[2..].split_at(wire[0].into());
             assert_eq!(&Metadata::decode(first).unwrap(), initial);
             assert_eq!(&Metadata::decode(second).unwrap(), trailing);
-
-            section::merge(&mut wire);
-            let merged = Metadata::decode(&wire).unwrap();
-            assert!(merged.iter().eq(initial.iter().chain(trailing.iter())));
         }
     }
 

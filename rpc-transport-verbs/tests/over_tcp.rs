@@ -281,10 +281,11 @@ fn a_secret_serves_once_and_no_other_opens_a_connection_for_calls() {
     let mut wrong = hello.clone();
     *wrong.last_mut().unwrap() ^= 1;
     assert_eq!(answer_to(&address, &wrong), "", "it was never given");
-    let mut old = hello.clone();
-    old[5] ^= 1;
-    let answer = answer_to(&address, &old);
-    assert!(answer.contains("speaks version 0"), "{answer}");
+    let mut other = hello.clone();
+    other[5] = 2;
+    let answer = answer_to(&address, &other);
+    let both = "the connection for calls speaks version 2, the server speaks version 1: upgrade the older side";
+    assert!(answer.contains(both), "{answer}");
     assert_eq!(ask(&tcp, &address, &ECHO, said.clone()).unwrap(), said);
     server.shutdown().unwrap();
 }

@@ -145,19 +145,10 @@ fn other_connects_and_floods() {
     transport_harness::connect_and_flood(&intents(None));
 }
 
-/// Which messages announce keepalive support. With `ClientOnly`, the server's hello is changed to
-/// deny it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Knows {
-    Both,
-    ClientOnly,
-}
-
 /// Forwards the handshake between a client and the rig's server, and then passes both sockets to
 /// `then`: the client's and the server's.
 fn between(
     rig: &Rig,
-    knows: Knows,
     then: impl FnOnce(TcpStream, TcpStream) + Send + 'static,
 ) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -172,19 +163,9 @@ fn between(
         }
         let mut bytes = [0; 4096];
         let len = client.read(&mut bytes).unwrap();
-        // The last field of the hello.
-        assert_eq!(bytes[len - 2..len], [0x20, 1], "the client knows it");
         server.write_all(&bytes[..len]).unwrap();
         forward_challenge(&mut server, &mut client);
         let len = server.read(&mut bytes).unwrap();
-        // The field before the last one, which is the server's clock.
-        let field = bytes[..len]
-            .windows(3)
-            .rposition(|field| field == [0x28, 1, 0x30]);
-        let field = field.expect("the server knows it");
-        if knows == Knows::ClientOnly {
-            bytes[field + 1] = 0;
-        }
         client.write_all(&bytes[..len]).unwrap();
         if device().name() == "tcp" {
             forward_calls(&listener, &upstream);
@@ -193,20 +174,15 @@ fn between(
         let mut ready = [0; 16];
         client.read_exact(&mut ready).unwrap();
         assert_eq!(ready[14..], [0x1a, 0]);
-        if knows == Knows::ClientOnly {
-            server.write_all(&ready).unwrap();
-        } else {
-            // Forward `Ready` together with the client's first ENQ, as a busy server would read
-            // them.
-            let mut first = [0];
-            client.read_exact(&mut first).unwrap();
-            assert_eq!(first, [ENQ]);
-            server.write_all(&[&ready[..], &first].concat()).unwrap();
-            let mut answer = [0];
-            server.read_exact(&mut answer).unwrap();
-            assert_eq!(answer, [ACK]);
-            client.write_all(&answer).unwrap();
-        }
+        // Forward `Ready` together with the client's first ENQ, as a busy server would read them.
+        let mut first = [0];
+        client.read_exact(&mut first).unwrap();
+        assert_eq!(first, [ENQ]);
+        server.write_all(&[&ready[..], &first].concat()).unwrap();
+        let mut answer = [0];
+        server.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [ACK]);
+        client.write_all(&answer).unwrap();
         then(client, server);
     });
     (address, thread)
@@ -276,7 +252,7 @@ fn rig_asking_by_the_client() -> Rig {
 #[test]
 fn a_peer_that_answers_no_question_is_asked_once_and_given_up() {
     let mut rig = rig_asking_by_the_client();
-    let (address, thread) = between(&rig, Knows::Both, |client, _server| {
+    let (address, thread) = between(&rig, |client, _server| {
         let mut bytes = read_to_end(client);
         bytes.retain(|byte| *byte != CLOCK_QUESTION);
         assert_eq!(bytes, [ENQ]);
@@ -286,27 +262,10 @@ fn a_peer_that_answers_no_question_is_asked_once_and_given_up() {
 }
 
 #[test]
-fn a_peer_that_does_not_know_the_keepalive_is_not_asked_and_may_not_ask() {
-    let mut rig = rig_asking_by_the_client();
-    let (address, thread) = between(&rig, Knows::ClientOnly, |mut client, _server| {
-        client.set_read_timeout(Some(LONG)).unwrap();
-        let error = read_keepalive(&mut client).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
-        client.write_all(&[ENQ]).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut bytes = read_to_end(client);
-        bytes.retain(|byte| *byte != CLOCK_QUESTION);
-        assert_eq!(bytes, []);
-    });
-    let reason = end_of_a_client(&mut rig, &address, thread);
-    assert!(reason.contains("bytes other than keepalives"), "{reason}");
-}
-
-#[test]
 fn bytes_that_are_no_keepalive_and_answers_to_no_question_end_the_connection() {
     for bytes in [&b"!"[..], &[ACK, ACK], &[ENQ, 0], &[ENQ; 1000]] {
         let mut rig = Rig::new(&intents(None), &Sizing::default());
-        let (address, thread) = between(&rig, Knows::Both, |mut client, _server| {
+        let (address, thread) = between(&rig, |mut client, _server| {
             client.write_all(bytes).unwrap();
             read_to_end(client);
         });
@@ -318,32 +277,30 @@ fn bytes_that_are_no_keepalive_and_answers_to_no_question_end_the_connection() {
     }
 }
 
-/// A server answers each question about its clock, whether keepalives were agreed on or not.
+/// A server answers each question about its clock.
 #[test]
 fn a_server_says_what_its_clock_shows() {
-    for knows in [Knows::Both, Knows::ClientOnly] {
-        let mut rig = Rig::new(&intents(None), &Sizing::default());
-        let (address, thread) = between(&rig, knows, |_client, mut server| {
-            for _ in 0..100 {
-                let before = monotonic_us();
-                server.write_all(&[CLOCK_QUESTION]).unwrap();
-                let mut answer = [0; 9];
-                server.read_exact(&mut answer).unwrap();
-                let after = monotonic_us();
-                let (&first, reading) = answer.split_first().unwrap();
-                assert_eq!(first, CLOCK_ANSWER);
-                let reading = i64::from_be_bytes(reading.try_into().unwrap());
-                assert!((before..=after).contains(&reading));
-            }
-        });
-        rig.client.connect(&address);
-        rig.step_until("the end of the server", |server, _| {
-            !server.closed.is_empty()
-        });
-        thread.join().unwrap();
-        let (_, reason) = &rig.server.closed[0];
-        assert!(matches!(reason, CloseReason::PeerGone), "{reason}");
-    }
+    let mut rig = Rig::new(&intents(None), &Sizing::default());
+    let (address, thread) = between(&rig, |_client, mut server| {
+        for _ in 0..100 {
+            let before = monotonic_us();
+            server.write_all(&[CLOCK_QUESTION]).unwrap();
+            let mut answer = [0; 9];
+            server.read_exact(&mut answer).unwrap();
+            let after = monotonic_us();
+            let (&first, reading) = answer.split_first().unwrap();
+            assert_eq!(first, CLOCK_ANSWER);
+            let reading = i64::from_be_bytes(reading.try_into().unwrap());
+            assert!((before..=after).contains(&reading));
+        }
+    });
+    rig.client.connect(&address);
+    rig.step_until("the end of the server", |server, _| {
+        !server.closed.is_empty()
+    });
+    thread.join().unwrap();
+    let (_, reason) = &rig.server.closed[0];
+    assert!(matches!(reason, CloseReason::PeerGone), "{reason}");
 }
 
 /// A server does not ask, a client on the server's host neither asks nor answers, and a client that
@@ -372,7 +329,7 @@ fn questions_about_the_clock_that_break_the_rules_end_the_connection() {
     ];
     for (number, meddle) in cases.into_iter().enumerate() {
         let mut rig = Rig::new(&intents(None), &Sizing::default());
-        let (address, thread) = between(&rig, Knows::Both, meddle);
+        let (address, thread) = between(&rig, meddle);
         rig.client.connect(&address);
         rig.step_until("the end of both", |server, client| {
             !server.closed.is_empty() && !client.closed.is_empty()
@@ -420,7 +377,7 @@ fn the_clock_of_a_peer_on_this_host_is_the_same() {
 #[test]
 fn who_does_not_want_to_know_answers_all_the_same() {
     let mut rig = Rig::new(&intents(None), &Sizing::default());
-    let (address, thread) = between(&rig, Knows::Both, |client, server| {
+    let (address, thread) = between(&rig, |client, server| {
         for mut stream in [client, server] {
             for _ in 0..100 {
                 stream.write_all(&[ENQ]).unwrap();

@@ -103,9 +103,7 @@ pub fn dial(to: &Gid, own: &Gid) -> Outcome<OwnedFd> {
     let link = link_socket(SocketFlags::empty())?;
     set_patience(&link)?;
     connect(&link, &formats::socket_of(to)?)?;
-    for message in links::greeting(own) {
-        send(&link, &message, &[])?;
-    }
+    send(&link, &links::greeting(own), &[])?;
     match receive(&link)?.0 {
         welcome if links::is_welcome(&welcome) => Ok(link),
         other => Err(format!("the server answered the greeting with {other:?}").into()),

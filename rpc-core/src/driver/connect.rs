@@ -26,8 +26,7 @@ impl<T: Transport> Driver<T> {
         connect: impl FnOnce(&mut T) -> Result<Connected, ConnectError>,
     ) -> Result<ConnectedLink, ConnectError> {
         let state = &mut *self.state.borrow_mut();
-        // The receives for the server's frames without a credit. Only the server's parameters tell
-        // whether one suffices.
+        // The receives for the server's frames without a credit.
         if !state.promise_receives(UNCREDITED_RECEIVES) {
             return Err(no_receive_left(address));
         }
@@ -55,8 +54,6 @@ impl<T: Transport> Driver<T> {
         let mut agreed = session.agreed();
         agreed.max_in_flight = agreed.max_in_flight.min(max_in_flight);
         let connection = Connection::client(&agreed);
-        let unneeded = UNCREDITED_RECEIVES - connection.uncredited_receives();
-        state.budget.release(unneeded);
         let link = state.add_client(connected.connection, connection, &session);
         let lengths = state.send_limits(link);
         Ok(ConnectedLink {

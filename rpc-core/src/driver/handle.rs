@@ -84,8 +84,7 @@ pub(crate) enum PollOutcome {
 /// The greatest lengths in bytes that may be sent on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendLimits {
-    /// Length of the longest frame; `usize::MAX` if longer messages are not divided, so that they are
-    /// refused for their length.
+    /// Length of the longest frame.
     pub(crate) frame: usize,
     /// The limit of a message.
     pub(crate) message: MessageLimit,

@@ -11,6 +11,8 @@ use super::waiters::Waiters;
 use crate::limits::MessageLimit;
 use crate::peer::Peer;
 use crate::protocol::connection::Connection;
+#[cfg(feature = "test-util")]
+use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
 /// Identifies a connection in the driver for as long as a channel to it exists.
@@ -84,7 +86,7 @@ impl<B> Link<B> {
         if self.closed {
             0
         } else {
-            self.connection.window_len() + self.connection.uncredited_receives()
+            self.connection.window_len() + UNCREDITED_RECEIVES
         }
     }
 }

@@ -13,9 +13,10 @@ use super::request_queue::RequestQueue;
 use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::limits::{LengthLimit, MessageLimit};
+use crate::limits::MessageLimit;
 use crate::peer::Peer;
 use crate::protocol::connection::{Connection, ProtocolError};
+use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
 use crate::protocol::session::{ClientSession, ServerSession, longest_message};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
@@ -202,44 +203,30 @@ impl<T: Transport> State<T> {
                 message: MessageLimit::NONE,
             };
         };
-        let frame = self.transport.longest_frame(link.id);
-        match link.connection.speaks_long_messages() {
-            true => SendLimits {
-                frame,
-                message: link.longest_message,
-            },
-            // The peer's slots bound its messages.
-            false => SendLimits {
-                frame: usize::MAX,
-                message: link.longest_message.and(MessageLimit::new(
-                    frame.saturating_sub(HEADER_LEN),
-                    LengthLimit::Slot,
-                )),
-            },
+        SendLimits {
+            frame: self.transport.longest_frame(link.id),
+            message: link.longest_message,
         }
     }
 
     pub(super) fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
-        // These are this side's own bytes, so they decode.
-        let Ok(session) = ServerSession::accept(&admitted.server_session) else {
+        // This side's admission has accepted the client's parameters and written the others.
+        let client = ClientSession::accept(&admitted.client_session);
+        let session = ServerSession::accept(&admitted.server_session);
+        let (Ok((client, _)), Ok(session)) = (client, session) else {
             return self.transport.close(id);
         };
         let connection = Connection::server(&session.agreed());
         // The window, and the receives for the client's frames that need no credit.
-        if !self.promise(connection.window_len() + connection.uncredited_receives()) {
+        if !self.promise(connection.window_len() + UNCREDITED_RECEIVES) {
             tracing::error!(
                 connection = %id,
                 "closing an admitted connection: no receives are left for it. This is a bug in Verbline"
             );
             return self.transport.close(id);
         }
-        // The listener has decoded it.
-        let client = ClientSession::accept(&admitted.client_session);
-        let (outbound_window, max_message_len) = client.map_or((0, 0), |(client, _)| {
-            (client.stream_window, client.max_message_len)
-        });
-        let longest_message = longest_message(self.transport.limits(), max_message_len);
-        let streams = LinkStreams::new(session.stream_window, outbound_window);
+        let longest_message = longest_message(self.transport.limits(), client.max_message_len);
+        let streams = LinkStreams::new(session.stream_window, client.stream_window);
         let key = self.add(
             id,
             connection,
@@ -286,11 +273,10 @@ impl<T: Transport> State<T> {
         buf: T::RecvBuf,
     ) -> Vec<CallId> {
         self.release_freed(key);
-        let connection = &self.links[key.index()].connection;
-        // The header was parsed: a control frame has no metadata.
-        let received = match connection.control_entries(header, &buf.as_ref()[HEADER_LEN..]) {
+        // The header was parsed, so the frame has one.
+        let received = match header.control_entries(&buf.as_ref()[HEADER_LEN..]) {
             Ok(entries) => self.receive_control(key, entries),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         let cancelled = match received {
             Ok(cancelled) => cancelled,
@@ -385,7 +371,7 @@ impl<T: Transport> State<T> {
         });
         // Receives that a control frame has just freed, if the same frame violated a rule.
         let freed = link.connection.take_freed();
-        let promised = link.connection.window_len() + link.connection.uncredited_receives();
+        let promised = link.connection.window_len() + UNCREDITED_RECEIVES;
         self.budget.release(unanswered + promised + freed);
         if !self.transfers.is_empty() {
             self.end_transfers(key);

@@ -23,9 +23,7 @@ impl<T: Transport> Driver<T> {
     ) {
         let state = self.state.borrow();
         let link = state.links.get(call.link.index());
-        let is_long = link.is_some_and(|link| {
-            link.connection.speaks_long_messages() && len.message <= link.longest_message.bytes()
-        });
+        let is_long = link.is_some_and(|link| len.message <= link.longest_message.bytes());
         if !is_long {
             let status = state.too_long(call.link, len, limit);
             drop(state);
@@ -47,7 +45,7 @@ impl<T: Transport> Driver<T> {
         &self,
         call: &IncomingCall,
         mut encoded: Box<EncodedResponse>,
-        mut len: ResponseLengths,
+        len: ResponseLengths,
     ) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -56,7 +54,7 @@ impl<T: Transport> Driver<T> {
             Ok(prepared) => {
                 // A link was found for it.
                 let connection = &mut state.links[call.link.index()].connection;
-                let flags = rare_flags(connection, call, &mut len, &mut encoded.metadata);
+                let flags = rare_flags(call, len);
                 let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
                 let header = connection.next_header_with(kind, flags, call.call, code);
                 let (metadata, owner) = (&encoded.metadata, TransferOwner::Response);

@@ -11,7 +11,6 @@ use super::transfers::TransferOwner;
 use super::{Driver, State, TimerTarget};
 use crate::call_error::Cause;
 use crate::clock::Clock;
-use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, room_for_metadata};
 use crate::transport::{Chunks, CloseReason, PeerClock, ReserveError, Transport};
@@ -326,13 +325,7 @@ impl Obstacle {
             ReserveError::Closed => Self::Never(Cause::Disconnected(CloseReason::PeerGone)),
             ReserveError::TooLong { limit, .. } => {
                 let room = room_for_metadata(limit);
-                if request.metadata_len > room {
-                    return Self::Never(Cause::metadata_too_long(request.metadata_len, room));
-                }
-                // The peer's version has no messages that are longer than a slot.
-                let len = limit.saturating_sub(HEADER_LEN + request.metadata_len);
-                let limit = MessageLimit::new(len, LengthLimit::Slot);
-                Self::Never(Cause::request_too_long(request.message_len, limit))
+                Self::Never(Cause::metadata_too_long(request.metadata_len, room))
             }
         }
     }

@@ -13,7 +13,6 @@ use super::link::LinkKey;
 use super::tasks::IncomingCall;
 use super::{Driver, State};
 use crate::limits::{Direction, LengthLimit, MessageLimit};
-use crate::protocol::connection::Connection;
 use crate::protocol::frame::{Flags, FrameKind, HEADER_LEN, StatusBody, room_for_metadata};
 use crate::service::catch_panic::catch_panic;
 use crate::service::handler::{
@@ -237,7 +236,7 @@ impl<T: Transport> State<T> {
     pub(super) fn respond_inline(
         &mut self,
         call: &IncomingCall,
-        mut len: ResponseLengths,
+        len: ResponseLengths,
         frame: &mut [u8],
     ) {
         let code = Code::Ok.number();
@@ -254,7 +253,7 @@ impl<T: Transport> State<T> {
         let connection = &mut link.connection;
         let flags = match len.has_initial | call.stream.is_some() {
             false => Flags::NONE,
-            true => rare_flags(connection, call, &mut len, &mut frame[HEADER_LEN..]),
+            true => rare_flags(call, len),
         };
         let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
         // Longer metadata was rejected when its length was computed.
@@ -316,7 +315,7 @@ impl<T: Transport> State<T> {
         call: &IncomingCall,
         code: u16,
         started: Started,
-        mut len: ResponseLengths,
+        len: ResponseLengths,
         mut buf: T::SendBuf,
     ) {
         // The handler may have run for long, but it took no turn of the driver, so the link still
@@ -327,7 +326,7 @@ impl<T: Transport> State<T> {
         };
         self.counters.responded(call.served, code);
         let connection = &mut link.connection;
-        let flags = rare_flags(connection, call, &mut len, &mut buf.as_mut()[HEADER_LEN..]);
+        let flags = rare_flags(call, len);
         let mut header = connection.next_header_with(FrameKind::Response, flags, call.call, code);
         // Longer metadata was rejected when its length was computed.
         header.metadata_len = len.metadata as u16;
@@ -408,16 +407,10 @@ impl<T: Transport> State<T> {
     pub(super) fn too_long(&self, link: LinkKey, len: ResponseLengths, frame_len: usize) -> Status {
         let of_link = self.links.get(link.index());
         let of_link = of_link.map_or(MessageLimit::NONE, |link| link.longest_message);
-        let room = room_for_metadata(frame_len);
-        let limit = if len.message > of_link.bytes() {
-            of_link
-        } else if len.metadata > room {
-            return metadata_too_long(len.metadata, room);
-        } else {
-            let bytes = frame_len.saturating_sub(HEADER_LEN + len.metadata);
-            MessageLimit::new(bytes, LengthLimit::Slot)
-        };
-        Status::message_too_long(len.message, limit, Direction::Response)
+        if len.message > of_link.bytes() {
+            return Status::message_too_long(len.message, of_link, Direction::Response);
+        }
+        metadata_too_long(len.metadata, room_for_metadata(frame_len))
     }
 
     pub(super) fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
@@ -431,23 +424,15 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// Returns the flags of a response that answers a stream, or that has both kinds of metadata. A client
-/// of a version with one kind gets them as one.
+/// Returns the flags of a response that answers a stream, or that has both kinds of metadata.
 #[cold]
-pub(super) fn rare_flags(
-    connection: &Connection,
-    call: &IncomingCall,
-    len: &mut ResponseLengths,
-    body: &mut [u8],
-) -> Flags {
+pub(super) fn rare_flags(call: &IncomingCall, len: ResponseLengths) -> Flags {
     let mut flags = Flags::NONE;
     if call.stream.is_some() {
         flags |= Flags::STREAM;
     }
-    if len.has_initial && connection.speaks_streams() {
+    if len.has_initial {
         flags |= Flags::INITIAL;
-    } else {
-        len.merge_metadata(&mut body[..len.metadata]);
     }
     flags
 }

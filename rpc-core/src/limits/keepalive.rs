@@ -18,7 +18,7 @@ use std::time::Duration;
 /// lose nothing.)
 ///
 /// A dedicated thread of the peer answers the probes, so a poller that is busy in a handler counts
-/// as alive, however long the handler takes. A peer whose version lacks keepalive is not probed.
+/// as alive, however long the handler takes.
 /// Each side probes according to its own intents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {

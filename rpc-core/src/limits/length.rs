@@ -12,8 +12,6 @@ pub enum LengthLimit {
     Receiver,
     /// The method's, which the build script sets.
     Method,
-    /// What fits a slot beside the metadata: the receiver's version has no longer messages.
-    Slot,
     /// That of a call's metadata. The numbers are those of the metadata.
     Metadata,
 }
@@ -57,10 +55,6 @@ impl LengthLimit {
             Self::Method => format!(
                 "exceeds the method's limit of {limit} bytes: raise `{option}` of the method in the build \
                  scripts of client and server"
-            ),
-            Self::Slot => format!(
-                "exceeds the limit of {limit} bytes, which fit a slot of the {receiver}, whose version \
-                 receives nothing longer: upgrade it, or raise `max_message_len` on the {receiver}"
             ),
             Self::Metadata => format!("exceeds the limit of {limit} bytes: shorten the metadata"),
         }
@@ -112,15 +106,6 @@ impl MessageLimit {
     pub(crate) fn and_method(self, of_method: Option<u32>) -> Self {
         let kind = LengthLimit::Method;
         of_method.map_or(self, |len| self.and(Self { len, kind }))
-    }
-
-    /// Returns the limit of a message that shares a slot with metadata of this length.
-    #[must_use]
-    pub(crate) fn beside(self, metadata_len: usize) -> Self {
-        match self.kind {
-            LengthLimit::Slot => Self::new(self.bytes().saturating_sub(metadata_len), self.kind),
-            _ => self,
-        }
     }
 
     /// Returns the most bytes of a message.

@@ -21,7 +21,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-use super::credit::{ReceiveWindow, SendCredits, UNCREDITED_RECEIVES};
+use super::credit::{ReceiveWindow, SendCredits};
 use super::frame::{CallId, Flags, FrameHeader, FrameKind};
 use super::session::Agreed;
 
@@ -64,10 +64,6 @@ enum Activity {
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Connection {
     role: Role,
-    /// The version has streams, cancellations and acknowledgement frames.
-    speaks_streams: bool,
-    /// The version has messages that are longer than a slot.
-    speaks_long_messages: bool,
     credits: SendCredits,
     window: ReceiveWindow,
     /// Client: unary requests sent and not yet responded to. Server: unary requests received and not
@@ -109,11 +105,7 @@ impl Connection {
     /// Creates the server's state after a handshake.
     #[must_use]
     pub(crate) fn server(agreed: &Agreed) -> Self {
-        let max_credits = match agreed.speaks_streams() {
-            true => MAX_CLIENT_WINDOW,
-            false => 0,
-        };
-        let credits = SendCredits::new(0, max_credits);
+        let credits = SendCredits::new(0, MAX_CLIENT_WINDOW);
         let window = ReceiveWindow::new(agreed.initial_credits);
         Self::new(Role::Server, agreed, credits, window, agreed.max_in_flight)
     }
@@ -127,8 +119,6 @@ impl Connection {
     ) -> Self {
         Self {
             role,
-            speaks_streams: agreed.speaks_streams(),
-            speaks_long_messages: agreed.speaks_long_messages(),
             credits,
             window,
             calls_in_flight: 0,
@@ -144,21 +134,6 @@ impl Connection {
             has_announced: false,
             activity: Activity::Unused,
             peer_used_all_credits: false,
-        }
-    }
-
-    /// Returns true if the peers speak a version with messages that are longer than a slot.
-    #[must_use]
-    pub(crate) fn speaks_long_messages(&self) -> bool {
-        self.speaks_long_messages
-    }
-
-    /// Returns the receives that this side keeps for frames of the peer that need no credit.
-    #[must_use]
-    pub(crate) fn uncredited_receives(&self) -> u32 {
-        match self.speaks_streams {
-            true => UNCREDITED_RECEIVES,
-            false => 1,
         }
     }
 
@@ -233,12 +208,10 @@ impl Connection {
     #[cold]
     fn complete_control_header(&mut self, header: &mut FrameHeader) {
         self.window.control_frame_sent();
-        // In version 2, all credits in a client's control frame are returned ones.
-        let always_returns = !self.speaks_streams && self.role == Role::Client;
         let surplus = self.surplus();
         self.window
             .restore_owed(std::mem::take(&mut header.credits));
-        if always_returns || (surplus > 0 && !self.owes_many()) {
+        if surplus > 0 && !self.owes_many() {
             let kept = self.credits.available() - surplus;
             header.credits = self.credits.take_surplus(kept);
             header.flags |= Flags::RETURNED;
@@ -319,10 +292,7 @@ impl Connection {
     #[must_use]
     pub(crate) fn wants_control_frame(&self) -> bool {
         self.may_send_control_frame()
-            && (self.must_announce_shutdown()
-                || self.owes_many()
-                || self.surplus() > 0
-                || self.wants_old_ack())
+            && (self.must_announce_shutdown() || self.owes_many() || self.surplus() > 0)
     }
 
     /// Returns true if a control frame may be sent, because the previous one has been acknowledged.
@@ -336,17 +306,7 @@ impl Connection {
     #[inline]
     #[must_use]
     pub(crate) fn wants_ack_frame(&self) -> bool {
-        self.speaks_streams && self.window.owes_ack()
-    }
-
-    /// Returns true if this side, a client of version 2 that sends nothing else, should acknowledge
-    /// the server's control frame by one of its own. Otherwise the server could send no further one.
-    fn wants_old_ack(&self) -> bool {
-        let sends_nothing_else = self.activity == Activity::Idle || self.going_away;
-        self.role == Role::Client
-            && !self.speaks_streams
-            && sends_nothing_else
-            && self.window.owes_ack()
+        self.window.owes_ack()
     }
 
     /// Returns true if many credits are owed that the peer may have a use for.
@@ -401,9 +361,9 @@ impl Connection {
         self.role == Role::Server && self.going_away && !self.has_announced
     }
 
-    /// Returns true if the client can send nothing more, all of its requests have been responded
-    /// to, and no pieces of long messages follow in either direction. Only on the server. The
-    /// client has then returned all of its credits.
+    /// Returns true if the client can send nothing more, all of its requests have been responded to,
+    /// and no pieces of long messages follow in either direction. Only on the server. The client has
+    /// then returned all of its credits.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
         self.window.is_spent()

@@ -34,9 +34,7 @@
 //! The acknowledgement is a flag of the next frame to the peer. If the peer's control frame has left
 //! no other frame to send in the same turn, a frame of its own carries it. Without this, two control
 //! frames that cross could stop both sides: each side waits with its next control frame until the
-//! other acknowledges, and neither has a credit for any other frame. A version 2 connection has no
-//! acknowledgement frames, and needs none: only the server grants credits there, and the requests
-//! that these credits permit carry the flag.
+//! other acknowledges, and neither has a credit for any other frame.
 //!
 //! A window doubles while its peer uses all of it. A client that has started no call for a second
 //! returns its credits above its initial window, in a control frame. A client whose server is
@@ -52,7 +50,7 @@ pub(crate) use receive_window::ReceiveWindow;
 pub(crate) use send_credits::SendCredits;
 
 /// Receives that each side keeps per connection for frames without a credit: one for a control
-/// frame, one for an acknowledgement. A version 2 connection uses only the first.
+/// frame, one for an acknowledgement.
 pub(crate) const UNCREDITED_RECEIVES: u32 = 2;
 
 /// The receives of one poller that are promised to peers.

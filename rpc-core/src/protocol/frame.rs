@@ -41,17 +41,13 @@
 //! frame and the acknowledgement are the only frames that need no credit of their own and answer no
 //! request (`credit.rs`).
 //!
-//! A connection of version 3 has no continuations and no long messages. A connection of version 2 has
-//! the first three kinds and the first four flags, and its control
-//! frames have no body.
-//!
 //! A deadline is a moment on the **receiver's** clock (`CLOCK_MONOTONIC`), in microseconds modulo
 //! 2³², so that time which a request spends waiting counts, wherever it waits
 //! (`clock.rs`). A pushback tells the client that the server
 //! did not start the handler, and for how many microseconds it should send no further calls, plus 1.
 //!
-//! A frame with a kind or flag that is not listed here is rejected: the handshake agrees on the
-//! version of this layout, so an unknown value is an error rather than a future extension.
+//! A frame with a kind that is not listed here is rejected: the handshake agrees on the version of this
+//! layout, so an unknown value is an error rather than a future extension.
 
 mod control;
 mod flags;
@@ -234,17 +230,11 @@ pub enum FrameError {
         /// Bytes received.
         len: usize,
     },
-    /// The connection's version has no such kind.
+    /// There is no such kind.
     #[error("a frame of unknown kind {kind}")]
     Kind {
         /// The byte received.
         kind: u8,
-    },
-    /// The connection's version has no such flag.
-    #[error("a frame with unknown flags {flags:#04x}")]
-    Flags {
-        /// The byte received.
-        flags: u8,
     },
     /// The metadata would extend past the end of the frame.
     #[error("a frame of {len} bytes whose {metadata_len} bytes of metadata extend past its end")]
@@ -278,7 +268,7 @@ pub enum FrameError {
         /// Bytes of the body.
         len: usize,
     },
-    /// The connection's version has no entries of control frames with this value.
+    /// There are no entries of control frames with this value.
     #[error("a control frame with an entry of unknown value {value:#010x}")]
     ControlValue {
         /// The value received.
@@ -317,8 +307,7 @@ impl FrameHeader {
     ///
     /// # Errors
     ///
-    /// Returns [`FrameError`] if the bytes are not a frame of the newest version. The connection
-    /// checks what depends on its own version.
+    /// Returns [`FrameError`] if the bytes are not a frame.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8], &[u8]), FrameError> {
         let Some((header, rest)) = frame.split_first_chunk::<HEADER_LEN>() else {

@@ -1,21 +1,14 @@
 //! The session parameters that both sides exchange in the handshake, carried inside the transport's
 //! own handshake messages.
 //!
-//! These types are the messages of `proto/session.proto`. Fields are only ever added, so that old
-//! and new peers can interoperate; the newest version of [`VERSIONS`] changes when an old peer could
-//! misread a frame. The client states the versions that it speaks, and the server chooses the newest
-//! that both sides speak.
+//! These types are the messages of `proto/session.proto`. The client states the versions of the frame
+//! layout that it speaks, and the server chooses the newest that both sides speak. A peer that leaves out
+//! a parameter that cannot be 0 is refused.
 //!
 //! The server's parameters contain its method table: the name and the number of each method. The
 //! client looks up a method by name when the method is first called. If the server lacks a method,
 //! only the calls of that method fail. The same holds if the two sides disagree about which sides of
 //! the method stream.
-//!
-//! | version | change |
-//! | --- | --- |
-//! | 2 | unary calls |
-//! | 3 | streams, cancellations, acknowledgement frames |
-//! | 4 | messages that are longer than a slot |
 
 use std::collections::HashMap;
 
@@ -28,16 +21,7 @@ use crate::transport::{Refusal, VersionRange};
 
 /// The versions of the frame layout ([`crate::frame`]) and of the credit rules that this build
 /// speaks.
-pub const VERSIONS: VersionRange = VersionRange {
-    oldest: 2,
-    newest: 4,
-};
-
-/// The first version with streams.
-const STREAMS_SINCE: u32 = 3;
-
-/// The first version with messages that are longer than a slot.
-const LONG_MESSAGES_SINCE: u32 = 4;
+pub const VERSIONS: VersionRange = VersionRange::only(4);
 
 /// Clamps the wanted number of calls in flight on a connection: at least one, and no more than call
 /// ids can distinguish.
@@ -54,40 +38,19 @@ pub(crate) fn stated_message_len(limits: &Limits) -> u32 {
 /// Returns the length of the longest message that may be sent to a peer which has stated
 /// `max_message_len` in the handshake.
 pub(crate) fn longest_message(limits: &Limits, max_message_len: u32) -> MessageLimit {
-    let of_receiver = match max_message_len {
-        // A peer of an older version, whose slots bound its messages.
-        0 => LONGEST_MESSAGE,
-        stated => stated as usize,
-    };
     let of_sender = MessageLimit::new(limits.max_send_message_len, LengthLimit::Sender);
-    MessageLimit::new(of_receiver, LengthLimit::Receiver).and(of_sender)
+    MessageLimit::new(max_message_len as usize, LengthLimit::Receiver).and(of_sender)
 }
 
 /// The parameters of a connection that both sides know after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Version of the frame layout.
-    pub version: u32,
     /// Unary calls that may be in flight at a time.
     pub max_in_flight: u32,
-    /// Streams that may be open at a time. 0 if the version has no streams.
+    /// Streams that may be open at a time.
     pub max_streams: u32,
     /// Frames that the client may send before it receives further credits.
     pub initial_credits: u32,
-}
-
-impl Agreed {
-    /// Returns true if the version has streams, cancellations and acknowledgement frames.
-    #[must_use]
-    pub const fn speaks_streams(&self) -> bool {
-        self.version >= STREAMS_SINCE
-    }
-
-    /// Returns true if the version has messages that are longer than a slot.
-    #[must_use]
-    pub const fn speaks_long_messages(&self) -> bool {
-        self.version >= LONG_MESSAGES_SINCE
-    }
 }
 
 /// The client's session parameters.
@@ -99,14 +62,13 @@ pub struct ClientSession {
     /// Calls that the client wants to have in flight at a time.
     #[prost(uint32, tag = "2")]
     pub max_in_flight: u32,
-    /// The oldest version of the frame layout that the client speaks. 0 if it speaks only `version`.
+    /// The oldest version of the frame layout that the client speaks.
     #[prost(uint32, tag = "3")]
     pub oldest_version: u32,
     /// Bytes that the server may send on each stream before it receives a window grant.
     #[prost(uint32, tag = "4")]
     pub stream_window: u32,
-    /// Length in bytes of the longest message that the client receives. 0 if it does not say: a
-    /// message fits a slot.
+    /// Length in bytes of the longest message that the client receives.
     #[prost(uint32, tag = "5")]
     pub max_message_len: u32,
 }
@@ -132,8 +94,7 @@ pub struct ServerSession {
     /// Bytes that the client may send on each stream before it receives a window grant.
     #[prost(uint32, tag = "6")]
     pub stream_window: u32,
-    /// Length in bytes of the longest message that the server receives. 0 if it does not say: a
-    /// message fits a slot.
+    /// Length in bytes of the longest message that the server receives.
     #[prost(uint32, tag = "7")]
     pub max_message_len: u32,
 }
@@ -171,42 +132,45 @@ impl ClientSession {
     /// # Errors
     ///
     /// Returns a [`Refusal`] with the sentence to send to the client, if the parameters do not
-    /// decode or the two sides speak no version in common.
+    /// decode, one of them is missing, or the two sides speak no version in common.
     pub fn accept(bytes: &[u8]) -> Result<(Self, u32), Refusal> {
         Self::accept_in(VERSIONS, bytes)
     }
 
     fn accept_in(versions: VersionRange, bytes: &[u8]) -> Result<(Self, u32), Refusal> {
-        let session = Self::decode(bytes).map_err(|error| Refusal {
-            reason: format!("cannot decode the client's session parameters: {error}"),
+        let refusal = |reason| Refusal { reason };
+        let session = Self::decode(bytes).map_err(|error| {
+            refusal(format!(
+                "cannot decode the client's session parameters: {error}"
+            ))
         })?;
-        let client = session.versions();
-        match versions.newest_common(client) {
-            Some(version) => Ok((session, version)),
-            None => Err(Refusal {
-                reason: format!(
-                    "the client speaks {client} of the frame layout, this server speaks {versions}: upgrade the older side"
-                ),
-            }),
-        }
-    }
-
-    fn versions(&self) -> VersionRange {
-        let newest = self.version;
-        let oldest = match self.oldest_version {
-            0 => newest,
-            stated => stated,
+        let of_client = |missing| refusal(format!("the client's session parameters {missing}"));
+        // The versions first: those that follow them may have other fields.
+        let (oldest, newest) = (session.oldest_version, session.version);
+        check_set(&[("version", newest), ("oldest_version", oldest)]).map_err(of_client)?;
+        let client = VersionRange { oldest, newest };
+        let Some(version) = versions.newest_common(client) else {
+            return Err(refusal(format!(
+                "the client speaks {client} of the frame layout, this server speaks {versions}: upgrade the older side"
+            )));
         };
-        VersionRange { oldest, newest }
+        check_set(&[
+            ("max_in_flight", session.max_in_flight),
+            ("stream_window", session.stream_window),
+            ("max_message_len", session.max_message_len),
+        ])
+        .map_err(of_client)?;
+        Ok((session, version))
     }
 }
 
 impl ServerSession {
     /// Creates the parameters of a server that implements `methods`, each with its number.
-    /// `agreed.version` is the one that [`ClientSession::accept`] returned. Each side of a stream may
-    /// at first send `stream_window` bytes.
+    /// `version` is the one that [`ClientSession::accept`] returned. The client may at first send
+    /// `stream_window` bytes on each stream.
     #[must_use]
     pub fn new(
+        version: u32,
         agreed: &Agreed,
         stream_window: u32,
         max_message_len: u32,
@@ -217,19 +181,14 @@ impl ServerSession {
             number: number.into(),
             kind: spec.kind.number(),
         });
-        let streams = agreed.speaks_streams();
         Self {
-            version: agreed.version,
+            version,
             max_in_flight: agreed.max_in_flight,
             initial_credits: agreed.initial_credits,
             methods: methods.collect(),
-            max_streams: if streams { agreed.max_streams } else { 0 },
-            stream_window: if streams { stream_window } else { 0 },
-            max_message_len: if agreed.speaks_long_messages() {
-                max_message_len
-            } else {
-                0
-            },
+            max_streams: agreed.max_streams,
+            stream_window,
+            max_message_len,
         }
     }
 
@@ -237,8 +196,8 @@ impl ServerSession {
     ///
     /// # Errors
     ///
-    /// Returns a sentence that describes the problem, if the parameters do not decode, the server
-    /// has chosen a version that this side does not speak, or it permits no calls.
+    /// Returns a sentence that describes the problem, if the parameters do not decode, one of them is
+    /// missing, or the server has chosen a version that this side does not speak.
     pub fn accept(bytes: &[u8]) -> Result<Self, String> {
         let session = Self::decode(bytes)
             .map_err(|error| format!("cannot decode its session parameters: {error}"))?;
@@ -248,25 +207,24 @@ impl ServerSession {
                 session.version
             ));
         }
-        if session.max_in_flight == 0 || session.initial_credits == 0 {
-            return Err("it permits no calls".to_owned());
-        }
+        check_set(&[
+            ("max_in_flight", session.max_in_flight),
+            ("initial_credits", session.initial_credits),
+            ("stream_window", session.stream_window),
+            ("max_message_len", session.max_message_len),
+        ])
+        .map_err(|missing| format!("its session parameters {missing}"))?;
         Ok(session)
     }
 
     /// Returns the parameters of the connection.
     #[must_use]
     pub fn agreed(&self) -> Agreed {
-        let mut agreed = Agreed {
-            version: self.version,
+        Agreed {
             max_in_flight: self.max_in_flight,
             max_streams: self.max_streams,
             initial_credits: self.initial_credits,
-        };
-        if !agreed.speaks_streams() {
-            agreed.max_streams = 0;
         }
-        agreed
     }
 
     /// Returns the method numbers and kinds by path. A method whose number does not fit in a frame
@@ -282,30 +240,35 @@ impl ServerSession {
     }
 }
 
+/// Checks that a peer has set these fields, none of which is ever 0. Otherwise, returns the end of a
+/// sentence that names the first one.
+fn check_set(fields: &[(&str, u32)]) -> Result<(), String> {
+    match fields.iter().find(|(_, value)| *value == 0) {
+        Some((name, _)) => Err(format!("do not say `{name}`, or it is 0")),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::method::Idempotency;
 
-    fn client(version: u32, oldest_version: u32) -> Vec<u8> {
-        let session = ClientSession {
+    fn client(version: u32, oldest_version: u32) -> ClientSession {
+        ClientSession {
             version,
-            max_in_flight: 1,
             oldest_version,
-            stream_window: 0,
-            max_message_len: 0,
-        };
-        session.encode_to_vec()
+            ..ClientSession::new(300, 70_000, 1000)
+        }
     }
 
-    fn server(version: u32, max_in_flight: u32) -> Vec<u8> {
+    fn server(version: u32) -> ServerSession {
         let agreed = Agreed {
-            version,
-            max_in_flight,
+            max_in_flight: 300,
             max_streams: 5,
             initial_credits: 1,
         };
-        ServerSession::new(&agreed, 70_000, 1000, &[]).encode_to_vec()
+        ServerSession::new(version, &agreed, 70_000, 1000, &[])
     }
 
     #[test]
@@ -314,61 +277,92 @@ mod tests {
             oldest: 2,
             newest: 4,
         };
-        for (newest, oldest, chosen) in [(3, 1, 3), (9, 3, 4), (2, 0, 2), (4, 4, 4)] {
-            let (session, version) =
-                ClientSession::accept_in(versions, &client(newest, oldest)).unwrap();
-            assert_eq!(version, chosen);
-            assert_eq!(session.max_in_flight, 1);
+        for (newest, oldest, chosen) in [(3, 1, 3), (9, 3, 4), (2, 2, 2), (4, 4, 4)] {
+            let client = client(newest, oldest);
+            let accepted = ClientSession::accept_in(versions, &client.encode_to_vec());
+            assert_eq!(accepted.unwrap(), (client, chosen));
         }
     }
 
     #[test]
     fn versions_that_do_not_meet_are_refused_in_a_sentence_with_both() {
-        let refusal = ClientSession::accept(&client(1, 0)).unwrap_err();
-        assert_eq!(
-            refusal.reason,
-            "the client speaks version 1 of the frame layout, this server speaks versions 2 to 4: upgrade the older side"
-        );
-        let refusal = ClientSession::accept(&client(9, 7)).unwrap_err();
-        assert_eq!(
-            refusal.reason,
-            "the client speaks versions 7 to 9 of the frame layout, this server speaks versions 2 to 4: upgrade the older side"
-        );
-        assert_eq!(
-            ServerSession::accept(&server(1, 1)).unwrap_err(),
-            "the server chose version 1 of the frame layout, this client speaks versions 2 to 4: upgrade the older side"
-        );
+        for (newest, oldest, client_speaks) in [(3, 3, "version 3"), (9, 7, "versions 7 to 9")] {
+            let client = client(newest, oldest);
+            let refusal = ClientSession::accept(&client.encode_to_vec()).unwrap_err();
+            assert_eq!(
+                refusal.reason,
+                format!(
+                    "the client speaks {client_speaks} of the frame layout, this server speaks version 4: upgrade the older side"
+                )
+            );
+        }
+        for version in [3, 5] {
+            assert_eq!(
+                ServerSession::accept(&server(version).encode_to_vec()).unwrap_err(),
+                format!(
+                    "the server chose version {version} of the frame layout, this client speaks version 4: upgrade the older side"
+                )
+            );
+        }
     }
 
     #[test]
-    fn parameters_that_permit_nothing_or_do_not_decode_are_refused() {
+    fn parameters_that_are_missing_or_do_not_decode_are_refused() {
         assert!(ClientSession::accept(&[0xff]).is_err());
         assert!(ServerSession::accept(&[0xff]).is_err());
-        assert!(ServerSession::accept(&server(VERSIONS.newest, 0)).is_err());
-        assert!(ServerSession::accept(&server(VERSIONS.newest, 1)).is_ok());
+        let of_client: [(&str, fn(&mut ClientSession) -> &mut u32); 5] = [
+            ("version", |session| &mut session.version),
+            ("oldest_version", |session| &mut session.oldest_version),
+            ("max_in_flight", |session| &mut session.max_in_flight),
+            ("stream_window", |session| &mut session.stream_window),
+            ("max_message_len", |session| &mut session.max_message_len),
+        ];
+        for (name, field) in of_client {
+            let mut session = client(4, 4);
+            *field(&mut session) = 0;
+            let refusal = ClientSession::accept(&session.encode_to_vec()).unwrap_err();
+            assert_eq!(
+                refusal.reason,
+                format!("the client's session parameters do not say `{name}`, or it is 0")
+            );
+        }
+        let of_server: [(&str, fn(&mut ServerSession) -> &mut u32); 4] = [
+            ("max_in_flight", |session| &mut session.max_in_flight),
+            ("initial_credits", |session| &mut session.initial_credits),
+            ("stream_window", |session| &mut session.stream_window),
+            ("max_message_len", |session| &mut session.max_message_len),
+        ];
+        for (name, field) in of_server {
+            let mut session = server(4);
+            *field(&mut session) = 0;
+            assert_eq!(
+                ServerSession::accept(&session.encode_to_vec()).unwrap_err(),
+                format!("its session parameters do not say `{name}`, or it is 0")
+            );
+        }
     }
 
-    /// The parameters as the versions encode them: of version 1, as its last build sent them, and of
-    /// this one. A change here means that other builds read something else.
+    /// A change here means that other builds read something else. Unknown fields are ignored.
     #[test]
     fn the_bytes_of_the_parameters_do_not_change() {
+        let session = ClientSession::new(300, 70_000, 1000);
+        let mut client = session.encode_to_vec();
         assert_eq!(
-            ClientSession::new(300, 70_000, 1000).encode_to_vec(),
-            [8, 4, 16, 172, 2, 24, 2, 32, 240, 162, 4, 40, 232, 7]
+            client,
+            [8, 4, 16, 172, 2, 24, 4, 32, 240, 162, 4, 40, 232, 7]
         );
-        let version_1 = ClientSession::decode(&[8, 1, 16, 172, 2][..]).unwrap();
-        assert_eq!(version_1.versions(), VersionRange::only(1));
-        assert_eq!(version_1.max_in_flight, 300);
-        let (version_2, version) = ClientSession::accept(&[8, 2, 16, 172, 2, 24, 2]).unwrap();
-        assert_eq!((version, version_2.stream_window), (2, 0));
-        // A client of version 2 is sent nothing about streams.
-        assert_eq!(server(2, 300), [8, 2, 16, 172, 2, 24, 1]);
+        let session = server(4);
+        let mut server = session.encode_to_vec();
         assert_eq!(
-            server(3, 300),
-            [8, 3, 16, 172, 2, 24, 1, 40, 5, 48, 240, 162, 4]
+            server,
+            [8, 4, 16, 172, 2, 24, 1, 40, 5, 48, 240, 162, 4, 56, 232, 7]
         );
-        let version_2 = ServerSession::accept(&server(2, 300)).unwrap();
-        assert_eq!(version_2.agreed().max_streams, 0);
+        // Field 100, a number.
+        let unknown = [0xa0, 0x06, 1];
+        client.extend(unknown);
+        server.extend(unknown);
+        assert_eq!(ClientSession::accept(&client).unwrap().1, 4);
+        assert_eq!(ServerSession::accept(&server).unwrap(), session);
     }
 
     #[test]
@@ -380,8 +374,7 @@ mod tests {
             "q",
             "s",
         );
-        let agreed = ServerSession::accept(&server(3, 1)).unwrap().agreed();
-        let mut session = ServerSession::new(&agreed, 1, 0, &[(7, &WATCH)]);
+        let mut session = ServerSession::new(4, &server(4).agreed(), 1, 1, &[(7, &WATCH)]);
         let watch = (WATCH.path.to_owned(), (7, MethodKind::ServerStreaming));
         let unknown = |path: &str, number, kind| NumberedMethod {
             path: path.to_owned(),

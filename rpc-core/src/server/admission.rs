@@ -111,14 +111,14 @@ impl ServerAdmission {
             });
         }
         let quota = ConnectionQuota::acquire(count);
-        let max_in_flight = client.max_in_flight.clamp(1, self.max_in_flight);
+        let max_in_flight = client.max_in_flight.min(self.max_in_flight);
         let agreed = Agreed {
-            version,
             max_in_flight,
             max_streams: self.max_streams.min(CallId::MAX_INDEX),
             initial_credits: self.window.min(max_in_flight),
         };
         let offer = ServerSession::new(
+            version,
             &agreed,
             self.stream_window,
             self.max_message_len,
@@ -138,17 +138,33 @@ impl ServerAdmission {
 mod tests {
     use super::*;
 
-    #[test]
-    fn connections_beyond_the_hard_limit_are_refused_until_one_goes_whichever_poller_has_it() {
+    fn admission(pollers: usize) -> ServerAdmission {
         let limits = Limits {
             receives_posted: 256,
             max_connections: 8,
             max_in_flight: 8,
             ..Limits::default()
         };
-        let mut admission = ServerAdmission::new(&limits, Vec::new(), 2);
+        ServerAdmission::new(&limits, Vec::new(), pollers)
+    }
+
+    #[test]
+    fn a_client_of_another_frame_layout_is_refused_with_both_versions_and_counted() {
+        let admission = admission(1);
+        let mut session = ClientSession::new(8, 1, 1);
+        (session.version, session.oldest_version) = (5, 5);
+        let Refusal { reason } = admission.admit(&session.encode_to_vec()).unwrap_err();
+        let names_both = reason.contains("client speaks version 5")
+            && reason.contains("server speaks version 4");
+        assert!(names_both, "{reason}");
+        assert_eq!(admission.refused.get(), 1);
+    }
+
+    #[test]
+    fn connections_beyond_the_hard_limit_are_refused_until_one_goes_whichever_poller_has_it() {
+        let mut admission = admission(2);
         admission.limit_connections(Some(3));
-        let session = ClientSession::new(8, 0, 0).encode_to_vec();
+        let session = ClientSession::new(8, 1, 1).encode_to_vec();
         let mut admitted: Vec<_> = (0..3)
             .map(|_| admission.admit(&session).expect("there is capacity"))
             .collect();

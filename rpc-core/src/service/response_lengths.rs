@@ -60,14 +60,6 @@ impl ResponseLengths {
     pub(crate) fn total(self) -> usize {
         self.metadata + self.message
     }
-
-    /// Converts the metadata section of an encoded response to the form for a client that knows one
-    /// kind of metadata.
-    pub(crate) fn merge_metadata(&mut self, section: &mut [u8]) {
-        if std::mem::replace(&mut self.has_initial, false) {
-            section::merge(section);
-        }
-    }
 }
 
 /// Returns the length of the metadata section, and whether it is of the form with both.

@@ -222,15 +222,8 @@ impl<T: Transport> Calls<T> {
         };
         let limits = self.driver.send_limits(link);
         let longest = limits.message_of(submission.method);
-        // What was divided already cannot be sent to a peer whose version has no long messages.
-        let takes_long = limits.frame < usize::MAX;
-        let is_too_long = request.message_len > longest.bytes();
-        if is_too_long || submission.long.is_some() && !takes_long {
-            let limit = match takes_long {
-                true => longest,
-                false => longest.beside(request.metadata_len),
-            };
-            let cause = Cause::request_too_long(request.message_len, limit);
+        if request.message_len > longest.bytes() {
+            let cause = Cause::request_too_long(request.message_len, longest);
             self.fail_unsent(submission.permit, cause);
             return None;
         }

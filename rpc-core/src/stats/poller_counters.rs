@@ -220,11 +220,6 @@ impl PollerCounters {
 }
 
 impl MethodCounters {
-    /// Returns the method's path.
-    pub(crate) fn path(&self) -> &'static str {
-        self.path
-    }
-
     fn new(path: &'static str) -> Self {
         Self {
             path,

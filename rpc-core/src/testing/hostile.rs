@@ -161,11 +161,6 @@ pub fn connection(bytes: &[u8]) {
     let shape = script.byte();
     let (granted, limit) = (u32::from(script.byte()), u32::from(script.byte()) + 1);
     let agreed = Agreed {
-        version: match shape & 6 {
-            0 => 3,
-            4 => 4,
-            _ => 2,
-        },
         max_in_flight: limit,
         max_streams: if shape & 2 == 0 { limit } else { 0 },
         // A driver never grants more credits than the in-flight limit.
@@ -202,7 +197,6 @@ pub fn connection(bytes: &[u8]) {
             *received <= connection.window_len(),
             "more than was granted"
         );
-        assert!(connection.wants_ack_frame() <= connection.speaks_streams());
     }
 }
 
@@ -317,7 +311,7 @@ fn header_of(script: &mut Script<'_>) -> [u8; HEADER_LEN] {
         // The same kind, with a long message.
         header[0] |= 0x80;
     }
-    // Mostly the flags of version 2, of which each is a bit here, or one of the others.
+    // Mostly the flags of credits and of the shutdown, of which each is a bit here, or one of the others.
     header[1] = match shape >> 4 {
         flags @ 0..=11 => flags,
         bit => 0x10 << (bit - 12),

@@ -120,15 +120,14 @@ impl Network {
         node
     }
 
-    /// Adds a client of the node with the address `server` that has no driver. It speaks the newest
-    /// `version` of the protocol.
+    /// Adds a client of the node with the address `server` that has no driver.
     ///
     /// # Panics
     ///
     /// Panics if the server rejects it.
-    pub fn raw_client(&self, server: &str, version: u32) -> Rc<RawPeer> {
+    pub fn raw_client(&self, server: &str) -> Rc<RawPeer> {
         let limits = self.limits_of(&Intents::default());
-        self.add_raw(RawPeer::client(&self.wires, limits, server, version))
+        self.add_raw(RawPeer::client(&self.wires, limits, server))
     }
 
     /// Adds a server with the address `name` that has no driver. `methods` have their indices as

@@ -40,19 +40,13 @@ impl RawPeer {
         }
     }
 
-    pub(super) fn client(
-        wires: &Rc<RefCell<Wires>>,
-        limits: Limits,
-        server: &str,
-        version: u32,
-    ) -> Self {
-        let session = ClientSession {
-            version,
-            max_in_flight: limits.max_in_flight,
-            oldest_version: version,
-            stream_window: limits.stream_window(),
-            max_message_len: stated_message_len(&limits),
-        };
+    pub(super) fn client(wires: &Rc<RefCell<Wires>>, limits: Limits, server: &str) -> Self {
+        let max_message_len = stated_message_len(&limits);
+        let session = ClientSession::new(
+            limits.max_in_flight,
+            limits.stream_window(),
+            max_message_len,
+        );
         let raw = Self::new(wires, limits);
         let mut transport = raw.transport.borrow_mut();
         let dialer = transport.dialer();

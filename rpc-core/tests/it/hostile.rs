@@ -298,7 +298,7 @@ proptest! {
         let connection = *node.connections().last().unwrap();
         let plausible = plausible.into_iter().map(|(kind, flags, credits, call, selector)| {
             let kind = [FrameKind::Request, FrameKind::Response, FrameKind::Control, FrameKind::Message, FrameKind::Acknowledgement][usize::from(kind - 1)];
-            // Half of the frames have flags of version 2 alone.
+            // Half of the frames have flags of credits and of the shutdown alone.
             let flags = Flags::from_bits(if flags % 2 == 0 { flags >> 4 } else { flags });
             frame(FrameHeader { kind, flags, credits, call: CallId(call), selector, metadata_len: 0, time_us: 0 }, &[])
         });

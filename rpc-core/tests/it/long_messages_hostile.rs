@@ -40,7 +40,7 @@ fn intents() -> Intents {
 
 /// Lets `attack` send frames to a server. Meanwhile another client calls it. Afterwards nothing may be
 /// left.
-fn attacked(reads: bool, version: u32, attack: impl FnOnce(&Raw<'_>, &Pair)) {
+fn attacked(reads: bool, attack: impl FnOnce(&Raw<'_>, &Pair)) {
     let pair = Pair::with(&intents(), Faults::none(), 0, |methods| {
         register(methods, &Gate::default());
     });
@@ -48,7 +48,7 @@ fn attacked(reads: bool, version: u32, attack: impl FnOnce(&Raw<'_>, &Pair)) {
         pair.network().use_reads();
     }
     let channel = pair.connect();
-    let raw = Raw::client(pair.network(), version);
+    let raw = Raw::client(pair.network());
     attack(&raw, &pair);
     let message = vec![7; 200_000];
     let echoed = pair.run(call(&channel, &ECHO, message.clone())).unwrap();
@@ -71,8 +71,8 @@ fn entry(transfer: u32, request: ControlRequest) -> ControlEntry {
 }
 
 /// Checks that the connection ends with the last of these frames, and not before.
-fn assert_last_ends(reads: bool, version: u32, frames: &[(FrameHeader, Vec<u8>)]) {
-    attacked(reads, version, |raw, _| {
+fn assert_last_ends(reads: bool, frames: &[(FrameHeader, Vec<u8>)]) {
+    attacked(reads, |raw, _| {
         for (header, body) in frames {
             assert!(!raw.peer.is_closed(), "closed before {header:?}");
             raw.send(*header, body);
@@ -83,7 +83,7 @@ fn assert_last_ends(reads: bool, version: u32, frames: &[(FrameHeader, Vec<u8>)]
 
 #[test]
 fn an_honest_client_is_understood() {
-    attacked(false, 4, |raw, _| {
+    attacked(false, |raw, _| {
         // A message with one field of 9997 bytes.
         let mut piece = vec![1; 3000];
         piece[..3].copy_from_slice(&[10, 0x8d, 0x4e]);
@@ -106,32 +106,29 @@ fn an_honest_client_is_understood() {
 fn more_bytes_than_the_length() {
     assert_last_ends(
         false,
-        4,
         &[request(1, 9, 5000, FRAGMENT, &[1; 4000]), fragment(9, 1001)],
     );
-    assert_last_ends(false, 4, &[request(1, 9, 10, FRAGMENT, &[1; 11])]);
+    assert_last_ends(false, &[request(1, 9, 10, FRAGMENT, &[1; 11])]);
 }
 
 #[test]
 fn a_message_of_no_bytes() {
-    assert_last_ends(false, 4, &[request(1, 9, 0, FRAGMENT, &[])]);
+    assert_last_ends(false, &[request(1, 9, 0, FRAGMENT, &[])]);
 }
 
 #[test]
 fn a_continuation_of_nothing() {
     assert_last_ends(
         false,
-        4,
         &[request(1, 9, 5000, FRAGMENT, &[1; 4000]), fragment(9, 0)],
     );
 }
 
 #[test]
 fn a_continuation_of_a_message_that_was_never_begun_or_has_ended() {
-    assert_last_ends(false, 4, &[fragment(9, 10)]);
+    assert_last_ends(false, &[fragment(9, 10)]);
     assert_last_ends(
         false,
-        4,
         &[
             request(1, 9, 5000, FRAGMENT, &[1; 4000]),
             fragment(9, 1000),
@@ -141,7 +138,6 @@ fn a_continuation_of_a_message_that_was_never_begun_or_has_ended() {
     let abandoned = continuation(9, ABANDONED, &[]);
     assert_last_ends(
         false,
-        4,
         &[
             request(1, 9, 5000, FRAGMENT, &[1; 4000]),
             abandoned,
@@ -154,7 +150,6 @@ fn a_continuation_of_a_message_that_was_never_begun_or_has_ended() {
 fn one_number_twice() {
     assert_last_ends(
         false,
-        4,
         &[
             request(1, 9, 5000, FRAGMENT, &[]),
             request(2, 9, 5000, FRAGMENT, &[]),
@@ -165,29 +160,13 @@ fn one_number_twice() {
 #[test]
 fn a_piece_of_the_other_form() {
     let described = continuation(9, SEGMENTS, &[0; 16]);
-    assert_last_ends(false, 4, &[request(1, 9, 5000, FRAGMENT, &[]), described]);
-    assert_last_ends(
-        true,
-        4,
-        &[request(1, 9, 5000, SEGMENTS, &[]), fragment(9, 10)],
-    );
+    assert_last_ends(false, &[request(1, 9, 5000, FRAGMENT, &[]), described]);
+    assert_last_ends(true, &[request(1, 9, 5000, SEGMENTS, &[]), fragment(9, 10)]);
 }
 
 #[test]
 fn segments_where_nothing_is_read() {
-    assert_last_ends(false, 4, &[request(1, 9, 5000, SEGMENTS, &[])]);
-}
-
-#[test]
-fn versions_without_long_messages() {
-    for version in [2, 3] {
-        assert_last_ends(false, version, &[request(1, 9, 5000, FRAGMENT, &[])]);
-        assert_last_ends(false, version, &[fragment(9, 10)]);
-    }
-    attacked(false, 3, |raw, _| {
-        raw.control([entry(9, ControlRequest::Stopped)]);
-        assert!(raw.peer.is_closed());
-    });
+    assert_last_ends(false, &[request(1, 9, 5000, SEGMENTS, &[])]);
 }
 
 #[test]
@@ -197,7 +176,7 @@ fn entries_about_a_message_that_this_side_never_sent() {
         ControlRequest::Accepted,
         ControlRequest::Stopped,
     ] {
-        attacked(false, 4, |raw, _| {
+        attacked(false, |raw, _| {
             raw.control([entry(9, request)]);
             assert!(raw.peer.is_closed(), "{request:?}");
         });
@@ -206,7 +185,7 @@ fn entries_about_a_message_that_this_side_never_sent() {
 
 #[test]
 fn more_fragments_than_are_free_wait_for_the_receiver() {
-    attacked(false, 4, |raw, pair| {
+    attacked(false, |raw, pair| {
         // Other messages use all of the memory.
         let memory = all_memory(pair, LONGEST);
         let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[]);
@@ -226,7 +205,7 @@ fn more_fragments_than_are_free_wait_for_the_receiver() {
 
 #[test]
 fn a_message_is_accepted_when_there_is_memory() {
-    attacked(false, 4, |raw, _| {
+    attacked(false, |raw, _| {
         let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[1; 10]);
         let answers = raw.send(first, &body);
         assert_eq!(entries(&answers, 9), [ControlRequest::Accepted]);
@@ -239,7 +218,7 @@ fn a_message_is_accepted_when_there_is_memory() {
 
 #[test]
 fn a_call_that_is_cancelled_stops_its_request() {
-    attacked(false, 4, |raw, _| {
+    attacked(false, |raw, _| {
         let (first, body) = request(1, 9, LONGEST, FRAGMENT, &[1; 10]);
         raw.send(first, &body);
         let answers = raw.control([cancel(1)]);
@@ -253,8 +232,8 @@ fn a_call_that_is_cancelled_stops_its_request() {
 
 #[test]
 fn a_cancel_stops_the_request_of_its_own_call_and_connection() {
-    attacked(false, 4, |raw, pair| {
-        let other = Raw::client(pair.network(), 4);
+    attacked(false, |raw, pair| {
+        let other = Raw::client(pair.network());
         let begin = |raw: &Raw<'_>, call| {
             let (first, body) = request(call, 9 + call, LONGEST / 8, FRAGMENT, &[1; 10]);
             raw.send(first, &body);
@@ -277,7 +256,7 @@ fn a_cancel_stops_the_request_of_its_own_call_and_connection() {
 
 #[test]
 fn a_length_over_the_limit_by_one_byte_is_refused() {
-    attacked(false, 4, |raw, _| {
+    attacked(false, |raw, _| {
         let (first, body) = request(1, 9, LONGEST + 1, FRAGMENT, &[1; 10]);
         let answers = raw.send(first, &body);
         assert_eq!(code_in(&answers), Some(8));
@@ -295,7 +274,7 @@ fn not_served(reads: bool, frames: &[(FrameHeader, Vec<u8>)]) {
     if reads {
         pair.network().use_reads();
     }
-    let raw = Raw::client(pair.network(), 4);
+    let raw = Raw::client(pair.network());
     for (header, body) in frames {
         raw.send(*header, body);
     }
@@ -341,7 +320,6 @@ fn an_address_that_is_not_exposed() {
     };
     assert_last_ends(
         true,
-        4,
         &[request(1, 9, 5000, SEGMENTS, &segments(&[segment]))],
     );
 }
@@ -355,16 +333,14 @@ fn segments_longer_than_the_message_and_of_no_bytes() {
     };
     assert_last_ends(
         true,
-        4,
         &[request(1, 9, 5000, SEGMENTS, &segments(&[segment(5001)]))],
     );
     assert_last_ends(
         true,
-        4,
         &[request(1, 9, 5000, SEGMENTS, &segments(&[segment(0)]))],
     );
     let (first, rest) = (request(1, 9, 5000, SEGMENTS, &[]), &[0; 15]);
-    assert_last_ends(true, 4, &[first, continuation(9, SEGMENTS, rest)]);
+    assert_last_ends(true, &[first, continuation(9, SEGMENTS, rest)]);
 }
 
 #[test]
@@ -374,7 +350,7 @@ fn more_segments_than_a_sender_may_have_exposed() {
         key: 77,
         len: 1,
     };
-    attacked(true, 4, |raw, pair| {
+    attacked(true, |raw, pair| {
         let memory = all_memory(pair, LONGEST);
         let (first, body) = request(1, 9, 5000, SEGMENTS, &segments(&[segment; 64]));
         raw.send(first, &body);
@@ -499,7 +475,7 @@ fn a_message_that_its_receiver_stops_is_given_up() {
 
 #[test]
 fn a_client_that_accepts_no_response_leaves_half_of_the_memory_for_them_to_others() {
-    attacked(true, 4, |raw, pair| {
+    attacked(true, |raw, pair| {
         let in_flight = || pair.server().poller().stats().total().memory.in_flight;
         let share = 4 * LONGEST as u64 / 16;
         let ask = |raw: &Raw<'_>, calls: std::ops::Range<u32>| {
@@ -517,7 +493,7 @@ fn a_client_that_accepts_no_response_leaves_half_of_the_memory_for_them_to_other
         assert!(!raw.peer.is_closed());
         // The pieces of one first frame more, at most.
         assert!((share..share + 8 * 4096).contains(&in_flight()));
-        let other = Raw::client(pair.network(), 4);
+        let other = Raw::client(pair.network());
         let before = in_flight();
         ask(&other, 0..4);
         assert!(in_flight() > before);

@@ -487,7 +487,7 @@ fn the_answer_of_a_handler_arrives_though_a_later_message_to_it_gets_no_memory()
         });
     });
     pair.network().use_reads();
-    let raw = Raw::client(pair.network(), 4);
+    let raw = Raw::client(pair.network());
     // Without a credit for the response, which waits.
     raw.send(open(1, 0, Flags::OPEN), &[]);
     assert!(kept.borrow().is_some(), "the handler has run");

@@ -31,7 +31,7 @@ fn attacked(reads: bool, attack: impl FnOnce(&Raw<'_>, &Pair)) {
     if reads {
         pair.network().use_reads();
     }
-    let raw = Raw::client(pair.network(), 4);
+    let raw = Raw::client(pair.network());
     attack(&raw, &pair);
     raw.peer.close();
     raw.settle();

@@ -40,7 +40,7 @@ fn asked(reads: bool, receive: impl FnOnce(&Raw<'_>, &Pair, TransferId)) {
     if reads {
         pair.network().use_reads();
     }
-    let raw = Raw::client(pair.network(), 4);
+    let raw = Raw::client(pair.network());
     let request = FrameHeader {
         call: CallId(1),
         selector: GROW_NUMBER,

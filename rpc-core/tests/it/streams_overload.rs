@@ -158,7 +158,7 @@ fn grants_of_streams_that_have_ended_are_not_kept() {
     let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
         register_streams(methods, &probe);
     });
-    let raw = Raw::client(pair.network(), 3);
+    let raw = Raw::client(pair.network());
     raw.settle();
     let method = METHODS.iter().position(|spec| spec.path == SUM.path);
     let method = method.expect("it is registered") as u16;

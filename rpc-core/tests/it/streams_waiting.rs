@@ -137,7 +137,7 @@ fn streams_that_wait_for_their_turn_are_answered_when_the_server_stops() {
         });
     });
     let _ = clock.set(pair.network().clock().clone());
-    let raw = Raw::client(pair.network(), 3);
+    let raw = Raw::client(pair.network());
     raw.settle();
     for call in 10..14 {
         let slow = FrameHeader {

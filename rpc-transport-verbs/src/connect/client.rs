@@ -138,7 +138,6 @@ impl HandshakeDialer {
                 endpoints: offers.iter().flat_map(LaneOffer::endpoints).collect(),
                 max_frame_len: self.slot_len,
                 session: session.to_vec(),
-                keepalive: true,
             })
             .map_err(|e| device_error(e.into()))?;
 
@@ -255,8 +254,7 @@ pub(crate) fn adopt(
     control_thread::control()
         .and_then(|control| {
             let keepalive = lane.plan.limits.keepalive;
-            let keepalive_state =
-                KeepaliveState::with_server(dialed.welcome.keepalive, keepalive, Instant::now());
+            let keepalive_state = KeepaliveState::with_server(keepalive, Instant::now());
             let notice_sender = lane.notice_sender.clone();
             control.watch(LivenessConnection::new(
                 Arc::clone(&liveness),

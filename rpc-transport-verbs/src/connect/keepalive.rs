@@ -19,8 +19,6 @@ pub(crate) const ACK: u8 = 0x06;
 /// The keepalive state of a liveness connection.
 #[derive(Debug)]
 pub(crate) struct KeepaliveState {
-    /// True if both sides support keepalives.
-    is_agreed: bool,
     /// The keepalive settings in this side's intents.
     keepalive: Option<Keepalive>,
     /// True if an ENQ is in flight, so an ACK may arrive.
@@ -50,9 +48,8 @@ pub(crate) enum IntervalOutcome {
 
 impl KeepaliveState {
     /// Creates the state of a connection to a server, which can already respond.
-    pub(crate) fn with_server(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
+    pub(crate) fn with_server(keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
-            is_agreed,
             keepalive,
             is_enq_in_flight: false,
             can_respond: true,
@@ -62,24 +59,23 @@ impl KeepaliveState {
     }
 
     /// Creates the state of a connection to a client, which may not be able to respond yet.
-    pub(crate) fn with_client(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
+    pub(crate) fn with_client(keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
             can_respond: false,
-            ..Self::with_server(is_agreed, keepalive, now)
+            ..Self::with_server(keepalive, now)
         }
     }
 
     /// Returns true if an ENQ has to be sent at once, even without a keepalive in the intents: the
     /// server waits for it.
     pub(crate) fn sends_first_enq(&self) -> bool {
-        self.is_agreed && self.can_respond
+        self.can_respond
     }
 
     /// Returns the time between two calls of [`end_interval`](Self::end_interval), if it is to be
     /// called.
     pub(crate) fn interval(&self) -> Option<Duration> {
-        let keepalive = self.keepalive.filter(|_| self.is_agreed)?;
-        Some(keepalive.every)
+        Some(self.keepalive?.every)
     }
 
     /// Handles bytes read from the socket. Returns true if an ACK has to be sent.
@@ -94,7 +90,7 @@ impl KeepaliveState {
         let mut sends_ack = false;
         for &byte in bytes {
             match byte {
-                ENQ if self.is_agreed && !sends_ack => sends_ack = true,
+                ENQ if !sends_ack => sends_ack = true,
                 ACK if self.is_enq_in_flight => self.is_enq_in_flight = false,
                 _ => return Err(UnexpectedByte),
             }
@@ -116,10 +112,7 @@ impl KeepaliveState {
     /// as one interval, and a response that arrived in the meantime is handled before the interval
     /// is counted.
     pub(crate) fn end_interval(&mut self, now: Instant) -> IntervalOutcome {
-        let Some(keepalive) = self
-            .keepalive
-            .filter(|_| self.is_agreed && self.can_respond)
-        else {
+        let Some(keepalive) = self.keepalive.filter(|_| self.can_respond) else {
             return IntervalOutcome::Wait;
         };
         if !self.is_enq_in_flight {
@@ -147,7 +140,7 @@ mod tests {
     };
 
     fn asking(now: Instant) -> KeepaliveState {
-        KeepaliveState::with_server(true, Some(KEEPALIVE), now)
+        KeepaliveState::with_server(Some(KEEPALIVE), now)
     }
 
     #[test]
@@ -212,24 +205,11 @@ mod tests {
     #[test]
     fn a_client_is_asked_after_its_first_byte_and_no_earlier() {
         let now = Instant::now();
-        let mut keepalive_state = KeepaliveState::with_client(true, Some(KEEPALIVE), now);
+        let mut keepalive_state = KeepaliveState::with_client(Some(KEEPALIVE), now);
         assert!(!keepalive_state.sends_first_enq());
         assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::Wait);
         assert_eq!(keepalive_state.handle_bytes(&[ENQ], now), Ok(true));
         assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::SendEnq);
-    }
-
-    #[test]
-    fn a_peer_that_knows_no_keepalive_is_never_asked_and_has_nothing_to_say() {
-        let now = Instant::now();
-        let mut keepalive_state = KeepaliveState::with_server(false, Some(KEEPALIVE), now);
-        assert!(!keepalive_state.sends_first_enq());
-        assert_eq!(keepalive_state.interval(), None);
-        assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::Wait);
-        assert_eq!(
-            keepalive_state.handle_bytes(&[ENQ], now),
-            Err(UnexpectedByte)
-        );
     }
 
     #[test]
@@ -259,8 +239,8 @@ mod tests {
             let now = Instant::now();
             let keepalive = |wanted: bool| wanted.then_some(KEEPALIVE);
             let mut sides = [
-                KeepaliveState::with_server(true, keepalive(intents[0]), now),
-                KeepaliveState::with_client(true, keepalive(intents[1]), now),
+                KeepaliveState::with_server(keepalive(intents[0]), now),
+                KeepaliveState::with_client(keepalive(intents[1]), now),
             ];
             let mut to = [VecDeque::new(), VecDeque::from([ENQ])];
             sides[0].enq_sent();

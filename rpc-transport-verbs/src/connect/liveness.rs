@@ -319,8 +319,11 @@ mod tests {
             estimate: Arc::clone(&estimate),
         };
         let now = Instant::now();
-        let mut liveness = watched(here, KeepaliveState::with_server(false, None, now), role);
+        let mut liveness = watched(here, KeepaliveState::with_server(None, now), role);
         liveness.start(now);
+        let mut first = [0];
+        there.read_exact(&mut first).unwrap();
+        assert_eq!(first, [ENQ]);
         for _ in 0..3 {
             let mut question = [0];
             there.read_exact(&mut question).unwrap();
@@ -351,7 +354,7 @@ mod tests {
         let (here, _there) = pair();
         rustix::net::sockopt::set_socket_send_buffer_size(&here, 4096).unwrap();
         here.set_nonblocking(true).unwrap();
-        let state = KeepaliveState::with_client(true, None, Instant::now());
+        let state = KeepaliveState::with_client(None, Instant::now());
         let mut liveness = watched(here, state, ClockRole::Answers);
         let is_held_up = (0..10_000_000).any(|_| {
             let has_ended = liveness.handle_bytes(&[CLOCK_QUESTION]).is_some();
@@ -370,7 +373,7 @@ mod tests {
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4096).unwrap();
         let _peer = listener.accept().unwrap();
         configure_socket(&stream).unwrap();
-        let keepalive_state = KeepaliveState::with_client(true, None, Instant::now());
+        let keepalive_state = KeepaliveState::with_client(None, Instant::now());
         let (notice_sender, _notice_receiver) = notice_queue(
             crate::transport::wakeup::Wakeup::new().unwrap(),
             Arc::default(),

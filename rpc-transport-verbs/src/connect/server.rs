@@ -291,14 +291,12 @@ impl Port {
         });
         let limits = &lane.queue_pairs.plan().limits;
         let slot_len = limits.slot_len;
-        let keepalive_state =
-            KeepaliveState::with_client(client.keepalive, limits.keepalive, Instant::now());
+        let keepalive_state = KeepaliveState::with_client(limits.keepalive, Instant::now());
         let welcome = Welcome {
             endpoint: local,
             client_endpoint: remote,
             max_frame_len: u32::try_from(slot_len).unwrap_or(u32::MAX),
             session: admitted.server_session.clone(),
-            keepalive: true,
             clock_us: monotonic_us(),
             link_secret: awaited_link.as_ref().map(|(secret, _)| *secret),
             rejected,

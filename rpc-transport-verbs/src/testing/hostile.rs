@@ -174,7 +174,7 @@ pub fn first_bytes(bytes: &[u8]) {
 pub fn keepalive(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let shape = script.byte();
-    let (is_agreed, is_server) = (shape & 1 != 0, shape & 2 != 0);
+    let is_server = shape & 2 != 0;
     let intervals = u32::from(script.byte() % 8).max(2);
     let keepalive = (shape & 4 != 0).then_some(Keepalive {
         every: Duration::from_secs(1),
@@ -182,14 +182,14 @@ pub fn keepalive(bytes: &[u8]) {
     });
     let mut now = Instant::now();
     let mut keepalive_state = match is_server {
-        true => KeepaliveState::with_server(is_agreed, keepalive, now),
-        false => KeepaliveState::with_client(is_agreed, keepalive, now),
+        true => KeepaliveState::with_server(keepalive, now),
+        false => KeepaliveState::with_client(keepalive, now),
     };
     // The model: whether a response is due, whether anything was received, and the number of
     // intervals since the ENQ.
     let (mut is_enq_in_flight, mut is_heard, mut missed) = (false, is_server, 0);
     if keepalive_state.sends_first_enq() {
-        assert!(is_agreed && is_server);
+        assert!(is_server);
         keepalive_state.enq_sent();
         is_enq_in_flight = true;
     }
@@ -199,7 +199,7 @@ pub fn keepalive(bytes: &[u8]) {
             match keepalive_state.end_interval(now) {
                 IntervalOutcome::Wait => missed += u32::from(is_enq_in_flight),
                 IntervalOutcome::SendEnq => {
-                    assert!(is_agreed && is_heard && !is_enq_in_flight && keepalive.is_some());
+                    assert!(is_heard && !is_enq_in_flight && keepalive.is_some());
                     // The script decides whether the socket accepted the byte.
                     if step & 4 == 0 {
                         keepalive_state.enq_sent();
@@ -221,8 +221,7 @@ pub fn keepalive(bytes: &[u8]) {
         };
         let questions = received.iter().filter(|byte| **byte == ENQ).count();
         let answers = received.iter().filter(|byte| **byte == ACK).count();
-        let may_come = is_agreed
-            && questions + answers == received.len()
+        let may_come = questions + answers == received.len()
             && questions <= 1
             && answers <= usize::from(is_enq_in_flight);
         match keepalive_state.handle_bytes(received, now) {

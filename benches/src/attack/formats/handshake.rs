@@ -129,7 +129,7 @@ pub fn client_hello(kind: &str, gid: &Gid, qp_number: u32, psn: u32) -> Body {
             psn,
         }],
         max_frame_len: 4200,
-        session: ClientSession::new(16, 32 * 1024, 0).encode_to_vec(),
+        session: ClientSession::new(16, 32 * 1024, 4096).encode_to_vec(),
     })
 }
 

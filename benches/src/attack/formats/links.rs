@@ -10,7 +10,6 @@ const HELLO: u32 = 0x4c42_4556;
 const ARENA: u32 = 1;
 const ATTACH: u32 = 5;
 const CONTEXT: u32 = 6;
-const TERMS: u32 = 9;
 const WELCOME: u32 = 10;
 const CLAIM: u32 = 15;
 
@@ -29,14 +28,11 @@ fn limits() -> [u8; 16] {
     limits
 }
 
-/// Returns the messages with which a dialer greets.
+/// Returns the message with which a dialer greets.
 #[must_use]
-pub fn greeting(gid: &Gid) -> [Vec<u8>; 2] {
+pub fn greeting(gid: &Gid) -> Vec<u8> {
     let version = LAYOUT_VERSION.to_le_bytes();
-    [
-        packet(HELLO, &[&version, gid]),
-        packet(TERMS, &[&version, &version, &limits()]),
-    ]
+    packet(HELLO, &[&version, &version, gid, &limits()])
 }
 
 /// Returns the message that proves the sender's GID, for the queue pair that it has offered.
@@ -57,8 +53,8 @@ pub fn arena(number: u64) -> Vec<u8> {
     packet(ARENA, &[&number.to_le_bytes()])
 }
 
-/// Returns the announcement of the peer's context. Its files are the ready bits, the sleep note and
-/// the wake file.
+/// Returns the announcement of the peer's context. Its files are the ready bits, the notes and the
+/// wake file.
 #[must_use]
 pub fn context() -> Vec<u8> {
     packet(CONTEXT, &[&OUR_CONTEXT.to_le_bytes()])

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::links::PeerFiles;
 
 /// Version of the layout of shared memory.
-pub(super) const LAYOUT_VERSION: u32 = 4;
+pub(super) const LAYOUT_VERSION: u32 = 5;
 
 const SLOT_COUNT: u64 = 128;
 const SLOT_LEN: u64 = 256;
@@ -17,6 +17,8 @@ const SLOTS_OFFSET: u64 = 256;
 const SLOT_HEADER_LEN: u64 = 16;
 /// Bytes of a ring.
 const RING_LEN: u64 = SLOTS_OFFSET + SLOT_COUNT * SLOT_LEN;
+/// Bytes of a context's notes: the sleep note, and tables of keys and queue pairs, which may be empty.
+const NOTES_LEN: u64 = 64 + (512 + 1024) * 64 + 2048 * 32;
 /// Offset of the acknowledgement in a ring.
 pub const ACK_OFFSET: u64 = 64;
 /// Offset of a ring's state, which is followed by its mark.
@@ -67,7 +69,7 @@ pub fn ring(psn: u32) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Creates ready bits, and a note that says that the context sleeps and that nobody polls it.
+/// Creates ready bits, and notes that say that the context sleeps and that nobody polls it.
 ///
 /// # Errors
 ///
@@ -77,7 +79,11 @@ pub fn sleeping_context() -> io::Result<(OwnedFd, OwnedFd)> {
     let note = [1, 0, 0, 0, 1, 0, 0, 0];
     Ok((
         shared_memory(len, &[], SealFlags::SEAL)?,
-        shared_memory(4096, &note, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?,
+        shared_memory(
+            NOTES_LEN.next_multiple_of(4096),
+            &note,
+            SealFlags::FUTURE_WRITE | SealFlags::SEAL,
+        )?,
     ))
 }
 

@@ -66,7 +66,7 @@ impl<T: Transport> State<T> {
         let Some(entry) = self.links.get_mut(link.index()) else {
             return;
         };
-        if entry.connection.speaks_streams() && entry.ended.is_none() {
+        if entry.ended.is_none() {
             self.counters.cancels.in_flight.add(1);
             let cancels = &mut entry.streams.cancels;
             // A server that acknowledges no control frame may answer the calls meanwhile.

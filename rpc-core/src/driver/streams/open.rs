@@ -14,7 +14,6 @@ use super::super::{Driver, State, TimerTarget};
 use super::{Phase, Stream, StreamKey};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::codec::Chunks;
-use crate::limits::{LengthLimit, MessageLimit};
 use crate::protocol::frame::{CallId, Flags, FrameKind, HEADER_LEN, room_for_metadata};
 use crate::stream::core::{StreamCore, wake_all};
 use crate::stream::inbound::StreamEnd;
@@ -92,10 +91,6 @@ impl<T: Transport> Driver<T> {
             return StreamCapacity::None;
         };
         let connection = &link.connection;
-        if !connection.speaks_streams() {
-            // It fails at once.
-            return StreamCapacity::Free;
-        }
         if link.takes_no_calls() || link.streams.open >= connection.max_streams() {
             return StreamCapacity::None;
         }
@@ -122,11 +117,6 @@ impl<T: Transport> State<T> {
         if entry.going_away {
             return Some(Cause::Disconnected(CloseReason::GoingAway));
         }
-        if !entry.connection.speaks_streams() {
-            return Some(Cause::Unimplemented {
-                path: request.counters.path(),
-            });
-        }
         let limit = self.transport.longest_frame(entry.id);
         let most = usize::from(u16::MAX);
         if request.metadata_len > most {
@@ -147,8 +137,9 @@ impl<T: Transport> State<T> {
             request.message = Chunks::from(frame.split_off(overhead));
             request.frame = frame.into();
         }
-        let longest = self.longest_message(link, request.metadata_len);
-        let longest = longest.and_method(request.spec.max_request_len);
+        let longest = entry
+            .longest_message
+            .and_method(request.spec.max_request_len);
         if message_len > longest.bytes() {
             return Some(Cause::request_too_long(message_len, longest));
         }
@@ -156,21 +147,6 @@ impl<T: Transport> State<T> {
         let room = room_for_metadata(limit);
         let is_too_long = !request.message.is_empty() && request.metadata_len > room;
         is_too_long.then(|| Cause::metadata_too_long(request.metadata_len, room))
-    }
-
-    /// Returns the limit of the messages that may be sent on a link, as its frames allow it beside
-    /// metadata of this length.
-    fn longest_message(&self, link: LinkKey, metadata_len: usize) -> MessageLimit {
-        let entry = &self.links[link.index()];
-        match entry.connection.speaks_long_messages() {
-            true => entry.longest_message,
-            false => {
-                let limit = self.transport.longest_frame(entry.id);
-                let of_slot = limit.saturating_sub(HEADER_LEN + metadata_len);
-                let of_slot = MessageLimit::new(of_slot, LengthLimit::Slot);
-                entry.longest_message.and(of_slot)
-            }
-        }
     }
 
     /// Returns the sizes of a stream of a link. Its method may have a limit for the messages that this
@@ -185,7 +161,7 @@ impl<T: Transport> State<T> {
             inbound_window: entry.streams.inbound_window,
             outbound_window: entry.streams.outbound_window,
             coalesces: crate::stream::core::coalesces(),
-            longest_message: self.longest_message(link, 0).and_method(of_method),
+            longest_message: entry.longest_message.and_method(of_method),
         }
     }
 

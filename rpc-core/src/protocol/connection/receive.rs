@@ -2,19 +2,12 @@
 
 use super::{Activity, Connection, ProtocolError, Role};
 use crate::protocol::frame::{
-    ABANDONED, ControlEntries, Flags, FrameError, FrameHeader, FrameKind, MESSAGE_BATCH,
-    ONE_MESSAGE,
+    ABANDONED, Flags, FrameError, FrameHeader, FrameKind, MESSAGE_BATCH, ONE_MESSAGE,
 };
 
 /// The flags that [`Connection::handle_flagged`] handles. The remaining flag is a property of a
 /// frame that takes a credit, and almost any frame may have it.
 const RARE: Flags = Flags::from_bits(!Flags::SPENT.bits());
-
-/// The flags of version 2.
-const OLD: Flags = Flags::ACK
-    .with(Flags::SPENT)
-    .with(Flags::GOING_AWAY)
-    .with(Flags::RETURNED);
 
 impl Connection {
     /// Applies the header of a frame that arrived.
@@ -72,10 +65,6 @@ impl Connection {
     /// Checks that the peer may set these flags in such a frame.
     fn check_flags(&self, header: &FrameHeader) -> Result<(), ProtocolError> {
         let (kind, role, flags) = (header.kind, self.role, header.flags);
-        if !self.speaks_streams() && flags.without(OLD) != Flags::NONE {
-            let flags = flags.bits();
-            return Err(FrameError::Flags { flags }.into());
-        }
         let from_server = match role {
             Role::Client => Flags::GOING_AWAY,
             Role::Server => Flags::NONE,
@@ -83,8 +72,6 @@ impl Connection {
         let of_kind = match (kind.short(), role) {
             (FrameKind::Request, _) => Flags::STREAM | Flags::OPEN,
             (FrameKind::Response, _) => Flags::STREAM | Flags::INITIAL,
-            // The client of version 2 has no window, so it has nothing to get back.
-            (FrameKind::Control, Role::Client) if !self.speaks_streams() => Flags::NONE,
             (FrameKind::Control, _) => Flags::RETURNED,
             (FrameKind::Message, Role::Server) => Flags::LAST,
             // The other kinds are those of long messages, of which `short` returns none.
@@ -111,10 +98,6 @@ impl Connection {
         }
         match kind.short() {
             FrameKind::Control => Ok(self.window.control_frame_received()?),
-            FrameKind::Message | FrameKind::Acknowledgement if !self.speaks_streams() => {
-                let kind = kind as u8;
-                Err(FrameError::Kind { kind }.into())
-            }
             FrameKind::Message => self.receive_message(header),
             // Its flag has been handled.
             FrameKind::Acknowledgement if header.flags.contains(Flags::ACK) => Ok(()),
@@ -132,10 +115,6 @@ impl Connection {
     /// Checks a frame whose message is long, apart from the rules for the same frame with a short one.
     fn check_long(&self, header: &FrameHeader) -> Result<(), ProtocolError> {
         let (kind, selector) = (header.kind, header.selector);
-        if !self.speaks_long_messages {
-            let kind = kind as u8;
-            return Err(FrameError::Kind { kind }.into());
-        }
         match kind {
             FrameKind::LongMessage if selector != ONE_MESSAGE => {
                 Err(FrameError::Selector { selector }.into())
@@ -155,10 +134,6 @@ impl Connection {
 
     fn receive_continuation(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         let (kind, selector) = (header.kind, header.selector);
-        if !self.speaks_long_messages {
-            let kind = kind as u8;
-            return Err(FrameError::Kind { kind }.into());
-        }
         self.receive_credited(header)?;
         if selector > ABANDONED {
             return Err(FrameError::Selector { selector }.into());
@@ -229,32 +204,5 @@ impl Connection {
         self.window.consume()?;
         self.peer_used_all_credits = header.flags.contains(Flags::SPENT);
         Ok(())
-    }
-
-    /// Validates the body of a control frame, whose header has been handled, and returns its entries.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`ProtocolError`] if the connection's version does not permit this body.
-    pub(crate) fn control_entries<'a>(
-        &self,
-        header: &FrameHeader,
-        body: &'a [u8],
-    ) -> Result<ControlEntries<'a>, ProtocolError> {
-        if header.metadata_len != 0 || (!self.speaks_streams() && !body.is_empty()) {
-            let error = FrameError::ControlLen {
-                metadata_len: header.metadata_len.into(),
-                len: body.len(),
-            };
-            return Err(error.into());
-        }
-        let entries = ControlEntries::parse(body)?;
-        if !self.speaks_long_messages
-            && let Some(entry) = entries.clone().find(|entry| entry.transfer().is_some())
-        {
-            let value = entry.value();
-            return Err(FrameError::ControlValue { value }.into());
-        }
-        Ok(entries)
     }
 }

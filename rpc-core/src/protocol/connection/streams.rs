@@ -4,15 +4,7 @@
 use super::{Activity, Connection, Role};
 
 impl Connection {
-    /// Returns true if the peers speak a version with streams, cancellations and acknowledgement
-    /// frames.
-    #[inline]
-    #[must_use]
-    pub(crate) fn speaks_streams(&self) -> bool {
-        self.speaks_streams
-    }
-
-    /// Returns the number of streams that may be open at a time. 0 if the version has none.
+    /// Returns the number of streams that may be open at a time.
     #[must_use]
     pub(crate) fn max_streams(&self) -> u32 {
         self.max_streams
@@ -117,7 +109,7 @@ impl Connection {
     /// Promises receives, which the caller took from the budget, to the server's messages and
     /// continuations. The next frame grants them. Only on the client.
     pub(crate) fn open_window(&mut self, receives: u32) {
-        debug_assert!(self.role == Role::Client && self.speaks_streams());
+        debug_assert!(self.role == Role::Client);
         self.window.grow(receives);
     }
 }

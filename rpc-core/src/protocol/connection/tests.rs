@@ -6,9 +6,8 @@ use super::*;
 use crate::protocol::credit::CreditError;
 use crate::protocol::frame::{FrameError, MESSAGE_BATCH};
 
-fn agreed(version: u32, initial_credits: u32, max_in_flight: u32, max_streams: u32) -> Agreed {
+fn agreed(initial_credits: u32, max_in_flight: u32, max_streams: u32) -> Agreed {
     Agreed {
-        version,
         max_in_flight,
         max_streams,
         initial_credits,
@@ -16,11 +15,11 @@ fn agreed(version: u32, initial_credits: u32, max_in_flight: u32, max_streams: u
 }
 
 fn client(initial_credits: u32, max_in_flight: u32) -> Connection {
-    Connection::client(&agreed(3, initial_credits, max_in_flight, 2))
+    Connection::client(&agreed(initial_credits, max_in_flight, 2))
 }
 
 fn server(initial_credits: u32, max_in_flight: u32) -> Connection {
-    Connection::server(&agreed(3, initial_credits, max_in_flight, 2))
+    Connection::server(&agreed(initial_credits, max_in_flight, 2))
 }
 
 fn header(kind: FrameKind) -> FrameHeader {
@@ -168,50 +167,19 @@ fn flags_are_accepted_only_in_their_frames() {
 }
 
 #[test]
-fn version_2_has_neither_the_new_kinds_nor_the_new_flags() {
-    let old = agreed(2, 1, 1, 0);
-    for connection in [Connection::client(&old), Connection::server(&old)] {
-        assert_eq!(connection.uncredited_receives(), 1);
-        for kind in [FrameKind::Message, FrameKind::Acknowledgement] {
-            for flags in [Flags::NONE, Flags::SPENT] {
-                let refused = connection.clone().handle_header(&flagged(kind, flags));
-                let kind = kind as u8;
-                assert_eq!(refused, Err(FrameError::Kind { kind }.into()));
-            }
-        }
-        for bit in 4..8 {
-            let flags = 1 << bit;
-            let control = flagged(FrameKind::Control, Flags::from_bits(flags));
-            let refused = connection.clone().handle_header(&control);
-            assert_eq!(refused, Err(FrameError::Flags { flags }.into()));
-        }
-        let control = header(FrameKind::Control);
-        assert!(connection.control_entries(&control, &[]).is_ok());
-        let refused = connection.control_entries(&control, &[1; 8]).unwrap_err();
-        let (metadata_len, len) = (0, 8);
-        assert_eq!(refused, FrameError::ControlLen { metadata_len, len }.into());
-    }
-    assert!(!Connection::client(&old).take_stream());
-}
-
-#[test]
 fn a_window_of_one_is_replenished_without_an_answer() {
-    for version in [2, 3] {
-        let agreed = agreed(version, 1, 8, 0);
-        let mut client = Connection::client(&agreed);
-        let mut server = Connection::server(&agreed);
-        for _ in 0..3 {
-            assert!(client.take_request());
-            assert!(!client.take_request());
-            let request = client.next_header(FrameKind::Request, CallId(0), 0);
-            server.handle_header(&request).unwrap();
-            assert!(!server.wants_control_frame());
-            server.release_receive();
-            assert!(server.wants_control_frame());
-            let credit = server.next_header(FrameKind::Control, CallId(0), 0);
-            client.handle_header(&credit).unwrap();
-            assert_eq!(client.wants_ack_frame(), version == 3);
-        }
+    let (mut client, mut server) = (client(1, 8), server(1, 8));
+    for _ in 0..3 {
+        assert!(client.take_request());
+        assert!(!client.take_request());
+        let request = client.next_header(FrameKind::Request, CallId(0), 0);
+        server.handle_header(&request).unwrap();
+        assert!(!server.wants_control_frame());
+        server.release_receive();
+        assert!(server.wants_control_frame());
+        let credit = server.next_header(FrameKind::Control, CallId(0), 0);
+        client.handle_header(&credit).unwrap();
+        assert!(client.wants_ack_frame());
     }
 }
 
@@ -425,14 +393,12 @@ proptest! {
     /// in which frames are sent, received, released and responded to.
     #[test]
     fn two_honest_sides_agree(
-        version in 2u32..4,
         initial in 1u32..8, max_in_flight in 1u32..12, max_streams in 0u32..4,
         steps in proptest::collection::vec(0u8..16, 0..500),
         goes_away_at in proptest::option::of(0usize..500),
     ) {
         let initial = initial.min(max_in_flight);
-        let max_streams = if version == 2 { 0 } else { max_streams };
-        let mut sides = Sides::new(&agreed(version, initial, max_in_flight, max_streams));
+        let mut sides = Sides::new(&agreed(initial, max_in_flight, max_streams));
         for (index, step) in steps.into_iter().enumerate() {
             if goes_away_at == Some(index) {
                 sides.server.go_away();

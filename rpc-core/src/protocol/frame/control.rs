@@ -15,10 +15,8 @@
 //! | 0xa000_0000 + n | a long message | the receiver has fetched the next n segments, n ≥ 1 |
 //! | 0xc000_0000 | a long message | the receiver has taken memory for all of it |
 //! | 0xe000_0000 | a long message | the receiver wants no more of it, and reads none of it any more |
-//!
-//! The last three need version 4.
 
-use super::{CallId, FrameError, TransferId};
+use super::{CallId, FrameError, FrameHeader, TransferId};
 
 /// Length of an entry in bytes.
 pub const ENTRY_LEN: usize = 8;
@@ -140,6 +138,27 @@ impl<'a> ControlEntries<'a> {
             ControlEntry::parse(entry)?;
         }
         Ok(Self(entries.iter()))
+    }
+}
+
+impl FrameHeader {
+    /// Validates the body of a control frame with this header, and returns its entries.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FrameError`] if the frame has metadata, or if its body is not a sequence of valid
+    /// entries.
+    pub(crate) fn control_entries<'a>(
+        &self,
+        body: &'a [u8],
+    ) -> Result<ControlEntries<'a>, FrameError> {
+        match self.metadata_len {
+            0 => ControlEntries::parse(body),
+            metadata_len => Err(FrameError::ControlLen {
+                metadata_len: metadata_len.into(),
+                len: body.len(),
+            }),
+        }
     }
 }
 

@@ -111,9 +111,9 @@ pub(crate) struct Raw<'a> {
 pub(crate) type Frame = (FrameHeader, Vec<u8>);
 
 impl<'a> Raw<'a> {
-    pub(crate) fn client(network: &'a Network, version: u32) -> Self {
+    pub(crate) fn client(network: &'a Network) -> Self {
         Self {
-            peer: network.raw_client("server", version),
+            peer: network.raw_client("server"),
             network,
             is_server: false,
         }

@@ -100,7 +100,7 @@ impl IncomingClient {
         (key, notice_sender): (LivenessKey, NoticeSender),
     ) -> Self {
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        let keepalive = KeepaliveState::with_client(false, None, std::time::Instant::now());
+        let keepalive = KeepaliveState::with_client(None, std::time::Instant::now());
         let mut client = Self::new(stream, peer, 1, config);
         client.state = State::QpRts(key, notice_sender, Box::new(keepalive));
         client
@@ -183,7 +183,7 @@ impl IncomingClient {
                 FirstBytes::Link(secret) => return NextAction::Link(secret),
                 FirstBytes::OtherVersion(version) => {
                     return self.refuse(&format!(
-                        "the connection for calls speaks version {version}, the server speaks {}",
+                        "the connection for calls speaks version {version}, the server speaks version {}: upgrade the older side",
                         link::VERSION
                     ));
                 }

@@ -183,7 +183,6 @@ mod tests {
                 endpoints: Vec::new(),
                 max_frame_len: 4096,
                 session: Vec::new(),
-                keepalive: false,
             },
             admitted: Admitted {
                 peer: None,

@@ -127,7 +127,6 @@ fn hello_of_another_host(server: SocketAddr) -> TcpStream {
         endpoints: Vec::new(),
         max_frame_len: 4096,
         session: Vec::new(),
-        keepalive: false,
     };
     let hello = ClientHandshake::default().hello(offer).unwrap();
     stream.write_all(&hello).unwrap();
@@ -273,7 +272,7 @@ fn watch_a_server(sockets: &mut Sockets) -> TcpStream {
         exchange: Box::new(ClockExchange::new(estimate)),
         estimate: Arc::new(PeerClockCell::new(estimate)),
     };
-    let keepalive = KeepaliveState::with_server(false, None, Instant::now());
+    let keepalive = KeepaliveState::with_server(None, Instant::now());
     let stream = Arc::new(here);
     let key = LivenessKey::next();
     let liveness = LivenessConnection::new(stream, key, notice_sender, keepalive, role);

@@ -49,7 +49,6 @@ impl ClientHandshake {
             endpoints: offer.endpoints.into_iter().map(Into::into).collect(),
             max_frame_len: offer.max_frame_len,
             session: offer.session,
-            keepalive: offer.keepalive,
         }))
     }
 

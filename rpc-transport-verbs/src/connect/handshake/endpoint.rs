@@ -7,9 +7,10 @@ use crate::transport::endpoint::{Endpoint, INFINIBAND, TCP, TCP_GID_PREFIX};
 /// The largest queue pair number and packet sequence number, which have 24 bits.
 const MAX_24_BITS: u32 = 0x00ff_ffff;
 
-/// The shortest frame limit that a peer may have: the core's header and a few bytes. A peer with a
-/// lower limit is rejected, because all its calls would fail.
-const MIN_FRAME_LEN: u32 = 64;
+/// The shortest frame limit that a peer may have: a slot has room for more than what it sets aside for
+/// a frame's header and metadata.
+const MIN_FRAME_LEN: u32 = 256;
+const _: () = assert!(MIN_FRAME_LEN as usize == rpc_core::FRAME_OVERHEAD);
 
 /// Maximum number of devices that a side may offer. Each of them may be tried, which takes time.
 const MAX_ENDPOINTS: usize = 8;
@@ -116,8 +117,6 @@ pub(crate) struct Offer {
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// True if the server answers keepalives and may send them.
-    pub(crate) keepalive: bool,
 }
 
 impl Offer {
@@ -127,7 +126,6 @@ impl Offer {
             endpoints,
             max_frame_len,
             session,
-            keepalive,
         } = sent;
         check_frame_len(max_frame_len)?;
         if endpoints.len() > MAX_ENDPOINTS {
@@ -144,7 +142,6 @@ impl Offer {
                 .collect::<Result<_, _>>()?,
             max_frame_len,
             session,
-            keepalive,
         })
     }
 }
@@ -198,8 +195,6 @@ pub(crate) struct Welcome {
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// True if the server answers keepalives and may send them.
-    pub(crate) keepalive: bool,
     /// What the clock of the server's host showed, in microseconds, after the hello arrived.
     pub(crate) clock_us: i64,
     /// What the client says first on the connection that carries the calls, if the server's queue
@@ -220,6 +215,13 @@ impl Welcome {
             });
         };
         check_frame_len(sent.max_frame_len)?;
+        if sent.clock_us <= 0 {
+            return Err(HandshakeError::Field {
+                field: "clock_us",
+                value: sent.clock_us.to_string(),
+                why: "the clock of a host that runs shows more than 0",
+            });
+        }
         let endpoint = Endpoint::try_from(endpoint)?;
         let link_secret = match (&sent.link_secret[..], endpoint.kind == TCP) {
             ([], false) => None,
@@ -243,7 +245,6 @@ impl Welcome {
             client_endpoint: sent.client_endpoint as usize,
             max_frame_len: sent.max_frame_len,
             session: sent.session,
-            keepalive: sent.keepalive,
             clock_us: sent.clock_us,
         })
     }
@@ -260,7 +261,7 @@ fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {
         return Err(HandshakeError::Field {
             field: "max_frame_len",
             value: max_frame_len.to_string(),
-            why: "at least 64 bytes are needed",
+            why: "at least 256 bytes are needed",
         });
     }
     Ok(())
@@ -334,10 +335,10 @@ pub(crate) mod tests {
             max_frame_len,
             ..Default::default()
         };
-        assert!(Offer::check(hello(Vec::new(), 63)).is_err());
-        assert!(Offer::check(hello(Vec::new(), 64)).is_ok());
+        assert!(Offer::check(hello(Vec::new(), 255)).is_err());
+        assert!(Offer::check(hello(Vec::new(), 256)).is_ok());
         let many = |count| vec![messages::Endpoint::from(sample()); count];
-        assert!(Offer::check(hello(many(MAX_ENDPOINTS), 64)).is_ok());
-        assert!(Offer::check(hello(many(MAX_ENDPOINTS + 1), 64)).is_err());
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS), 256)).is_ok());
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS + 1), 256)).is_err());
     }
 }

@@ -8,24 +8,12 @@ use rpc_core::transport::VersionRange;
 use super::messages::{Handshake, handshake::Body};
 use super::{HandshakeError, MAGIC, MAX_MESSAGE_LEN, VERSIONS};
 
-/// The only version whose frames do not contain the versions that their sender speaks. This build
-/// writes it to refuse a client that speaks nothing else.
-const WITHOUT_RANGE: u32 = 1;
+/// Offset of the versions that the sender speaks. The magic, the version of the message and the
+/// length field precede them.
+const RANGE_OFFSET: usize = 10;
 
-/// Length of the magic, the version and the length field. It is the same in every version.
-const FIXED_LEN: usize = 10;
-
-/// Length of all that precedes the message, from version 2 on: the versions that the sender speaks
-/// follow the fixed part.
-const PROLOGUE_LEN: usize = FIXED_LEN + 4;
-
-const fn prologue_len(version: u32) -> usize {
-    if version <= WITHOUT_RANGE {
-        FIXED_LEN
-    } else {
-        PROLOGUE_LEN
-    }
-}
+/// Length of all that precedes the message. It is the same in every version.
+const PROLOGUE_LEN: usize = RANGE_OFFSET + 4;
 
 /// Encodes a message of `version` as a frame of a side that speaks `spoken`.
 ///
@@ -44,10 +32,8 @@ pub(super) fn encode(
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&wire_version(version));
     bytes.extend_from_slice(&(len as u32).to_be_bytes());
-    if version > WITHOUT_RANGE {
-        bytes.extend_from_slice(&wire_version(spoken.oldest));
-        bytes.extend_from_slice(&wire_version(spoken.newest));
-    }
+    bytes.extend_from_slice(&wire_version(spoken.oldest));
+    bytes.extend_from_slice(&wire_version(spoken.newest));
     message.encode_raw(&mut bytes);
     Ok(bytes)
 }
@@ -58,7 +44,7 @@ const fn wire_version(version: u32) -> [u8; 2] {
     (version as u16).to_be_bytes()
 }
 
-const _: () = assert!(VERSIONS.oldest > WITHOUT_RANGE && VERSIONS.newest <= u16::MAX as u32);
+const _: () = assert!(VERSIONS.newest <= u16::MAX as u32);
 
 /// Which side reads, and the versions that it speaks.
 #[derive(Clone, Copy, Debug)]
@@ -136,8 +122,6 @@ impl fmt::Display for Received {
 pub(super) struct Inbound {
     reader: Reader,
     bytes: Vec<u8>,
-    /// The version of the last frame whose first bytes have arrived.
-    peer_version: Option<u32>,
 }
 
 impl Inbound {
@@ -145,7 +129,6 @@ impl Inbound {
         Self {
             reader,
             bytes: Vec::new(),
-            peer_version: None,
         }
     }
 
@@ -154,21 +137,13 @@ impl Inbound {
         self.reader.spoken()
     }
 
-    /// Returns the version of the last frame whose first bytes have arrived. It is the newest
-    /// version that the peer speaks, or the agreed one.
-    pub(super) fn peer_version(&self) -> Option<u32> {
-        self.peer_version
-    }
-
     /// Returns how much of the next frame has arrived.
     pub(super) fn received(&self) -> Received {
-        let message_len = self.message_len();
-        let version = self.u16_at(4);
         Received {
             len: self.bytes.len(),
-            of: version
-                .zip(message_len)
-                .map(|(version, message_len)| prologue_len(version) + message_len),
+            of: self
+                .message_len()
+                .map(|message_len| PROLOGUE_LEN + message_len),
         }
     }
 
@@ -198,11 +173,7 @@ impl Inbound {
                 got: self.bytes[..seen].to_vec(),
             });
         }
-        let Some(version) = self.u16_at(4) else {
-            return Ok(None);
-        };
-        self.peer_version = Some(version);
-        let newest_common = match self.peer_versions(version) {
+        let newest_common = match self.peer_versions() {
             Some(peer) => Some(self.reader.agree(peer)?),
             None => None,
         };
@@ -212,15 +183,14 @@ impl Inbound {
         if len > MAX_MESSAGE_LEN {
             return Err(HandshakeError::TooLong { len });
         }
-        let Some(newest_common) = newest_common else {
+        let (Some(version), Some(newest_common)) = (self.u16_at(4), newest_common) else {
             return Ok(None);
         };
-        let prologue_len = prologue_len(version);
-        let Some(encoded) = self.bytes.get(prologue_len..prologue_len + len) else {
+        let Some(encoded) = self.bytes.get(PROLOGUE_LEN..PROLOGUE_LEN + len) else {
             return Ok(None);
         };
         let message = Handshake::decode(encoded)?;
-        self.bytes.drain(..prologue_len + len);
+        self.bytes.drain(..PROLOGUE_LEN + len);
         match message.body {
             Some(body) => Ok(Some(Frame {
                 version,
@@ -235,19 +205,16 @@ impl Inbound {
     }
 
     /// Returns the versions that the sender of a frame speaks, once they have arrived.
-    fn peer_versions(&self, version: u32) -> Option<VersionRange> {
-        if version <= WITHOUT_RANGE {
-            return Some(VersionRange::only(version));
-        }
+    fn peer_versions(&self) -> Option<VersionRange> {
         Some(VersionRange {
-            oldest: self.u16_at(FIXED_LEN)?,
-            newest: self.u16_at(FIXED_LEN + 2)?,
+            oldest: self.u16_at(RANGE_OFFSET)?,
+            newest: self.u16_at(RANGE_OFFSET + 2)?,
         })
     }
 
     /// Returns the length field of the next frame, once it has arrived.
     fn message_len(&self) -> Option<usize> {
-        let len = self.bytes.get(6..FIXED_LEN)?;
+        let len = self.bytes.get(6..RANGE_OFFSET)?;
         Some(u32::from_be_bytes([len[0], len[1], len[2], len[3]]) as usize)
     }
 
@@ -292,7 +259,6 @@ mod tests {
             endpoints: Vec::new(),
             max_frame_len: 4352,
             session,
-            keepalive: true,
         })
     }
 
@@ -331,7 +297,7 @@ mod tests {
     fn versions_that_do_not_meet_are_named_whatever_follows() {
         let range = |oldest, newest| VersionRange { oldest, newest };
         for (prologue, client) in [
-            (&b"VBLN\0\x01"[..], range(1, 1)),
+            (&b"VBLN\0\x01\0\0\0\x01\0\x01\0\x01"[..], range(1, 1)),
             (b"VBLN\0\x09\0\0\0\x01\0\x07\0\x09", range(7, 9)),
         ] {
             let mut inbound = inbound();
@@ -347,7 +313,6 @@ mod tests {
                 }
                 other => panic!("{other:?}"),
             }
-            assert_eq!(inbound.peer_version(), Some(client.newest));
         }
     }
 
@@ -360,16 +325,14 @@ mod tests {
         };
         let ready = super::encode(4, spoken, Body::Ready(Ready {})).unwrap();
         assert_eq!(ready, b"VBLN\0\x04\0\0\0\x02\0\x02\0\x05\x1a\0");
-        let refusal = || {
-            Body::Refusal(Refusal {
-                reason: "no".to_owned(),
-            })
-        };
-        let new = super::encode(2, spoken, refusal()).unwrap();
-        assert_eq!(new, b"VBLN\0\x02\0\0\0\x06\0\x02\0\x05\x22\x04\x0a\x02no");
-        // Version 1 states no range.
-        let old = super::encode(1, spoken, refusal()).unwrap();
-        assert_eq!(old, b"VBLN\0\x01\0\0\0\x06\x22\x04\x0a\x02no");
+        let refusal = Body::Refusal(Refusal {
+            reason: "no".to_owned(),
+        });
+        let refusal = super::encode(2, spoken, refusal).unwrap();
+        assert_eq!(
+            refusal,
+            b"VBLN\0\x02\0\0\0\x06\0\x02\0\x05\x22\x04\x0a\x02no"
+        );
     }
 
     #[test]

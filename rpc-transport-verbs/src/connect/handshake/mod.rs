@@ -40,10 +40,8 @@ pub(crate) mod messages {
 pub(crate) const MAGIC: [u8; 4] = *b"VBLN";
 
 /// The versions of the protocol that this build speaks. They cover both the handshake and the
-/// frames.
-///
-/// A build that speaks several versions must encode and parse each of them. Two builds use the
-/// newest version that both speak; if there is none, both sides report both ranges.
+/// frames. Two builds use the newest version that both speak; if there is none, both sides report
+/// both ranges.
 pub(crate) const VERSIONS: VersionRange = VersionRange::only(2);
 
 /// Maximum length of a message in bytes. A hello contains a few endpoints of about 50 bytes and the

@@ -93,15 +93,10 @@ impl ServerHandshake {
         self.inbound.into_rest()
     }
 
-    /// Returns the version of the messages to send: the chosen one. Before it is chosen, the newest
-    /// that this side speaks, but none that is newer than the client's.
+    /// Returns the version of the messages to send: the chosen one, or before it is chosen, the newest
+    /// that this side speaks.
     pub(crate) fn version(&self) -> u32 {
-        let newest = self.inbound.spoken().newest;
-        self.agreed.unwrap_or_else(|| {
-            self.inbound
-                .peer_version()
-                .map_or(newest, |peer| peer.min(newest))
-        })
+        self.agreed.unwrap_or(self.inbound.spoken().newest)
     }
 
     /// Encodes the demand that a client proves that a GID is its own. Its version is the one that
@@ -123,7 +118,6 @@ impl ServerHandshake {
             session: welcome.session,
             // Fits: the index is one of a few.
             client_endpoint: welcome.client_endpoint as u32,
-            keepalive: welcome.keepalive,
             clock_us: welcome.clock_us,
             link_secret: welcome
                 .link_secret
@@ -132,8 +126,8 @@ impl ServerHandshake {
         }))
     }
 
-    /// Encodes the response that rejects a client, in a version that the client can read. `reason`
-    /// is one sentence for the client's user.
+    /// Encodes the response that rejects a client, which is the same in every version. `reason` is one
+    /// sentence for the client's user.
     pub(crate) fn refuse(&self, reason: &str) -> Vec<u8> {
         // Truncate the sentence so that the frame always fits.
         let mut end = reason.len().min(4096);
@@ -164,7 +158,6 @@ mod tests {
             endpoints: vec![sample()],
             max_frame_len: 4352,
             session: b"methods".to_vec(),
-            keepalive: true,
         }
     }
 
@@ -174,7 +167,6 @@ mod tests {
             client_endpoint: 3,
             max_frame_len: 4352,
             session: b"methods".to_vec(),
-            keepalive: true,
             clock_us: 4_000_000_000,
             link_secret: None,
             rejected: String::new(),
@@ -333,60 +325,78 @@ mod tests {
         assert_eq!(server.into_rest(), b"x");
     }
 
-    /// The hello of the last build that speaks version 1, with one endpoint.
-    const HELLO_OF_VERSION_1: &[u8] = b"VBLN\0\x01\0\0\0\x3a\x0a\x38\
-        \x0a\x28\x0a\x04soft\x12\x04soft\x1a\x100123456789abcdef\x20\x80\x20\x28\x11\x30\xef\x9b\xaf\x05\
-        \x10\x80\x22\x1a\x07methods\x20\x01";
-
-    /// The hello of this build, with the same contents.
-    const HELLO_OF_VERSION_2: &[u8] = b"VBLN\0\x02\0\0\0\x3a\0\x02\0\x02\x0a\x38\
-        \x0a\x28\x0a\x04soft\x12\x04soft\x1a\x100123456789abcdef\x20\x80\x20\x28\x11\x30\xef\x9b\xaf\x05\
-        \x10\x80\x22\x1a\x07methods\x20\x01";
+    /// A hello of a version, with one endpoint.
+    fn hello_of(version: u8) -> Vec<u8> {
+        let prologue = [
+            b"VBLN\0",
+            &[version][..],
+            b"\0\0\0\x38\0",
+            &[version],
+            b"\0",
+            &[version],
+        ];
+        let message = b"\x0a\x36\
+            \x0a\x28\x0a\x04soft\x12\x04soft\x1a\x100123456789abcdef\x20\x80\x20\x28\x11\x30\xef\x9b\xaf\x05\
+            \x10\x80\x22\x1a\x07methods";
+        [&prologue.concat()[..], message].concat()
+    }
 
     #[test]
     fn the_bytes_of_the_hello_do_not_change() {
-        assert_eq!(hello(), HELLO_OF_VERSION_2);
+        assert_eq!(hello(), hello_of(2));
     }
 
-    /// The response to it, as that build reads it: without a range, and with a sentence that names
-    /// both sides' versions.
+    /// A client of another version: the refusal has a sentence that names both sides' versions, and
+    /// says in its prologue what this side speaks.
     #[test]
-    fn a_client_of_version_1_is_refused_in_version_1() {
-        let mut server = ServerHandshake::default();
-        let error = server.handle(HELLO_OF_VERSION_1).unwrap_err();
-        let sentence = error.to_string();
-        assert_eq!(
-            sentence,
-            "the client speaks version 1 of the protocol, the server speaks version 2: upgrade the older side"
-        );
-        let mut expected = b"VBLN\0\x01\0\0\0\x64\x22\x62\x0a\x60".to_vec();
-        expected.extend(sentence.bytes());
-        assert_eq!(server.refuse(&sentence), expected);
+    fn a_client_of_another_version_is_refused_with_both_versions() {
+        for version in [1, 3] {
+            let mut server = ServerHandshake::default();
+            let error = server.handle(&hello_of(version)).unwrap_err();
+            let sentence = error.to_string();
+            assert_eq!(
+                sentence,
+                format!(
+                    "the client speaks version {version} of the protocol, the server speaks version 2: upgrade the older side"
+                )
+            );
+            let mut expected = b"VBLN\0\x02\0\0\0\x64\0\x02\0\x02\x22\x62\x0a\x60".to_vec();
+            expected.extend(sentence.bytes());
+            assert_eq!(server.refuse(&sentence), expected);
+        }
     }
 
-    /// The last build that speaks version 1 refuses a client of this one like this.
+    /// Such a client reads the prologue alone.
     #[test]
-    fn a_server_of_version_1_is_reported_with_both_versions() {
-        let sentence = "it speaks version 2 of the protocol, this side speaks 1";
-        let mut refusal = b"VBLN\0\x01\0\0\0\x3b\x22\x39\x0a\x37".to_vec();
-        refusal.extend(sentence.bytes());
-        match ClientHandshake::default().handle(&refusal) {
-            Err(HandshakeError::Version { client, server }) => {
-                assert_eq!((client, server), (VERSIONS, VersionRange::only(1)));
+    fn a_server_of_another_version_is_reported_with_both_versions() {
+        for version in [1, 3] {
+            let refusal = [
+                b"VBLN\0",
+                &[version][..],
+                b"\0\0\0\x01\0",
+                &[version],
+                b"\0",
+                &[version],
+            ];
+            match ClientHandshake::default().handle(&refusal.concat()) {
+                Err(HandshakeError::Version { client, server }) => {
+                    let other = VersionRange::only(version.into());
+                    assert_eq!((client, server), (VERSIONS, other));
+                }
+                other => panic!("{other:?}"),
             }
-            other => panic!("{other:?}"),
         }
     }
 
     fn version_range() -> impl Strategy<Value = VersionRange> {
-        (2..9_u32, 0..4_u32).prop_map(|(oldest, more)| VersionRange {
+        (1..9_u32, 0..4_u32).prop_map(|(oldest, more)| VersionRange {
             oldest,
             newest: oldest + more,
         })
     }
 
     proptest! {
-        /// Two builds, each of which speaks any range of versions from 2 on: both use the newest
+        /// Two builds, each of which speaks any range of versions: both use the newest
         /// common version, or both report both ranges.
         #[test]
         fn both_sides_agree_on_a_version_or_on_there_being_none(

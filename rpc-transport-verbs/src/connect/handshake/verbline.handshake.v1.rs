@@ -66,9 +66,6 @@ pub struct ClientHello {
     /// The session message of rpc-core (session.proto), opaque to the transport.
     #[prost(bytes = "vec", tag = "3")]
     pub session: ::prost::alloc::vec::Vec<u8>,
-    /// True if the client answers ENQs and may send them.
-    #[prost(bool, tag = "4")]
-    pub keepalive: bool,
 }
 /// The server's first response to a client that offers an endpoint of the kind "soft" which the server's
 /// device can reach. The client proves that the endpoint's GID is its own process's: it sends the nonce on
@@ -102,9 +99,6 @@ pub struct ServerHello {
     /// The client's chosen endpoint: its zero-based index in `ClientHello.endpoints`.
     #[prost(uint32, tag = "4")]
     pub client_endpoint: u32,
-    /// True if the server answers ENQs and may send them. Ignored unless the client set `keepalive` too.
-    #[prost(bool, tag = "5")]
-    pub keepalive: bool,
     /// What CLOCK_MONOTONIC of the server's host showed, in microseconds, between the arrival of the
     /// client's last message and this message.
     #[prost(int64, tag = "6")]

@@ -98,7 +98,6 @@ impl SimulatedTransport {
         let client_qp_num = endpoint.qp_number;
         let offer = Offer {
             endpoints: vec![endpoint],
-            keepalive: false,
             max_frame_len,
             session,
         };

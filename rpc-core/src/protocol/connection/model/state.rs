@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::*;
+use crate::protocol::credit::UNCREDITED_RECEIVES;
 
 /// The steps that a side or the wire takes without fail, once it can.
 pub(super) const CERTAIN: [Step; 16] = [
@@ -61,7 +62,6 @@ pub(super) enum Step {
 /// What the sides have to send in a run of the model, and the parameters that they agreed on.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
-    pub(super) version: u32,
     pub(super) initial_credits: u32,
     pub(super) max_in_flight: u32,
     /// Most receives of the client's window, and those that it opens with.
@@ -81,15 +81,6 @@ pub(super) struct Plan {
     pub(super) idles: bool,
     /// Whether acknowledgements have frames of their own.
     pub(super) ack_frames: bool,
-}
-
-impl Plan {
-    /// Returns true if a step is taken without fail, once it can be.
-    pub(super) fn is_certain(&self, step: Step) -> bool {
-        // In version 2, a client that sends no calls acknowledges once it is idle.
-        let acknowledges = self.version == 2 && step == Step::ClientIdles;
-        acknowledges || CERTAIN.contains(&step)
-    }
 }
 
 /// A frame in flight, with what its body says.
@@ -290,7 +281,7 @@ impl Side {
         });
         let uncredited = uncredited.count() as u32;
         assert!(
-            uncredited <= self.connection.uncredited_receives(),
+            uncredited <= UNCREDITED_RECEIVES,
             "beyond the receives for frames without a credit"
         );
     }
@@ -305,10 +296,7 @@ impl Side {
             () if connection.wants_ack_frame() => Some("an acknowledgement"),
             () if connection.must_announce_shutdown() => Some("the shutdown"),
             () if connection.owes_many() => Some("credits"),
-            // In version 2, an idle server does not acknowledge, and the rest of them waits.
-            () if connection.surplus() > 0 && connection.speaks_streams() => {
-                Some("credits to return")
-            }
+            () if connection.surplus() > 0 => Some("credits to return"),
             () => None,
         }
     }
@@ -338,7 +326,6 @@ fn takes_credit(header: &FrameHeader) -> bool {
 impl State {
     pub(super) fn new(plan: &Plan) -> Self {
         let agreed = Agreed {
-            version: plan.version,
             max_in_flight: plan.max_in_flight,
             max_streams: 2,
             initial_credits: plan.initial_credits,

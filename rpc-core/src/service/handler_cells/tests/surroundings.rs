@@ -136,14 +136,4 @@ fn a_unary_response_carries_both_kinds_of_metadata() {
     fixture.handler.encode_response(key, &mut out).unwrap();
     check(len, &out);
     fixture.assert_nothing_kept();
-
-    // A client that knows one kind of metadata gets all of it.
-    let mut merged = len;
-    merged.merge_metadata(&mut out[..len.metadata]);
-    let (both, _, message) = decode(merged, &out, Section::Initial);
-    assert_eq!(
-        (both.get("initial"), both.get("trailing")),
-        (Some("1"), Some("2"))
-    );
-    assert_eq!(u64::decode(&*message), Ok(8));
 }

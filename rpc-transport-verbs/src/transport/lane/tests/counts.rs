@@ -28,7 +28,6 @@ fn a_client_whose_handshake_has_ended_counts_until_its_queue_pair_is_destroyed()
         endpoints: there.endpoints(&qp_init),
         max_frame_len: 4096,
         session: Vec::new(),
-        keepalive: false,
     };
     let admission = AdmitAll::with_pollers(1);
     let admitted = admission.admit(b"hello").unwrap();

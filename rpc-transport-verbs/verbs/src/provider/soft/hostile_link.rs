@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::context::peer::Peer;
 use super::hostile::{PSN, Side, node};
-use super::process::greeting::{Agreed, Layouts, Limits, Refusal};
+use super::process::greeting::{Layouts, Limits, Refusal};
 use super::process::inbound;
 use super::process::link::{LinkSocket, Packet};
 use super::process::link_message::LinkMessage;
@@ -40,7 +40,7 @@ pub fn soft_link(bytes: &[u8]) {
     let outgoing = LinkSocket::adopt(theirs);
     // Not the node's own entry for this process, which would outlive this test.
     let peer = Arc::new(Peer::new(side.gid()));
-    let link = Link::new(peer, u64::MAX, true, LinkSocket::adopt(ours), Agreed::OWN);
+    let link = Link::new(peer, u64::MAX, true, LinkSocket::adopt(ours), Limits::OWN);
     let forged = RingReceiver::new(PSN, script.byte() & 1 == 0).expect("memory for a ring");
     forged.set_ready();
     while let Some(step) = script.step() {
@@ -106,11 +106,11 @@ fn refusal_or_greeting(step: u8, own: QpNum, side: &Side, script: &mut Script<'_
     let (layouts, limits) = (Layouts::OWN, Limits::OWN);
     match number % 8 {
         0 => LinkMessage::Hello {
-            layout_version: layouts.max,
+            layouts,
             gid: side.gid(),
+            limits,
         },
-        1 => LinkMessage::Terms { layouts, limits },
-        2 => LinkMessage::Welcome {
+        1 | 2 => LinkMessage::Welcome {
             layout: layouts.max,
             limits,
         },
@@ -190,7 +190,7 @@ mod tests {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let socket = LinkSocket::adopt(pair.expect("a pair of sockets").0);
         let peer = Arc::new(Peer::new(side.gid()));
-        let link = Link::new(peer, u64::MAX, true, socket, Agreed::OWN);
+        let link = Link::new(peer, u64::MAX, true, socket, Limits::OWN);
         let own = side.qp.qp_num().0;
         let refused = LinkMessage::AttachRefused { from: own, to: own };
         let packet = Packet::Message(refused, Vec::new());

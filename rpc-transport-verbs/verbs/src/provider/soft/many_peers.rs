@@ -116,7 +116,7 @@ fn the_early_rings_of_a_peer_displace_no_other_peers() {
     let receiver = || RingReceiver::new(0, false).expect("a ring");
     let receivers: Vec<_> = (0..20).map(|_| receiver()).collect();
     let (_, files) = polled.domain.files_for(Gid([1; 16])).expect("files");
-    let notifier = ContextNotifier::from_peer(files, EngineCaller::default(), true);
+    let notifier = ContextNotifier::from_peer(files, EngineCaller::default());
     let notifier = Arc::new(notifier.expect("they are valid"));
     // Many of one process, and of many processes.
     let others = [1; 10].into_iter().chain(20..29);

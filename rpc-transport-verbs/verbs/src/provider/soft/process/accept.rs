@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustix::event::epoll;
 
-use super::greeting::{Agreed, Layouts, Limits, Refusal};
+use super::greeting::{Layouts, Limits, Refusal};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers};
@@ -114,7 +114,6 @@ impl Accepter {
             socket,
             pid: credentials.pid,
             since: now,
-            gid: None,
         };
         if let Some(removed) = self.newcomers.add(token, newcomer) {
             let reason = "too many links wait for their greeting, and its process has most of them";
@@ -147,34 +146,23 @@ impl Accepter {
     /// Handles an event of a socket that has not been greeted. Returns false if it is none of
     /// these.
     pub(crate) fn greet(&mut self, node: &Node, token: u64, now: Instant) -> bool {
-        loop {
-            let Some(newcomer) = self.newcomers.get_mut(token) else {
-                return false;
-            };
-            let message = match newcomer.socket.receive() {
-                Ok(Packet::Message(message, _)) => Ok(message),
-                Ok(Packet::Empty) => return true,
-                Ok(Packet::End) => Err("it ended during the greeting".to_owned()),
-                Ok(_) => Err("it sent an invalid message".to_owned()),
-                Err(error) => Err(error.to_string()),
-            };
-            let step = message.and_then(|message| newcomer.step(message));
-            match step {
-                Ok(None) => {}
-                Ok(Some(greeted)) => {
-                    if let Some(newcomer) = self.newcomers.remove(token) {
-                        self.welcome(node, token, newcomer, greeted, now);
-                    }
-                    return true;
-                }
-                Err(reason) => {
-                    if let Some(newcomer) = self.newcomers.remove(token) {
-                        self.reject(node, &newcomer, &reason, now);
-                    }
-                    return true;
-                }
+        let Some(newcomer) = self.newcomers.get(token) else {
+            return false;
+        };
+        let greeted = match newcomer.socket.receive() {
+            Ok(Packet::Message(message, _)) => newcomer.greet(message),
+            Ok(Packet::Empty) => return true,
+            Ok(Packet::End) => Err("it ended during the greeting".to_owned()),
+            Ok(_) => Err("it sent an invalid message".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Some(newcomer) = self.newcomers.remove(token) {
+            match greeted {
+                Ok(greeted) => self.welcome(node, token, newcomer, greeted, now),
+                Err(reason) => self.reject(node, &newcomer, &reason, now),
             }
         }
+        true
     }
 
     /// Turns a socket whose terms fit into a link.
@@ -229,13 +217,7 @@ impl Accepter {
         }
         // If another thread has ended the peer meanwhile, the process sees the end of its link, which
         // is no longer watched, and makes a new one.
-        let link = Arc::new(Link::new(
-            peer,
-            token,
-            true,
-            newcomer.socket,
-            Agreed { layout, limits },
-        ));
+        let link = Arc::new(Link::new(peer, token, true, newcomer.socket, limits));
         if !node.links.add_incoming(&link) {
             node.unwatch(link.socket());
         }
@@ -244,7 +226,12 @@ impl Accepter {
     fn reject(&mut self, node: &Node, newcomer: &Newcomer, reason: &str, now: Instant) {
         node.unwatch(&newcomer.socket);
         if let Some(count) = self.rejected.note(now) {
-            tracing::warn!(pid = newcomer.pid, gid = ?newcomer.gid, reason, count, "closed links to the software device that were not greeted");
+            tracing::warn!(
+                pid = newcomer.pid,
+                reason,
+                count,
+                "closed links to the software device that were not greeted"
+            );
         }
     }
 }
@@ -262,57 +249,37 @@ fn watch_listener(node: &Node, interest: epoll::EventFlags) -> bool {
 }
 
 impl Newcomer {
-    /// Handles the next message of a greeting. Returns the terms once the greeting is complete, or
-    /// the reason to close the socket, after sending it if the peer understands it.
-    fn step(&mut self, message: LinkMessage) -> Result<Option<Greeted>, String> {
-        match (message, self.gid) {
-            (
-                LinkMessage::Hello {
-                    layout_version,
-                    gid,
-                },
-                None,
-            ) => {
-                if layout_version < Layouts::FIRST_WITH_TERMS {
-                    let theirs = Layouts {
-                        min: layout_version,
-                        max: layout_version,
-                    };
-                    return Err(versions(theirs));
-                }
-                let credentials = self.socket.credentials();
-                if !credentials.is_ok_and(|credentials| credentials.is_process_of(gid)) {
-                    self.refuse(Refusal::OtherProcess);
-                    return Err(format!("it is not the process of {gid}"));
-                }
-                self.gid = Some(gid);
-                Ok(None)
-            }
-            (LinkMessage::Terms { layouts, limits }, Some(gid)) => {
-                let Some(layout) = Layouts::OWN.choose(layouts) else {
-                    self.refuse(Refusal::Layouts(Layouts::OWN));
-                    return Err(versions(layouts));
-                };
-                Ok(Some(Greeted {
-                    gid,
-                    layout,
-                    limits,
-                }))
-            }
-            _ => Err("it did not greet".to_owned()),
+    /// Handles the greeting. Returns its terms, or the reason to close the socket, after sending it.
+    fn greet(&self, message: LinkMessage) -> Result<Greeted, String> {
+        let LinkMessage::Hello {
+            layouts,
+            gid,
+            limits,
+        } = message
+        else {
+            return Err("it did not greet".to_owned());
+        };
+        let credentials = self.socket.credentials();
+        if !credentials.is_ok_and(|credentials| credentials.is_process_of(gid)) {
+            self.refuse(Refusal::OtherProcess);
+            return Err(format!("it is not the process of {gid}"));
         }
+        let Some(layout) = Layouts::OWN.choose(layouts) else {
+            self.refuse(Refusal::Layouts(Layouts::OWN));
+            return Err(format!(
+                "it has {layouts}, this process has {}: run the same version of Verbline on both sides",
+                Layouts::OWN
+            ));
+        };
+        Ok(Greeted {
+            gid,
+            layout,
+            limits,
+        })
     }
 
     fn refuse(&self, refusal: Refusal) {
         // A peer that does not receive only learns that the link was closed.
         let _ = self.socket.send(LinkMessage::Refused(refusal), &[]);
     }
-}
-
-/// Returns the sentence that names both versions.
-fn versions(theirs: Layouts) -> String {
-    format!(
-        "it has {theirs}, this process has {}: run the same version of Verbline on both sides",
-        Layouts::OWN
-    )
 }

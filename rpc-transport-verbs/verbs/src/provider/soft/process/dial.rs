@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::gid::process_of;
-use super::greeting::{Agreed, Layouts, Limits, LinkError};
+use super::greeting::{Layouts, Limits, LinkError};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::outbound::Link;
@@ -22,21 +22,21 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5
 pub(crate) type Wait<'a> = &'a dyn Fn(&LinkSocket, Duration) -> rustix::io::Result<bool>;
 
 /// Connects to the process of `gid` and greets it as the process of `own`, within `time`. Returns
-/// the link's socket and what both sides have agreed on.
+/// the link's socket and the peer's limits.
 pub(crate) fn dial(
     gid: Gid,
     own: Gid,
     time: Duration,
     wait: Wait<'_>,
-) -> Result<(LinkSocket, Agreed), LinkError> {
+) -> Result<(LinkSocket, Limits), LinkError> {
     if process_of(gid).is_none() {
         return Err(LinkError::NotLocal);
     }
     let start = Instant::now();
     let socket = connect(gid, start, time)?;
     greet(&socket, own)?;
-    let agreed = answer(&socket, start, time, wait)?;
-    Ok((socket, agreed))
+    let limits = answer(&socket, start, time, wait)?;
+    Ok((socket, limits))
 }
 
 fn os(action: &'static str) -> impl Fn(Errno) -> LinkError {
@@ -70,35 +70,28 @@ fn connect(gid: Gid, start: Instant, time: Duration) -> Result<LinkSocket, LinkE
     Ok(socket)
 }
 
-/// Sends the two messages of the dialer. Both fit into the buffer of a new socket.
+/// Sends the dialer's greeting, which fits into the buffer of a new socket.
 fn greet(socket: &LinkSocket, own: Gid) -> Result<(), LinkError> {
     let hello = LinkMessage::Hello {
-        layout_version: Layouts::OWN.max,
-        gid: own,
-    };
-    let terms = LinkMessage::Terms {
         layouts: Layouts::OWN,
+        gid: own,
         limits: Limits::OWN,
     };
-    for message in [hello, terms] {
-        match socket.send(message, &[]) {
-            Ok(Sent::Whole) => {}
-            Ok(Sent::NoRoom | Sent::TooManyFiles) => return Err(os("be greeted")(Errno::AGAIN)),
-            // The peer has closed the link: it may have said why.
-            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
-            Err(errno) => return Err(os("be greeted")(errno)),
-        }
+    match socket.send(hello, &[]) {
+        // If the peer has closed the link, it may have said why.
+        Ok(Sent::Whole) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        Ok(Sent::NoRoom | Sent::TooManyFiles) => Err(os("be greeted")(Errno::AGAIN)),
+        Err(errno) => Err(os("be greeted")(errno)),
     }
-    Ok(())
 }
 
-/// Receives the answer to the greeting.
+/// Receives the answer to the greeting, and returns the peer's limits.
 fn answer(
     socket: &LinkSocket,
     start: Instant,
     time: Duration,
     wait: Wait<'_>,
-) -> Result<Agreed, LinkError> {
+) -> Result<Limits, LinkError> {
     loop {
         let left = time.saturating_sub(start.elapsed());
         if !wait(socket, left).map_err(os("be waited for"))? || left.is_zero() {
@@ -112,7 +105,7 @@ fn answer(
                     max: layout,
                 };
                 match Layouts::OWN.choose(chosen) {
-                    Some(layout) => Ok(Agreed { layout, limits }),
+                    Some(_) => Ok(limits),
                     None => Err(LinkError::Layout { chosen: layout }),
                 }
             }

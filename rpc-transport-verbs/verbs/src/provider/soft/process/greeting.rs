@@ -3,15 +3,12 @@
 //! ```text
 //!  dialer                                      accepter
 //!  checks the listener's user and process      checks the dialer's user
-//!  Hello { newest layout, GID } ────────────►  checks that the GID is the dialer's
-//!  Terms { layouts, limits }    ────────────►  chooses the newest layout that both have
-//!                               ◄────────────  Welcome { layout, limits }, or Refused { reason }
+//!  Hello { layouts, GID, limits }  ─────────►  checks that the GID is the dialer's, and chooses the
+//!                                              newest layout that both have
+//!                                  ◄─────────  Welcome { layout, limits }, or Refused { reason }
 //! ```
 //!
-//! `Hello` has had its form since links exist, and keeps it: every version can name the version of
-//! every other. Up to layout 3 a link had no other greeting: an accepter of that age closes a link
-//! of another version and logs both versions; a dialer of that age only learns that its link was
-//! closed.
+//! The greeting has this form in every version, so each side can name the versions of the other.
 //!
 //! The limits are for the other side: what the sender maps and keeps for one peer.
 
@@ -22,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::provider::soft::capacities::MAX_REGION_LEN;
 use crate::provider::soft::context::regions::MAX_REGIONS;
-use crate::provider::soft::shared::ring::{LAYOUT_VERSION, OLDEST_LAYOUT};
+use crate::provider::soft::shared::ring::LAYOUT_VERSION;
 
 /// Time within which a link has to be greeted, on both sides. It is longer than any scheduling
 /// delay, and shorter than the five seconds of the handshake over TCP, which may wait for a link,
@@ -39,16 +36,9 @@ pub(crate) struct Layouts {
 impl Layouts {
     /// The layouts of this version.
     pub(crate) const OWN: Self = Self {
-        min: OLDEST_LAYOUT,
+        min: LAYOUT_VERSION,
         max: LAYOUT_VERSION,
     };
-
-    /// The first layout whose links are greeted with `Terms`.
-    pub(crate) const FIRST_WITH_TERMS: u32 = 4;
-
-    /// The first layout in which a context publishes its keys and queue pairs, behind its sleep
-    /// note. The rings are those of layout 4.
-    pub(crate) const FIRST_WITH_PUBLISHED: u32 = 5;
 
     /// Returns the newest layout that both sides have.
     pub(crate) fn choose(self, other: Self) -> Option<u32> {
@@ -100,28 +90,6 @@ impl Limits {
             && self.max_contexts >= own.max_contexts
             && self.max_arena_bytes >= own.max_arena_bytes
     }
-}
-
-/// The layout that both sides of a link have agreed on, and the peer's limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
-    pub(crate) layout: u32,
-    /// What the peer keeps for this process.
-    pub(crate) limits: Limits,
-}
-
-impl Agreed {
-    /// Returns true if the contexts of both sides publish their keys and queue pairs.
-    pub(crate) fn publishes(self) -> bool {
-        self.layout >= Layouts::FIRST_WITH_PUBLISHED
-    }
-
-    /// What two processes of this version agree on.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) const OWN: Self = Self {
-        layout: LAYOUT_VERSION,
-        limits: Limits::OWN,
-    };
 }
 
 /// A peer may not be announced more than it maps.
@@ -245,7 +213,7 @@ pub(crate) enum LinkError {
     #[error("it has not answered the greeting of the link for {0:?}: it is stopped, or overloaded")]
     Silent(Duration),
     #[error(
-        "it closed the link during the greeting: it probably runs another version of Verbline (this process has {own})",
+        "it closed the link during the greeting: it ends, is overloaded, or runs another version of Verbline (this process has {own})",
         own = Layouts::OWN
     )]
     Closed,
@@ -290,12 +258,14 @@ mod tests {
 
     #[test]
     fn a_refusal_for_versions_names_both() {
-        let sentence = Refusal::Layouts(layouts(7, 9)).to_string();
-        assert!(sentence.contains("layouts 7 to 9"), "{sentence}");
-        assert!(sentence.contains(&Layouts::OWN.to_string()), "{sentence}");
-        let sentence = LinkError::Layout { chosen: 9 }.to_string();
-        assert!(sentence.contains("layout 9"), "{sentence}");
-        assert!(sentence.contains(&Layouts::OWN.to_string()), "{sentence}");
+        assert_eq!(
+            Refusal::Layouts(layouts(7, 9)).to_string(),
+            "it has shared-memory layouts 7 to 9, this process has shared-memory layout 5: run the same version of Verbline on both sides"
+        );
+        assert_eq!(
+            LinkError::Layout { chosen: 9 }.to_string(),
+            "it chose shared-memory layout 9, this process has shared-memory layout 5: run the same version of Verbline on both sides"
+        );
     }
 
     #[test]

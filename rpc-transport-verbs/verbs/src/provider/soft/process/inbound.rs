@@ -92,10 +92,9 @@ fn carry_out(
     let wrong = |what: &str| Err(Failure::Wrong(what.to_owned()));
     let without = |_| Failure::Wrong("a message came without its files".to_owned());
     match message {
-        LinkMessage::Hello { .. }
-        | LinkMessage::Terms { .. }
-        | LinkMessage::Welcome { .. }
-        | LinkMessage::Refused(_) => return wrong("it greeted a second time"),
+        LinkMessage::Hello { .. } | LinkMessage::Welcome { .. } | LinkMessage::Refused(_) => {
+            return wrong("it greeted a second time");
+        }
         LinkMessage::Arena { number } => {
             let [file] = files.try_into().map_err(without)?;
             map_arena(node, link, number, &file)?;
@@ -114,8 +113,7 @@ fn carry_out(
                 ..Usage::default()
             };
             check_totals(node, peer.gid, more)?;
-            let notifier =
-                ContextNotifier::from_peer(files, peer.engine.clone(), link.agreed.publishes())?;
+            let notifier = ContextNotifier::from_peer(files, peer.engine.clone())?;
             peer.add_context(number, notifier);
         }
         LinkMessage::ContextGone { number } => peer.remove_context(number),

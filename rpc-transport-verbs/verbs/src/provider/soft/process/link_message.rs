@@ -14,11 +14,13 @@ use crate::types::Gid;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkMessage {
-    /// The dialer's first message: its GID and its newest shared-memory layout. Its form never
-    /// changes.
-    Hello { layout_version: u32, gid: Gid },
-    /// The dialer's second message: its layouts, and what it keeps for the accepter.
-    Terms { layouts: Layouts, limits: Limits },
+    /// The dialer's first message: its shared-memory layouts, its GID, and what it keeps for the
+    /// accepter.
+    Hello {
+        layouts: Layouts,
+        gid: Gid,
+        limits: Limits,
+    },
     /// The accepter's answer: the layout of the link, and what it keeps for the dialer.
     Welcome { layout: u32, limits: Limits },
     /// The accepter's answer if it does not take the link, which it closes.
@@ -31,8 +33,7 @@ pub(crate) enum LinkMessage {
     ArenaRefused { number: u64 },
     /// With three files, by which the receiver notifies the sender's context `number` and reads
     /// from it: the context's ready bits for the receiver, its notes, and the receiver's end of a
-    /// pair of wake sockets. The notes begin with the sleep note; up to layout 4 they are nothing
-    /// else. Sent once per link and context, before the first `Attach` that names the context.
+    /// pair of wake sockets. Sent once per link and context, before the first `Attach` that names the context.
     Context { number: u32 },
     /// The context was closed: no queue pair of it is left.
     ContextGone { number: u32 },
@@ -70,7 +71,6 @@ const ATTACH: u32 = 5;
 const CONTEXT: u32 = 6;
 const CONTEXT_GONE: u32 = 7;
 const WAKE: u32 = 8;
-const TERMS: u32 = 9;
 const WELCOME: u32 = 10;
 const REFUSED: u32 = 11;
 const ARENA_REFUSED: u32 = 12;
@@ -84,17 +84,14 @@ impl LinkMessage {
         let mut put = |part: &[u8]| bytes.extend_from_slice(part);
         match self {
             Self::Hello {
-                layout_version,
+                layouts,
                 gid,
+                limits,
             } => {
                 put(&HELLO.to_le_bytes());
-                put(&layout_version.to_le_bytes());
-                put(&gid.0);
-            }
-            Self::Terms { layouts, limits } => {
-                put(&TERMS.to_le_bytes());
                 put(&layouts.min.to_le_bytes());
                 put(&layouts.max.to_le_bytes());
+                put(&gid.0);
                 put(&encode_limits(limits));
             }
             Self::Welcome { layout, limits } => {
@@ -164,14 +161,11 @@ impl LinkMessage {
         let mut rest = packet;
         let message = match take_u32(&mut rest)? {
             HELLO => Self::Hello {
-                layout_version: take_u32(&mut rest)?,
-                gid: Gid(take(&mut rest)?),
-            },
-            TERMS => Self::Terms {
                 layouts: Layouts {
                     min: take_u32(&mut rest)?,
                     max: take_u32(&mut rest)?,
                 },
+                gid: Gid(take(&mut rest)?),
                 limits: take_limits(&mut rest)?,
             },
             WELCOME => Self::Welcome {
@@ -287,18 +281,13 @@ mod tests {
 
     fn any_message() -> impl Strategy<Value = LinkMessage> {
         prop_oneof![
-            (any::<u32>(), any::<[u8; 16]>()).prop_map(|(layout_version, gid)| {
-                LinkMessage::Hello {
-                    layout_version,
-                    gid: Gid(gid),
-                }
-            }),
-            (any::<[u32; 2]>(), any_limits()).prop_map(|([min, max], limits)| {
-                LinkMessage::Terms {
+            (any::<[u32; 2]>(), any::<[u8; 16]>(), any_limits()).prop_map(
+                |([min, max], gid, limits)| LinkMessage::Hello {
                     layouts: Layouts { min, max },
+                    gid: Gid(gid),
                     limits,
                 }
-            }),
+            ),
             (any::<u32>(), any_limits())
                 .prop_map(|(layout, limits)| LinkMessage::Welcome { layout, limits }),
             (0_u32..8, any::<[u64; 2]>())

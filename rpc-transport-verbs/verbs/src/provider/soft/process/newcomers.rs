@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::greeting::GREETING_TIME;
 use super::link::LinkSocket;
-use crate::types::Gid;
 
 /// Maximum number of sockets that have not been greeted. A dialer greets at once after it has
 /// connected, so more than a few at a time mean that something is wrong with the dialers.
@@ -21,8 +20,6 @@ pub(crate) struct Newcomer {
     pub(crate) socket: LinkSocket,
     pub(crate) pid: u32,
     pub(crate) since: Instant,
-    /// The GID of its hello, verified.
-    pub(crate) gid: Option<Gid>,
 }
 
 /// The sockets that have not been greeted, by the engine's event token. Later ones have higher
@@ -35,8 +32,8 @@ impl Newcomers {
         self.0.is_empty()
     }
 
-    pub(crate) fn get_mut(&mut self, token: u64) -> Option<&mut Newcomer> {
-        self.0.get_mut(&token)
+    pub(crate) fn get(&self, token: u64) -> Option<&Newcomer> {
+        self.0.get(&token)
     }
 
     pub(crate) fn remove(&mut self, token: u64) -> Option<Newcomer> {
@@ -88,7 +85,6 @@ mod tests {
             socket: pair().0,
             pid,
             since,
-            gid: None,
         }
     }
 
@@ -104,9 +100,9 @@ mod tests {
         }
         let removed = newcomers.add(100, newcomer(8, now)).unwrap();
         assert_eq!(removed.pid, 9);
-        assert!(newcomers.get_mut(2).is_none(), "the oldest of process 9");
-        assert!(newcomers.get_mut(0).is_some());
-        assert!(newcomers.get_mut(100).is_some());
+        assert!(newcomers.get(2).is_none(), "the oldest of process 9");
+        assert!(newcomers.get(0).is_some());
+        assert!(newcomers.get(100).is_some());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::greeting::{Agreed, LimitReached};
+use super::greeting::{LimitReached, Limits};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
 use super::node::domain::Domain;
@@ -68,7 +68,8 @@ pub(crate) struct Link {
     /// True if the other process dialed it.
     pub(crate) is_incoming: bool,
     socket: LinkSocket,
-    pub(super) agreed: Agreed,
+    /// What the peer keeps for this process.
+    limits: Limits,
     outbound: Mutex<Outbound>,
     /// True if messages wait, so that the engine has to try again.
     is_waiting: AtomicBool,
@@ -167,7 +168,7 @@ impl Link {
         token: u64,
         is_incoming: bool,
         socket: LinkSocket,
-        agreed: Agreed,
+        limits: Limits,
     ) -> Self {
         let wake = LinkMessage::Wake.encode();
         peer.engine.set_link(socket.shared(), wake);
@@ -176,7 +177,7 @@ impl Link {
             token,
             is_incoming,
             socket,
-            agreed,
+            limits,
             outbound: Mutex::default(),
             is_waiting: AtomicBool::new(false),
             awaits_room: AtomicBool::new(false),
@@ -229,7 +230,7 @@ impl Link {
             return Err(SendError::Socket(Errno::PIPE));
         }
         if !outbound.contexts.contains_key(&context.number) {
-            LimitReached::check_contexts(self.agreed.limits, outbound.contexts.len() + 1)?;
+            LimitReached::check_contexts(self.limits, outbound.contexts.len() + 1)?;
             let message = LinkMessage::Context {
                 number: context.number,
             };
@@ -294,7 +295,7 @@ impl Link {
         }
         let len = memory.mapping.len() as u64;
         let (count, bytes) = (outbound.arenas.len() + 1, outbound.arena_bytes + len);
-        LimitReached::check_arenas(self.agreed.limits, count, bytes)?;
+        LimitReached::check_arenas(self.limits, count, bytes)?;
         self.send_arena(outbound, number, memory)?;
         let announced = Announced {
             len,
@@ -318,7 +319,7 @@ impl Link {
 
     /// Returns true if the peer keeps less for this process than this version keeps for a peer.
     pub(crate) fn has_unusual_limits(&self) -> bool {
-        !self.agreed.limits.are_usual()
+        !self.limits.are_usual()
     }
 
     /// Withdraws an arena if it was announced.

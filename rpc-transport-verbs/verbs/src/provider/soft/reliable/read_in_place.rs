@@ -56,11 +56,10 @@ impl SoftQueuePair {
         {
             return Ok(false);
         }
-        let (Some(to), Some((published, to_index))) =
-            (self.attributes.dest_qp_num, sender.published())
-        else {
+        let Some(to) = self.attributes.dest_qp_num else {
             return Ok(false);
         };
+        let (published, to_index) = sender.published();
         let request = ReadRequest {
             memory,
             len: send.total,

@@ -85,7 +85,7 @@ impl Mapping {
             ));
         }
         let protection = match memory {
-            PeerMemory::Arena | PeerMemory::SleepNote | PeerMemory::ContextNotes => {
+            PeerMemory::Arena | PeerMemory::ContextNotes => {
                 if !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
                     return Err(invalid(
                         "a peer's memory is not sealed against writing (F_SEAL_FUTURE_WRITE)",
@@ -173,8 +173,6 @@ pub(crate) enum PeerMemory {
     /// Mapped for reading. The peer has sealed it: no process that gets the file later can write
     /// it. Those that mapped it for writing before still can.
     Arena,
-    /// As an arena: a sleep note alone, of a peer of an earlier layout.
-    SleepNote,
     /// As an arena, with a fixed length.
     ContextNotes,
     /// The ring that the peer receives from: mapped for reading and writing.
@@ -275,9 +273,8 @@ mod tests {
 
     use super::*;
 
-    const ALL: [PeerMemory; 5] = [
+    const ALL: [PeerMemory; 4] = [
         PeerMemory::Arena,
-        PeerMemory::SleepNote,
         PeerMemory::ContextNotes,
         PeerMemory::Ring,
         PeerMemory::ReadyBits,
@@ -297,7 +294,7 @@ mod tests {
             (SharedMemory::arena(5000), PeerMemory::Arena),
             (
                 SharedMemory::for_readers("test", 5000),
-                PeerMemory::SleepNote,
+                PeerMemory::ContextNotes,
             ),
         ] {
             let memory = memory.unwrap();

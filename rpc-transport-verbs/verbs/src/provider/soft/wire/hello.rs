@@ -87,7 +87,9 @@ pub(crate) struct Answer {
 pub(crate) enum GreetingError {
     #[error("it did not begin as a link")]
     Magic,
-    #[error("it speaks version {0} of links, this side speaks {VERSION}")]
+    #[error(
+        "it speaks version {0} of links, this side speaks version {VERSION}: run the same version of Verbline on both sides"
+    )]
     Version(u16),
     #[error("a field has a value that no version sends")]
     Field,
@@ -184,14 +186,22 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_said() {
+    fn another_version_is_refused_with_both() {
+        let error = GreetingError::Version(2);
+        assert_eq!(
+            error.to_string(),
+            "it speaks version 2 of links, this side speaks version 1: run the same version of Verbline on both sides"
+        );
+        let mut bytes = begin::<HELLO_LEN>();
+        bytes[4] = 2;
+        assert_eq!(Hello::parse(&bytes), Err(error));
         let answer = Answer {
             is_accepted: true,
             expected_psn: 7,
         };
         let mut bytes = answer.encode();
-        bytes[4] = 9;
-        assert_eq!(Answer::parse(&bytes), Err(GreetingError::Version(9)));
+        bytes[4] = 2;
+        assert_eq!(Answer::parse(&bytes), Err(error));
         bytes[0] = b'G';
         assert_eq!(Answer::parse(&bytes), Err(GreetingError::Magic));
     }

@@ -11,7 +11,7 @@ use rustix::event::epoll;
 use super::super::claims::{AwaitedClaim, Nonce, OnClaim};
 use super::super::dial;
 use super::super::gid::process_of;
-use super::super::greeting::{Agreed, GREETING_TIME, LinkError};
+use super::super::greeting::{GREETING_TIME, Limits, LinkError};
 use super::super::link::LinkSocket;
 use super::super::link_message::LinkMessage;
 use super::super::links::Access;
@@ -148,7 +148,7 @@ impl Node {
 
     fn dial(&self, gid: Gid, time: Duration) -> Result<Arc<Link>, LinkError> {
         let wait = |socket: &LinkSocket, left: Duration| self.wait_for_answer(socket, left);
-        let (socket, agreed): (LinkSocket, Agreed) =
+        let (socket, limits): (LinkSocket, Limits) =
             dial::dial(gid, self.gid, time.min(GREETING_TIME), &wait)?;
         let token = self.next_token();
         // The engine ignores the token until the link is in the table.
@@ -161,7 +161,7 @@ impl Node {
             token,
             false,
             socket,
-            agreed,
+            limits,
         )))
     }
 

@@ -67,78 +67,32 @@ fn a_gid_of_another_process_is_refused() {
 }
 
 #[test]
-fn a_version_without_terms_is_closed_and_a_later_one_is_told_this_version() {
+fn a_version_without_this_layout_is_told_this_version() {
     let mut node = Accepting::new();
-    let old = node.connect();
-    let hello_of = |layout_version| LinkMessage::Hello {
-        layout_version,
-        gid: gid(),
-    };
-    old.send(hello_of(Layouts::FIRST_WITH_TERMS - 1), &[])
-        .unwrap();
-    let later = node.connect();
-    let layouts = Layouts {
-        min: Layouts::OWN.max + 1,
-        max: Layouts::OWN.max + 3,
-    };
-    later.send(hello_of(layouts.max), &[]).unwrap();
-    let limits = Limits::OWN;
-    later
-        .send(LinkMessage::Terms { layouts, limits }, &[])
-        .unwrap();
-    node.step();
-    assert_eq!(received(&old), None);
-    let refused = LinkMessage::Refused(Refusal::Layouts(Layouts::OWN));
-    assert_eq!(received(&later), Some(refused));
-    assert!(!is_open(&later));
+    let Layouts { min, max } = Layouts::OWN;
+    for (min, max) in [(max + 1, max + 3), (min - 1, min - 1)] {
+        let socket = node.connect();
+        let hello = hello_of(Layouts { min, max }, gid());
+        socket.send(hello, &[]).unwrap();
+        node.step();
+        let refused = LinkMessage::Refused(Refusal::Layouts(Layouts::OWN));
+        assert_eq!(received(&socket), Some(refused));
+        assert!(!is_open(&socket));
+    }
 }
 
 #[test]
 fn a_later_version_that_has_this_layout_too_is_welcomed_with_it() {
     let mut node = Accepting::new();
     let socket = node.connect();
-    let layouts = Layouts {
-        min: Layouts::OWN.max,
-        max: Layouts::OWN.max + 3,
-    };
-    let hello = LinkMessage::Hello {
-        layout_version: layouts.max,
-        gid: gid(),
-    };
-    socket.send(hello, &[]).unwrap();
-    let limits = Limits::OWN;
-    socket
-        .send(LinkMessage::Terms { layouts, limits }, &[])
-        .unwrap();
-    node.step();
     let layout = Layouts::OWN.max;
-    assert_eq!(
-        received(&socket),
-        Some(LinkMessage::Welcome { layout, limits })
-    );
-}
-
-/// A version before contexts published their keys. Its READs, and those from it, are executed by the
-/// side that owns the memory.
-#[test]
-fn an_earlier_version_is_welcomed_with_its_layout() {
-    let mut node = Accepting::new();
-    let socket = node.connect();
-    let layout = Layouts::FIRST_WITH_PUBLISHED - 1;
     let layouts = Layouts {
         min: layout,
-        max: layout,
+        max: layout + 3,
     };
-    let hello = LinkMessage::Hello {
-        layout_version: layout,
-        gid: gid(),
-    };
-    socket.send(hello, &[]).unwrap();
-    let limits = Limits::OWN;
-    socket
-        .send(LinkMessage::Terms { layouts, limits }, &[])
-        .unwrap();
+    socket.send(hello_of(layouts, gid()), &[]).unwrap();
     node.step();
+    let limits = Limits::OWN;
     assert_eq!(
         received(&socket),
         Some(LinkMessage::Welcome { layout, limits })
@@ -150,8 +104,8 @@ fn what_does_not_greet_is_closed() {
     for message in [
         LinkMessage::Wake,
         LinkMessage::ArenaGone { number: 1 },
-        LinkMessage::Terms {
-            layouts: Layouts::OWN,
+        LinkMessage::Welcome {
+            layout: Layouts::OWN.max,
             limits: Limits::OWN,
         },
     ] {
@@ -236,10 +190,7 @@ fn send_with_files(socket: &LinkSocket, message: LinkMessage, last: &OwnedFd) {
 /// dropped.
 fn hello_with_lingering_file(socket: &LinkSocket) -> (rustix::io::Result<Sent>, Option<TcpStream>) {
     let (file, other) = lingering(Duration::from_secs(20));
-    let hello = LinkMessage::Hello {
-        layout_version: Layouts::OWN.max,
-        gid: gid(),
-    };
+    let hello = hello_of(Layouts::OWN, gid());
     let sent = socket.send(hello, &[file.as_fd()]);
     // If nothing was sent, the file is closed here, and must not block.
     let other = sent.is_ok().then_some(other);

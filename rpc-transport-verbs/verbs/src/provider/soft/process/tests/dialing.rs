@@ -75,7 +75,7 @@ fn a_gid_of_another_host_is_not_dialed() {
 }
 
 #[test]
-fn a_process_of_an_old_version_closes_the_link_and_the_error_names_this_version() {
+fn a_process_that_closes_the_link_may_have_another_version_and_the_error_names_this_one() {
     let error = dial_one_that_answers(None).unwrap_err();
     assert_eq!(error, LinkError::Closed);
     let sentence = error.to_string();
@@ -91,12 +91,13 @@ fn a_refusal_is_the_error() {
 
 #[test]
 fn a_layout_that_this_version_does_not_have_is_not_accepted() {
-    let chosen = Layouts::OWN.max + 1;
-    let answered = dial_one_that_answers(Some(LinkMessage::Welcome {
-        layout: chosen,
-        limits: Limits::OWN,
-    }));
-    assert_eq!(answered, Err(LinkError::Layout { chosen }));
+    for chosen in [Layouts::OWN.min - 1, Layouts::OWN.max + 1] {
+        let answered = dial_one_that_answers(Some(LinkMessage::Welcome {
+            layout: chosen,
+            limits: Limits::OWN,
+        }));
+        assert_eq!(answered, Err(LinkError::Layout { chosen }));
+    }
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn a_link_of_a_peer_that_has_ended_meanwhile_is_not_kept() {
             panic!("nobody dials it");
         };
         node.node.end_peer(&peer);
-        let link = Link::new(peer, u64::MAX, is_incoming, here, Agreed::OWN);
+        let link = Link::new(peer, u64::MAX, is_incoming, here, Limits::OWN);
         let link = Arc::new(link);
         if is_incoming {
             assert!(!links.add_incoming(&link));

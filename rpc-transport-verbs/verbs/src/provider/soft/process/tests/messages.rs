@@ -21,20 +21,7 @@ fn linked(limits: Limits) -> (Accepting, Link, LinkSocket) {
     let node = Accepting::new();
     let (here, there) = pair();
     let peer = Arc::new(Peer::new(gid()));
-    (
-        node,
-        Link::new(
-            peer,
-            u64::MAX,
-            true,
-            here,
-            Agreed {
-                limits,
-                ..Agreed::OWN
-            },
-        ),
-        there,
-    )
+    (node, Link::new(peer, u64::MAX, true, here, limits), there)
 }
 
 /// Memory of `len` bytes, sealed as a peer's arena is, of which the first `populated` are there.
@@ -116,7 +103,7 @@ fn a_process_with_many_gids_has_no_more_than_its_share() {
     let node = Accepting::new();
     let link_of = |peer| {
         let (here, there) = pair();
-        (Link::new(peer, u64::MAX, true, here, Agreed::OWN), there)
+        (Link::new(peer, u64::MAX, true, here, Limits::OWN), there)
     };
     let most = Limits::OWN.max_arena_bytes;
     // 128 times this are the total, and a process has an eighth.

@@ -18,7 +18,7 @@ use rustix::thread::set_thread_res_uid;
 
 use super::engine::Engine;
 use super::gid::new_gid;
-use super::greeting::{Agreed, Layouts, Limits};
+use super::greeting::{Layouts, Limits};
 use super::link::{LinkSocket, Listener, Packet};
 use super::link_message::LinkMessage;
 use super::newcomers::ACCEPT_PAUSE;
@@ -79,18 +79,17 @@ impl Accepting {
     }
 }
 
-/// Sends the two messages of a dialer.
+/// Sends the greeting of a dialer.
 fn hello(socket: &LinkSocket, gid: Gid) {
-    let hello = LinkMessage::Hello {
-        layout_version: Layouts::OWN.max,
+    socket.send(hello_of(Layouts::OWN, gid), &[]).expect("room");
+}
+
+fn hello_of(layouts: Layouts, gid: Gid) -> LinkMessage {
+    LinkMessage::Hello {
+        layouts,
         gid,
-    };
-    socket.send(hello, &[]).expect("room");
-    let terms = LinkMessage::Terms {
-        layouts: Layouts::OWN,
         limits: Limits::OWN,
-    };
-    socket.send(terms, &[]).expect("room");
+    }
 }
 
 /// Returns the next message, or `None` at the end of the link.

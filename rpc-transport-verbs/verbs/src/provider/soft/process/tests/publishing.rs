@@ -1,4 +1,4 @@
-//! The notes of a peer's context, which the layout of the link determines.
+//! The notes of a peer's context.
 
 use super::super::inbound::handle;
 use super::super::link::tests::pair;
@@ -11,16 +11,12 @@ use crate::provider::soft::shared::ring::{RING_LEN, RingNotifier, RingReceiver, 
 use crate::provider::soft::shared::wake::{DomainReadyBits, SleepNote};
 use crate::provider::soft::shared::wake_socket::WakeSockets;
 
-/// Announces a context with notes of this length over a link of this layout. Returns whether READs
-/// through the context can be executed in place; `None` if the link has to be closed.
-fn announce(layout: u32, len: usize, is_sealed: bool) -> Option<bool> {
+/// Announces a context with notes of this length. Returns what READs through the context look up;
+/// `None` if the link has to be closed.
+fn announce(len: usize, is_sealed: bool) -> Option<RingSender> {
     let node = Accepting::new();
     let peer = Arc::new(Peer::new(gid()));
-    let agreed = Agreed {
-        layout,
-        ..Agreed::OWN
-    };
-    let link = Link::new(Arc::clone(&peer), u64::MAX, true, pair().0, agreed);
+    let link = Link::new(Arc::clone(&peer), u64::MAX, true, pair().0, Limits::OWN);
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
     let notes = match is_sealed {
         true => SharedMemory::for_readers("test", len).unwrap(),
@@ -33,26 +29,20 @@ fn announce(layout: u32, len: usize, is_sealed: bool) -> Option<bool> {
     let notifier = RingNotifier::new(peer.context(6).expect("it is known"), 3);
     let receiver = RingReceiver::new(0, false).unwrap();
     let ring = Mapping::from_peer(receiver.fd(), RING_LEN, PeerMemory::Ring).unwrap();
-    let sender = RingSender::new(ring, notifier).unwrap();
-    Some(sender.published().is_some())
+    Some(RingSender::new(ring, notifier).unwrap())
 }
 
 #[test]
-fn a_context_publishes_its_keys_if_the_layout_says_so() {
-    let (older, newer) = (Layouts::OWN.min, Layouts::OWN.max);
-    let (note, notes) = (size_of::<SleepNote>(), size_of::<ContextNotes>());
-    assert_eq!(announce(older, note, true), Some(false));
-    assert_eq!(announce(older, notes, true), Some(false));
-    assert_eq!(announce(newer, notes, true), Some(true));
+fn a_context_publishes_its_keys_in_its_notes() {
+    let sender = announce(size_of::<ContextNotes>(), true).unwrap();
+    assert_eq!(sender.published().1, 3);
 }
 
 #[test]
 fn notes_of_another_length_or_that_others_can_write_close_the_link() {
-    let (older, newer) = (Layouts::OWN.min, Layouts::OWN.max);
     let notes = size_of::<ContextNotes>();
     for len in [size_of::<SleepNote>(), notes - 4096, notes + 4096] {
-        assert_eq!(announce(newer, len, true), None, "{len} bytes");
+        assert!(announce(len, true).is_none(), "{len} bytes");
     }
-    assert_eq!(announce(newer, notes, false), None);
-    assert_eq!(announce(older, notes, false), None);
+    assert!(announce(notes, false).is_none());
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
-use super::super::wake::{DomainReadyBits, SleepNote};
+use super::super::published::ContextNotes;
+use super::super::wake::DomainReadyBits;
 use super::super::wake_socket::{EngineCaller, WakeSockets};
 use super::{
     ContextNotifier, MAX_IN_RING, RING_LEN, RingNotifier, RingReceiver, RingSender, SLOT_COUNT,
@@ -97,11 +98,11 @@ pub fn soft_ring(bytes: &[u8]) {
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).expect("it is a ring");
     let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
-    let note = SharedMemory::for_readers("note", size_of::<SleepNote>()).expect("memory");
+    let notes = SharedMemory::for_readers("notes", size_of::<ContextNotes>()).expect("memory");
     let sockets = WakeSockets::new().expect("an epoll set");
     let (_, wake) = sockets.add().expect("a pair of sockets");
-    let files = [bits.fd, note.fd, wake];
-    let context = ContextNotifier::from_peer(files, EngineCaller::default(), false);
+    let files = [bits.fd, notes.fd, wake];
+    let context = ContextNotifier::from_peer(files, EngineCaller::default());
     let context = Arc::new(context.expect("they are valid"));
     let notifier = RingNotifier::new(context, usize::from(script.short()) << 4);
     let mut sender = RingSender::new(mapping, notifier).expect("it is a ring");

@@ -62,10 +62,6 @@ const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
 /// Version of the shared-memory layout. Raise it with every change to the layout above, to the
 /// ready bits, to the notes of a context, or to the link messages.
 pub(crate) const LAYOUT_VERSION: u32 = 5;
-/// The oldest layout that this version has.
-pub(crate) const OLDEST_LAYOUT: u32 = 4;
-/// Version of the layout above: the layout that last changed it.
-pub(crate) const RING_LAYOUT: u32 = 4;
 
 #[repr(C, align(64))]
 struct Preamble {

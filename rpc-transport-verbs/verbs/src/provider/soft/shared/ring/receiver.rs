@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::super::commit::{Commit, CommitWord, Flags};
 use super::super::sync::Ordering;
 use super::{
-    CLOSED, MAGIC, MAX_IN_RING, NOT_READY, READY, RING_AND_STAGING_LEN, RING_LAYOUT, RING_LEN,
+    CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, READY, RING_AND_STAGING_LEN, RING_LEN,
     Ring, SLOT_COUNT,
 };
 use crate::hooks::point;
@@ -115,7 +115,9 @@ impl RingReceiver {
         point!(MakeRing);
         let head = ring.head();
         head.preamble.magic.store(MAGIC, Ordering::Relaxed);
-        head.preamble.version.store(RING_LAYOUT, Ordering::Relaxed);
+        head.preamble
+            .version
+            .store(LAYOUT_VERSION, Ordering::Relaxed);
         head.preamble
             .slot_count
             .store(SLOT_COUNT as u32, Ordering::Relaxed);

@@ -9,9 +9,9 @@ use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::published::{ContextNotes, Published};
 use super::super::sync::{AtomicU64, Ordering};
-use super::super::wake::{DomainReadyBits, InSharedMemory, Mapped, SleepNote};
+use super::super::wake::{DomainReadyBits, InSharedMemory, Mapped};
 use super::super::wake_socket::{EngineCaller, WakeSender};
-use super::{CLOSED, MAGIC, MAX_IN_RING, READY, RING_LAYOUT, Ring, SLOT_COUNT};
+use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
@@ -38,9 +38,7 @@ pub(crate) struct RingSender {
 pub(crate) struct ContextNotifier {
     /// The context's ready bits for this process.
     bits: Mapped<DomainReadyBits>,
-    note: Mapped<SleepNote>,
-    /// The same memory; `None` for a peer whose layout publishes nothing.
-    published: Option<Mapped<ContextNotes>>,
+    notes: Mapped<ContextNotes>,
     wake: WakeSender,
     /// Makes the engine of the context's process maintain its contexts.
     engine: EngineCaller,
@@ -51,39 +49,25 @@ pub(crate) struct ContextNotifier {
 pub(crate) type NotifierFiles = [OwnedFd; 3];
 
 impl ContextNotifier {
-    /// Adopts the files that a peer sent for one of its contexts, over a link that `publishes` keys
-    /// and queue pairs or does not.
+    /// Adopts the files that a peer sent for one of its contexts.
     pub(crate) fn from_peer(
         files: [impl Into<PeerFile>; 3],
         engine: EngineCaller,
-        publishes: bool,
     ) -> io::Result<Self> {
         let [bits, notes, wake] = files.map(Into::into);
-        let bits = mapping::<DomainReadyBits>(&bits, PeerMemory::ReadyBits)?;
-        let (notes, published) = if publishes {
-            let notes = mapping::<ContextNotes>(&notes, PeerMemory::ContextNotes)?;
-            (Arc::clone(&notes), Some(mapped(notes)?))
-        } else {
-            (mapping::<SleepNote>(&notes, PeerMemory::SleepNote)?, None)
-        };
         Ok(Self {
-            bits: mapped(bits)?,
-            // The notes begin with the sleep note.
-            note: mapped(notes)?,
-            published,
+            bits: mapped(&bits, PeerMemory::ReadyBits)?,
+            notes: mapped(&notes, PeerMemory::ContextNotes)?,
             wake: WakeSender::from_peer(wake)?,
             engine,
         })
     }
 }
 
-fn mapping<T>(file: &PeerFile, memory: PeerMemory) -> io::Result<Arc<Mapping>> {
-    Mapping::from_peer(file, size_of::<T>(), memory).map(Arc::new)
-}
-
-fn mapped<T: InSharedMemory>(mapping: Arc<Mapping>) -> io::Result<Mapped<T>> {
-    // The length was checked for this type or a longer one.
-    Mapped::new(mapping).ok_or_else(|| io::ErrorKind::InvalidData.into())
+fn mapped<T: InSharedMemory>(file: &PeerFile, memory: PeerMemory) -> io::Result<Mapped<T>> {
+    let mapping = Mapping::from_peer(file, size_of::<T>(), memory)?;
+    // The length was checked.
+    Mapped::new(Arc::new(mapping)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Handle that notifies a context about one of its rings.
@@ -113,7 +97,7 @@ impl RingNotifier {
     fn notify(&self) -> ReceiverState {
         point!(ReadyBit);
         self.context.bits.set(self.index);
-        if self.context.note.is_asleep_after_bit() {
+        if self.context.notes.sleep.is_asleep_after_bit() {
             point!(Wake);
             self.context.wake.wake();
             ReceiverState::Asleep
@@ -124,7 +108,7 @@ impl RingNotifier {
 
     #[cold]
     fn wake_engine(&self) {
-        if self.context.note.is_unattended_after_commit() {
+        if self.context.notes.sleep.is_unattended_after_commit() {
             self.context.engine.call();
         }
     }
@@ -142,12 +126,19 @@ impl RingSender {
     pub(crate) fn new(mapping: Mapping, notifier: RingNotifier) -> io::Result<Self> {
         let ring = Ring::new(mapping)?;
         let preamble = &ring.head().preamble;
-        let is_ours = preamble.magic.load(Ordering::Relaxed) == MAGIC
-            && preamble.version.load(Ordering::Relaxed) == RING_LAYOUT
-            && u64::from(preamble.slot_count.load(Ordering::Relaxed)) == SLOT_COUNT;
-        if !is_ours {
-            let reason = "a ring has another layout: both sides need the same version of Verbline";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        let invalid = |reason| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        let version = preamble.version.load(Ordering::Relaxed);
+        if preamble.magic.load(Ordering::Relaxed) != MAGIC {
+            return invalid("a ring does not begin as one".to_owned());
+        }
+        if version != LAYOUT_VERSION {
+            return invalid(format!(
+                "a ring has shared-memory layout {version}, this process has {LAYOUT_VERSION}: run the same version of Verbline on both sides"
+            ));
+        }
+        let slots = preamble.slot_count.load(Ordering::Relaxed);
+        if u64::from(slots) != SLOT_COUNT {
+            return invalid(format!("a ring has {slots} slots instead of {SLOT_COUNT}"));
         }
         let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
         Ok(Self {
@@ -279,12 +270,11 @@ impl RingSender {
     }
 
     /// Returns what the receiver's context publishes, and the index of the receiver's queue pair in
-    /// it, which is a claim of the peer; `None` if the peer publishes nothing.
+    /// it, which is a claim of the peer.
     #[inline]
-    pub(crate) fn published(&self) -> Option<(&Published, usize)> {
+    pub(crate) fn published(&self) -> (&Published, usize) {
         let RingNotifier { context, index } = &self.notifier;
-        let notes = context.published.as_ref()?;
-        Some((&notes.published, *index))
+        (&context.notes.published, *index)
     }
 
     /// Returns the sequence number of the next message.

@@ -12,7 +12,8 @@ use super::*;
 use crate::provider::soft::shared::commit::{Commit, Flags};
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::shared::memory::{PeerMemory, SharedMemory};
-use crate::provider::soft::shared::wake::{DomainReadyBits, SleepNote};
+use crate::provider::soft::shared::published::ContextNotes;
+use crate::provider::soft::shared::wake::DomainReadyBits;
 use crate::provider::soft::shared::wake_socket::{EngineCaller, WakeSockets};
 
 /// Returns both halves of one ring, mapped twice, as in two processes.
@@ -25,10 +26,10 @@ pub(super) fn pair(psn: u32) -> (RingSender, RingReceiver) {
 
 pub(super) fn notifier(index: usize) -> RingNotifier {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
-    let note = SharedMemory::for_readers("test", size_of::<SleepNote>()).unwrap();
+    let notes = SharedMemory::for_readers("test", size_of::<ContextNotes>()).unwrap();
     let (_, wake) = WakeSockets::new().unwrap().add().unwrap();
-    let files = [bits.fd, note.fd, wake];
-    let context = ContextNotifier::from_peer(files, EngineCaller::default(), false).unwrap();
+    let files = [bits.fd, notes.fd, wake];
+    let context = ContextNotifier::from_peer(files, EngineCaller::default()).unwrap();
     RingNotifier::new(Arc::new(context), index)
 }
 
@@ -254,15 +255,19 @@ fn a_refusal_for_good_names_the_oldest_message_and_nothing_else() {
 }
 
 #[test]
-fn a_ring_of_another_layout_is_refused() {
+fn a_ring_of_another_layout_is_refused_with_both_versions() {
     let receiver = RingReceiver::new(0, false).unwrap();
     receiver_head(&receiver)
         .preamble
         .version
-        .store(RING_LAYOUT + 1, Ordering::Relaxed);
+        .store(LAYOUT_VERSION + 1, Ordering::Relaxed);
     let fd = receiver.fd().try_clone_to_owned().unwrap();
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
-    assert!(RingSender::new(mapping, notifier(3)).is_err());
+    let error = RingSender::new(mapping, notifier(3)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a ring has shared-memory layout 6, this process has 5: run the same version of Verbline on both sides"
+    );
 }
 
 /// Passes messages of all lengths from one thread to another, by the words and copies of both
