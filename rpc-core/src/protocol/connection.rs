@@ -14,8 +14,8 @@
 //! | `model.rs` | a test that visits every reachable state of two sides |
 
 mod error;
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "test-util"))]
+pub(crate) mod model;
 mod receive;
 mod streams;
 #[cfg(test)]
@@ -61,7 +61,7 @@ enum Activity {
 
 /// The state of one connection that both sides share.
 #[derive(Debug)]
-#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
+#[cfg_attr(any(test, feature = "test-util"), derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Connection {
     role: Role,
     credits: SendCredits,
@@ -350,7 +350,7 @@ impl Connection {
 
     /// Returns true if the server is shutting down, as decided by this side or announced by the
     /// peer.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn is_going_away(&self) -> bool {
         self.going_away
     }

@@ -12,6 +12,7 @@
 //! - [`Pair`]: a client and a server, stepped until quiet;
 //! - [`Mix`]: calls of all kinds that check their messages;
 //! - [`RawPeer`]: a peer without a driver, which sends any frames;
+//! - [`model`]: both sides of a connection, in every state that they can reach;
 //! - [`hostile`]: the inputs of peers that violate the protocol, as functions of bytes.
 //!
 //! ```
@@ -45,6 +46,10 @@ pub fn disable_coalescing() {
 }
 
 pub use crate::clock::Clock;
+pub mod model {
+    //! A model of both sides of a connection: every state that they can reach.
+    pub use crate::protocol::connection::model::{Plan, Reached};
+}
 pub use faults::{Faults, Random};
 pub use loopback::{Loopback, SlotCounts};
 pub use mix::{Ending, Mix, MixCall, Order};

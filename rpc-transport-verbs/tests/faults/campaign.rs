@@ -14,10 +14,8 @@ use super::seed::{self, Report};
 /// mend.
 const FAILED_ONCE: [u64; 3] = [
     // A call that may have run was said not to have started.
-    1238,
-    // Two sides waited for memory in a circle.
-    4703,
-    // Connections were replaced faster than they closed.
+    1238, // Two sides waited for memory in a circle.
+    4703, // Connections were replaced faster than they closed.
     9706,
 ];
 

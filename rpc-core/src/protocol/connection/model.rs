@@ -17,11 +17,13 @@ mod state;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use state::{CERTAIN, POSSIBLE, Plan, State, Step};
+pub use state::Plan;
+use state::{CERTAIN, POSSIBLE, State, Step};
 
-/// The states that a model has reached.
+/// The states of both sides that can be reached with a [`Plan`].
 #[derive(Default)]
-struct Reached {
+#[allow(missing_debug_implementations, reason = "it has millions of states")]
+pub struct Reached {
     states: Vec<Rc<State>>,
     /// The first way to each state.
     from: Vec<Option<(usize, Step)>>,
@@ -32,7 +34,9 @@ struct Reached {
 }
 
 impl Reached {
-    fn all(plan: &Plan) -> Self {
+    /// Visits all states.
+    #[must_use]
+    pub fn all(plan: &Plan) -> Self {
         let mut reached = Self::default();
         let mut indices = HashMap::new();
         let first = Rc::new(State::new(plan));
@@ -98,157 +102,32 @@ impl Reached {
         }
         sorted == self.states.len()
     }
-}
 
-/// Visits all states, and checks that neither side stops.
-#[track_caller]
-fn assert_neither_stops(plan: &Plan) {
-    let reached = Reached::all(plan);
-    if let Some(&(state, unsent)) = reached.stopped.first() {
-        panic!("{unsent} left unsent after {:?}", reached.way_to(state));
+    /// Checks that neither side stops.
+    ///
+    /// # Panics
+    ///
+    /// If one does. The message has the steps that lead there.
+    #[track_caller]
+    pub fn assert_neither_stops(&self) {
+        if let Some(&(state, unsent)) = self.stopped.first() {
+            panic!("{unsent} left unsent after {:?}", self.way_to(state));
+        }
+        assert!(self.steps_end(), "a cycle of steps never ends");
     }
-    assert!(reached.steps_end());
-}
 
-const STREAMS: Plan = Plan {
-    initial_credits: 1,
-    max_in_flight: 1,
-    client_window: 1,
-    calls: 0,
-    streams: 2,
-    client_messages: 2,
-    server_messages: 2,
-    request_pieces: 0,
-    response_pieces: 0,
-    releases: false,
-    cancels: 1,
-    goes_away: false,
-    idles: false,
-    ack_frames: true,
-};
+    /// Returns true if there is a state in which both sides have stopped with this left to send: "messages" or
+    /// "pieces".
+    #[must_use]
+    pub fn stop_with(&self, left: &str) -> bool {
+        self.stopped.iter().any(|&(_, unsent)| unsent == left)
+    }
 
-#[test]
-fn streams_with_one_credit_each_way() {
-    assert_neither_stops(&STREAMS);
-}
-
-#[test]
-fn streams_with_windows_that_grow() {
-    assert_neither_stops(&Plan {
-        max_in_flight: 2,
-        client_window: 2,
-        streams: 1,
-        ..STREAMS
-    });
-}
-
-#[test]
-fn streams_and_calls_through_a_shutdown() {
-    assert_neither_stops(&Plan {
-        calls: 1,
-        streams: 1,
-        client_messages: 1,
-        server_messages: 1,
-        cancels: 0,
-        goes_away: true,
-        ..STREAMS
-    });
-}
-
-#[test]
-fn streams_of_sides_that_become_idle() {
-    assert_neither_stops(&Plan {
-        max_in_flight: 2,
-        client_messages: 1,
-        server_messages: 0,
-        cancels: 0,
-        idles: true,
-        ..STREAMS
-    });
-}
-
-const LONG_CALLS: Plan = Plan {
-    calls: 2,
-    streams: 0,
-    client_messages: 0,
-    server_messages: 0,
-    request_pieces: 2,
-    response_pieces: 2,
-    cancels: 0,
-    ..STREAMS
-};
-
-#[test]
-fn long_calls_with_one_credit_each_way() {
-    assert_neither_stops(&LONG_CALLS);
-}
-
-/// Each side sends a piece only when the other has released the one before, in a control frame.
-#[test]
-fn long_calls_whose_pieces_wait_for_releases() {
-    assert_neither_stops(&Plan {
-        max_in_flight: 2,
-        client_window: 2,
-        releases: true,
-        ..LONG_CALLS
-    });
-}
-
-#[test]
-fn long_calls_beside_a_stream() {
-    assert_neither_stops(&Plan {
-        calls: 1,
-        streams: 1,
-        client_messages: 1,
-        server_messages: 1,
-        releases: true,
-        ..LONG_CALLS
-    });
-}
-
-#[test]
-fn long_calls_through_a_shutdown() {
-    assert_neither_stops(&Plan {
-        releases: true,
-        goes_away: true,
-        ..LONG_CALLS
-    });
-}
-
-#[test]
-fn long_calls_of_sides_that_become_idle() {
-    assert_neither_stops(&Plan {
-        max_in_flight: 2,
-        request_pieces: 1,
-        releases: true,
-        idles: true,
-        ..LONG_CALLS
-    });
-}
-
-/// Without acknowledgement frames, the releases of long messages also stop both sides.
-#[test]
-fn without_acknowledgement_frames_releases_stop_both_sides() {
-    let reached = Reached::all(&Plan {
-        ack_frames: false,
-        releases: true,
-        ..LONG_CALLS
-    });
-    let mut stopped = reached.stopped.iter();
-    assert!(stopped.any(|&(_, unsent)| unsent == "pieces"));
-}
-
-/// Without acknowledgement frames, two control frames that cross stop both sides: neither may send
-/// another one, and neither has a credit for a frame that would carry the acknowledgement.
-#[test]
-fn without_acknowledgement_frames_crossing_control_frames_stop_both_sides() {
-    let reached = Reached::all(&Plan {
-        ack_frames: false,
-        ..STREAMS
-    });
-    let mut stopped = reached.stopped.iter();
-    let found = stopped.find(|&&(state, unsent)| {
-        unsent == "messages" && reached.states[state].both_wait_for_acks()
-    });
-    assert!(found.is_some());
+    /// Returns true if there is a state in which both sides have stopped and wait for acknowledgements, with
+    /// this left to send.
+    #[must_use]
+    pub fn both_wait_for_acks_with(&self, left: &str) -> bool {
+        let mut stopped = self.stopped.iter();
+        stopped.any(|&(state, unsent)| unsent == left && self.states[state].both_wait_for_acks())
+    }
 }

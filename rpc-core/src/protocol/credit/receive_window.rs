@@ -5,7 +5,7 @@ use crate::protocol::frame::Flags;
 
 /// The frames that the peer may send, and the credits and acknowledgements to send to it.
 #[derive(Debug)]
-#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
+#[cfg_attr(any(test, feature = "test-util"), derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct ReceiveWindow {
     /// Receives promised to this connection: always `granted + owed + held`, where `held` are
     /// occupied by frames.

@@ -4,7 +4,7 @@ use super::CreditError;
 
 /// The credits that this side holds: the frames that it may still send.
 #[derive(Debug)]
-#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
+#[cfg_attr(any(test, feature = "test-util"), derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct SendCredits {
     available: u32,
     limit: u32,

@@ -60,27 +60,36 @@ pub(super) enum Step {
 }
 
 /// What the sides have to send in a run of the model, and the parameters that they agreed on.
-#[derive(Clone, Copy)]
-pub(super) struct Plan {
-    pub(super) initial_credits: u32,
-    pub(super) max_in_flight: u32,
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Frames that the client may send before it receives further credits.
+    pub initial_credits: u32,
+    /// Unary calls that may be in flight at a time.
+    pub max_in_flight: u32,
     /// Most receives of the client's window, and those that it opens with.
-    pub(super) client_window: u32,
-    pub(super) calls: u8,
-    pub(super) streams: u8,
-    pub(super) client_messages: u8,
-    pub(super) server_messages: u8,
-    /// Continuations of each unary request and response; 0 if none is long.
-    pub(super) request_pieces: u8,
-    pub(super) response_pieces: u8,
+    pub client_window: u32,
+    /// Unary calls to make.
+    pub calls: u8,
+    /// Streams to open.
+    pub streams: u8,
+    /// Messages that the client sends on the streams.
+    pub client_messages: u8,
+    /// Messages that the server sends on the streams.
+    pub server_messages: u8,
+    /// Continuations of each unary request; 0 if none is long.
+    pub request_pieces: u8,
+    /// Continuations of each unary response; 0 if none is long.
+    pub response_pieces: u8,
     /// Whether a side sends the next piece only when the receiver has released the previous one.
-    pub(super) releases: bool,
-    pub(super) cancels: u8,
-    /// Whether the server may shut down, and whether the sides may become idle.
-    pub(super) goes_away: bool,
-    pub(super) idles: bool,
+    pub releases: bool,
+    /// Streams that the client may cancel.
+    pub cancels: u8,
+    /// Whether the server may shut down.
+    pub goes_away: bool,
+    /// Whether the sides may become idle.
+    pub idles: bool,
     /// Whether acknowledgements have frames of their own.
-    pub(super) ack_frames: bool,
+    pub ack_frames: bool,
 }
 
 /// A frame in flight, with what its body says.
