@@ -1,7 +1,7 @@
 //! Streams of long messages whose readers do not read, in either direction: unary calls with long
 //! messages complete beside them, on the same connection and on another one of the same pollers.
 
-mod named_device;
+mod transport_harness;
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use named_device::device;
 use rpc_core::{
     Caller, Idempotency, Intents, LocalChannel, LocalPoller, MethodKind, MethodSpec, Methods,
     Request, Response, Server, ServerHandle, Service, Status, Streaming, sender, stream,
 };
+use transport_harness::device;
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")

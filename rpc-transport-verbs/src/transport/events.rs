@@ -23,7 +23,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use verbline_verbs::{AsyncEvent, Context};
 
@@ -55,7 +55,7 @@ impl EventThread {
         notice_sender: NoticeSender,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let watches_sends = is_rdma_device(&queue_pairs);
+        let look_period = look_period(&queue_pairs);
         let mut handler = EventHandler {
             device: queue_pairs.plan().limits.device.as_str().into(),
             context: context.clone(),
@@ -63,7 +63,7 @@ impl EventThread {
             reserve_poster,
             stop: Arc::clone(&stop),
             notice_sender,
-            watches_sends,
+            look_period,
         };
         #[cfg(feature = "test-util")]
         if verbline_verbs::for_transport::hooks::is_simulated() {
@@ -103,10 +103,12 @@ impl EventThread {
     }
 }
 
-/// Returns true if the device is not the software device, which has its own limits for its sends.
-fn is_rdma_device(queue_pairs: &QueuePairs) -> bool {
+/// Returns the time between two looks of the poller at its sends. `None` for the software device, which
+/// has its own limits for its sends.
+fn look_period(queue_pairs: &QueuePairs) -> Option<Duration> {
     let mut addresses = queue_pairs.device_addresses();
-    addresses.all(|address| address.kind != SOFT && address.kind != TCP)
+    let is_rdma_device = addresses.all(|address| address.kind != SOFT && address.kind != TCP);
+    is_rdma_device.then_some(LOOK_PERIOD)
 }
 
 impl Drop for EventThread {
@@ -133,8 +135,9 @@ struct EventHandler {
     reserve_poster: ReservePoster,
     stop: Arc<AtomicBool>,
     notice_sender: NoticeSender,
-    /// True if the poller is to look at its sends: see [`send_watch`](crate::transport::send_watch).
-    watches_sends: bool,
+    /// How often the poller is to look at its sends, if it is: see
+    /// [`send_watch`](crate::transport::send_watch).
+    look_period: Option<Duration>,
 }
 
 impl EventHandler {
@@ -142,11 +145,8 @@ impl EventHandler {
         self.reserve_poster.arm();
         let mut looked_at = Instant::now();
         loop {
-            let left = LOOK_PERIOD.saturating_sub(looked_at.elapsed());
-            let event = match self
-                .context
-                .get_async_event(self.watches_sends.then_some(left))
-            {
+            let left = |period: Duration| period.saturating_sub(looked_at.elapsed());
+            let event = match self.context.get_async_event(self.look_period.map(left)) {
                 Ok(event) => event,
                 Err(error) => {
                     // Without events the reserve cannot be posted, and failures go unnoticed.
@@ -157,7 +157,7 @@ impl EventHandler {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            if self.watches_sends && looked_at.elapsed() >= LOOK_PERIOD {
+            if self.look_period.is_some_and(|it| looked_at.elapsed() >= it) {
                 looked_at = Instant::now();
                 self.notice_sender.request_look_at_sends();
             }
@@ -224,7 +224,9 @@ mod tests {
     use crate::device::setup::{self, Opened};
     use crate::device::sizing::Sizing;
     use crate::transport::VerbsTransport;
+    use crate::transport::endpoint::ROCE;
     use crate::transport::notices::{self, NoticeReceiver};
+    use crate::transport::pending::Pending;
     use crate::transport::reserve::{self, ReserveCounters};
     use crate::transport::wakeup::Wakeup;
 
@@ -322,9 +324,39 @@ mod tests {
             reserve_poster,
             stop: Arc::default(),
             notice_sender,
-            watches_sends: false,
+            look_period: None,
         };
         (transport, handler, notice_receiver, counters)
+    }
+
+    #[test]
+    fn the_poller_of_an_rdma_device_is_asked_to_look_at_its_sends_again_and_again() {
+        for (kind, layer, period) in [
+            (SOFT, LinkLayer::Memory, None),
+            (ROCE, LinkLayer::Ethernet, Some(LOOK_PERIOD)),
+        ] {
+            let device = Opened::soft_as(kind, layer);
+            let (intents, sizing) = (Intents::default(), Sizing::default());
+            let mut transport = setup::open_lanes(device, Vec::new(), &intents, &sizing).unwrap();
+            let lane = transport.lane(0).unwrap();
+            assert_eq!(look_period(&lane.queue_pairs), period, "{kind}");
+        }
+        let (_transport, mut handler, ..) = handler();
+        let (pending, stop) = (Arc::new(Pending::default()), Arc::clone(&handler.stop));
+        (handler.notice_sender, _) =
+            notices::notice_queue(Wakeup::new().unwrap(), Arc::clone(&pending));
+        handler.look_period = Some(Duration::from_millis(1));
+        let thread = thread::spawn(move || handler.run());
+        for _ in 0..3 {
+            let start = Instant::now();
+            while !pending.has(Pending::SENDS) {
+                assert!(start.elapsed() < Duration::from_secs(20), "nobody asks");
+                thread::yield_now();
+            }
+            pending.clear(Pending::SENDS);
+        }
+        stop.store(true, Ordering::Release);
+        thread.join().unwrap();
     }
 
     #[test]

@@ -4,9 +4,6 @@
 // Each test binary uses a different part of this.
 #![allow(dead_code)]
 
-#[path = "../named_device/mod.rs"]
-mod named_device;
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -22,10 +19,14 @@ use rpc_core::transport::{
 };
 use rpc_transport_verbs::{Device, Sizing, VerbsTransport};
 
-pub(crate) use self::named_device::device;
-
 /// Time limit of a wait for an event that has to occur. It bounds failing tests only.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Opens the device under test: the one that `VERBLINE_DEVICE` names, or `soft`.
+pub(crate) fn device() -> Device {
+    let name = std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned());
+    Device::open(&name).unwrap()
+}
 
 pub(crate) fn device_with(sizing: Sizing) -> Device {
     device().with_sizing(sizing)

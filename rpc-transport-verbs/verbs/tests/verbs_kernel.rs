@@ -88,7 +88,7 @@ fn registering_beyond_the_limit_of_locked_memory_names_it_and_says_how_to_raise_
     kernel_device();
     if std::env::var_os(LIMITED).is_none() {
         // Runs this test again, with 64 KiB.
-        let output = Command::new("../.ci/with-memlock")
+        let output = Command::new("../../.ci/with-memlock")
             .arg("64")
             .arg(std::env::current_exe().unwrap())
             .args(["--include-ignored", "--exact"])

@@ -15,7 +15,7 @@ use super::process_memory::{Full, ProcessMemory, Purpose};
 
 /// Time after which the registrar ticks, whatever is requested meanwhile: it looks for chunks that
 /// have been free for some ticks, and counts the ticks since a refusal.
-const TICK: Duration = Duration::from_secs(1);
+pub(super) const TICK: Duration = Duration::from_secs(1);
 
 /// Time for which a new chunk is not deregistered to make room for others, so that a message which
 /// waits for it takes it in the next turn of its poller. The application may ask for memory to send
@@ -74,16 +74,34 @@ pub(super) enum Room {
     None,
 }
 
-static WORK: Mutex<Work> = Mutex::new(Work {
-    pools: Vec::new(),
-    is_running: false,
-    is_asked: false,
-    start_failed: None,
-});
-static ASKED: Condvar = Condvar::new();
+static SHARED: Shared = Shared::new();
 
-/// The state that the thread shares with the pools.
-struct Work {
+/// What the thread shares with the pools.
+pub(super) struct Shared {
+    work: Mutex<Work>,
+    asked: Condvar,
+}
+
+impl Shared {
+    pub(super) const fn new() -> Self {
+        Self {
+            work: Mutex::new(Work {
+                pools: Vec::new(),
+                is_running: false,
+                is_asked: false,
+                start_failed: None,
+            }),
+            asked: Condvar::new(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Work> {
+        // A poisoned lock is usable: the fields are each changed in one step.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) struct Work {
     /// The pools that have asked for memory since the thread was started.
     pools: Vec<Weak<dyn RegisteringPool>>,
     is_running: bool,
@@ -91,11 +109,6 @@ struct Work {
     is_asked: bool,
     /// When the thread could not be started. Pools ask in each turn while a message waits.
     start_failed: Option<Instant>,
-}
-
-fn lock() -> MutexGuard<'static, Work> {
-    // A poisoned lock is usable: the fields are each changed in one step.
-    WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks the thread to register what a pool wants, or to deregister what the pool no longer needs
@@ -112,15 +125,17 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) -> bool {
     if tests::IS_REFUSED.get() {
         return false;
     }
-    ask(&mut lock(), pool, hooks::now(), || {
+    let is_running = ask(&mut SHARED.lock(), pool, hooks::now(), || {
         let thread = thread::Builder::new().name("verbline-memory".to_owned());
         thread.spawn(run).map(drop)
-    })
+    });
+    SHARED.asked.notify_one();
+    is_running
 }
 
 /// Asks the thread, which `start` starts if it does not run. The lock is held meanwhile, so that no
 /// other pool assumes that it already runs.
-fn ask<P: RegisteringPool + 'static>(
+pub(super) fn ask<P: RegisteringPool + 'static>(
     work: &mut Work,
     pool: &Weak<P>,
     now: Instant,
@@ -128,7 +143,6 @@ fn ask<P: RegisteringPool + 'static>(
 ) -> bool {
     add(work, pool);
     work.is_asked = true;
-    ASKED.notify_one();
     let has_just_failed = |failed: Instant| now.saturating_duration_since(failed) < TICK;
     if work.is_running || work.start_failed.is_some_and(has_just_failed) {
         return work.is_running;
@@ -147,7 +161,7 @@ fn ask<P: RegisteringPool + 'static>(
 #[cfg(feature = "test-util")]
 fn serve_simulated<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     let Some(asking) = pool.upgrade() else { return };
-    let mut work = lock();
+    let mut work = SHARED.lock();
     work.pools.retain(|known| known.strong_count() > 0);
     add(&mut work, pool);
     let mut pools = upgrade(&work.pools);
@@ -167,39 +181,47 @@ fn add<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {
 
 fn run() {
     let mut next_tick = hooks::now() + TICK;
-    loop {
-        let mut work = lock();
-        work.pools.retain(|pool| pool.strong_count() > 0);
-        work.is_asked = false;
-        let pools = work.pools.clone();
-        drop(work);
-        let is_postponed = serve(&upgrade(&pools));
+    while round(&SHARED, &mut next_tick, &mut hooks::now) {}
+}
 
-        let work = lock();
-        let mut left = next_tick.saturating_duration_since(hooks::now());
-        if is_postponed {
-            left = left.min(TIME_TO_TAKE);
-        }
-        let (work, _) = ASKED
-            .wait_timeout_while(work, left, |work| !work.is_asked)
-            .unwrap_or_else(PoisonError::into_inner);
-        drop(work);
-        let now = hooks::now();
-        if now < next_tick {
-            continue;
-        }
-        next_tick = now + TICK;
-        let mut is_used = false;
-        for pool in upgrade(&pools) {
-            is_used |= pool.tick();
-        }
-        let mut work = lock();
-        if !is_used && !work.is_asked {
-            work.pools.clear();
-            work.is_running = false;
-            return;
-        }
+/// Serves the pools, waits until one of them asks or it is time to tick, and ticks if it is. Returns
+/// false if no pool needs the thread any more.
+pub(super) fn round(
+    shared: &Shared,
+    next_tick: &mut Instant,
+    now: &mut impl FnMut() -> Instant,
+) -> bool {
+    let mut work = shared.lock();
+    work.pools.retain(|pool| pool.strong_count() > 0);
+    work.is_asked = false;
+    let pools = work.pools.clone();
+    drop(work);
+    let is_postponed = serve(&upgrade(&pools));
+
+    let mut left = next_tick.saturating_duration_since(now());
+    if is_postponed {
+        left = left.min(TIME_TO_TAKE);
     }
+    let waited = shared
+        .asked
+        .wait_timeout_while(shared.lock(), left, |work| !work.is_asked);
+    drop(waited);
+    let now = now();
+    if now < *next_tick {
+        return true;
+    }
+    *next_tick = now + TICK;
+    let mut is_used = false;
+    for pool in upgrade(&pools) {
+        is_used |= pool.tick();
+    }
+    let mut work = shared.lock();
+    if is_used || work.is_asked {
+        return true;
+    }
+    work.pools.clear();
+    work.is_running = false;
+    false
 }
 
 /// Returns the pools whose pollers still run.
@@ -276,12 +298,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_thread_that_could_not_be_started_is_started_later() {
-        let mut work = Work {
-            pools: Vec::new(),
-            is_running: false,
-            is_asked: false,
-            start_failed: None,
-        };
+        let shared = Shared::new();
+        let mut work = shared.lock();
         let (pool, now) = (Weak::<MemoryPool>::new(), Instant::now());
         let fails = || Err(io::ErrorKind::WouldBlock.into());
         assert!(!ask(&mut work, &pool, now, fails));

@@ -16,7 +16,7 @@ use super::super::size_class::shares_chunk;
 const IDLE_TICKS: u32 = 3;
 
 /// Ticks between a refusal of memory and the next request for it.
-const REFUSAL_TICKS: u32 = 10;
+pub(super) const REFUSAL_TICKS: u32 = 10;
 
 /// The chunks, the windows, and what is wanted.
 #[derive(Debug, Default)]

@@ -9,6 +9,8 @@ use verbline_verbs::Context;
 
 use super::super::process_memory::CountedBytes;
 use super::super::registrar::tests::IS_REFUSED;
+use super::super::registrar::{Shared, TICK, ask, round};
+use super::state::REFUSAL_TICKS;
 use super::*;
 
 const MIB: usize = 1 << 20;
@@ -64,6 +66,16 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Ticks, as the registrar does each second.
+fn tick_until(what: &str, pool: &MemoryPool, mut done: impl FnMut() -> bool) {
+    let most_ticks = 2 * REFUSAL_TICKS;
+    let ticks = (0..most_ticks).find(|_| {
+        pool.tick();
+        done()
+    });
+    assert!(ticks.is_some(), "{what}, after {most_ticks} ticks");
+}
+
 #[test]
 fn memory_is_registered_when_it_is_wanted_and_goes_when_it_is_not() {
     let pool = pool(16 * MIB);
@@ -74,7 +86,7 @@ fn memory_is_registered_when_it_is_wanted_and_goes_when_it_is_not() {
     assert_eq!(pool.bytes(), (256 << 10, 8192));
     drop(buf);
     assert_eq!(pool.bytes(), (256 << 10, 0));
-    wait_until("the idle chunk goes", || pool.bytes() == (0, 0));
+    tick_until("the idle chunk goes", &pool, || pool.bytes() == (0, 0));
     drop(take(&pool, 5000));
 }
 
@@ -364,19 +376,32 @@ fn whoever_waits_for_a_window_sleeps_until_one_is_given_back() {
     // Other windows of the device are free: after some ticks, they are asked for.
     assert!(pool.take_window().is_none());
     windows.clear();
-    wait_until("windows are asked for again", || {
-        pool.take_window().is_some()
+    tick_until("windows may be asked for again", &pool, || {
+        !pool.lock().were_windows_refused()
     });
+    drop(take_window(&pool));
 }
 
 #[test]
 fn idle_chunks_go_while_others_ask_for_memory() {
     let [idle, asking] = [MIB, MIB].map(pool);
     drop(take(&idle, 5000));
-    wait_until("the idle chunk goes", || {
-        registrar::request(&asking.this);
+    // A registrar that is asked whenever it looks at its clock, four times in each tick.
+    let shared = Shared::new();
+    let mut now = hooks::now();
+    let mut next_tick = now + TICK;
+    let mut clock = || {
+        now += TICK / 4;
+        for pool in [&idle, &asking] {
+            ask(&mut shared.lock(), &pool.this, now, || Ok(()));
+        }
+        now
+    };
+    let rounds = (0..100).find(|_| {
+        assert!(round(&shared, &mut next_tick, &mut clock), "it was asked");
         idle.bytes() == (0, 0)
     });
+    assert!(rounds.is_some(), "the idle chunk goes");
 }
 
 #[test]
@@ -393,5 +418,8 @@ fn memory_that_the_device_refuses_is_asked_for_again_later() {
     );
     drop(buf);
     drop(take(&pool, 100));
-    wait_until("memory is asked for again", || pool.allocate(len).is_ok());
+    tick_until("memory may be asked for again", &pool, || {
+        !pool.lock().was_refused()
+    });
+    drop(take(&pool, len));
 }

@@ -26,6 +26,14 @@ fn attacker() -> Gid {
     LinkAddress { address, secret }.to_gid()
 }
 
+fn tcp_context() -> Context {
+    let context = Context::open_soft(SoftOptions {
+        path: SoftPath::Tcp { accept_at: None },
+        ..SoftOptions::default()
+    });
+    context.expect("a context")
+}
+
 /// A queue pair that is connected to the attacker, and the attacker's end of the link.
 struct Attack {
     side: Side,
@@ -34,17 +42,17 @@ struct Attack {
 
 impl Attack {
     fn new(is_shared: bool) -> Self {
+        Self::on(tcp_context(), is_shared)
+    }
+
+    fn on(context: Context, is_shared: bool) -> Self {
         let (theirs, ours) = UnixStream::pair().expect("a pair of sockets");
-        Self::through(is_shared, theirs.into(), ours.into())
+        Self::through(context, is_shared, theirs.into(), ours.into())
     }
 
     /// Attacks through the two ends of a connection.
-    fn through(is_shared: bool, theirs: OwnedFd, ours: OwnedFd) -> Self {
-        let context = Context::open_soft(SoftOptions {
-            path: SoftPath::Tcp { accept_at: None },
-            ..SoftOptions::default()
-        });
-        let mut side = Side::on(context.expect("a context"), is_shared);
+    fn through(context: Context, is_shared: bool, theirs: OwnedFd, ours: OwnedFd) -> Self {
+        let mut side = Side::on(context, is_shared);
         side.connect_to(attacker(), QpNum(ATTACKER));
         let number = side.qp_num();
         let (domain, qp_index) = node().find_queue_pair(number.0).expect("it is there");

@@ -24,7 +24,7 @@ impl Attack {
         theirs.set_nodelay(true).expect("TCP has the option");
         set_socket_send_buffer_size(&ours, 4096).expect("a socket has a size");
         set_socket_recv_buffer_size(&theirs, 4096).expect("a socket has a size");
-        Self::through(false, theirs.into(), ours.into())
+        Self::through(tcp_context(), false, theirs.into(), ours.into())
     }
 
     /// Arms the completion queue for solicited messages: the context sleeps.
@@ -206,15 +206,16 @@ fn every_lie_fails_the_queue_pair_and_nothing_else() {
 /// be ended: the receive that the message had begun to fill comes back.
 #[test]
 fn a_peer_may_stop_anywhere_in_a_message() {
+    let context = tcp_context();
     for kind in 0..8 {
         let whole = {
-            let attack = Attack::new(true);
+            let attack = Attack::on(context.clone(), true);
             let bytes = message_of_kind(kind, attack.side.remote());
             attack.side.end();
             bytes.len()
         };
         for at in (0..whole).step_by(7) {
-            let mut attack = Attack::new(true);
+            let mut attack = Attack::on(context.clone(), true);
             attack.side.post_receives(4);
             let bytes = message_of_kind(kind, attack.side.remote());
             attack.send(&bytes[..at]);

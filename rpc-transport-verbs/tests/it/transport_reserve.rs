@@ -1,14 +1,13 @@
 //! The limit of the shared receive queue: a poller stops for a while, and every promised receive is
 //! available.
 
-mod transport_harness;
-
 use std::time::{Duration, Instant};
 
 use rpc_core::Intents;
 use rpc_core::transport::Transport;
 use rpc_transport_verbs::Sizing;
-use transport_harness::{Rig, frame};
+
+use crate::transport_harness::{Rig, frame};
 
 /// A poller is blocked for 200 ms while four peers send as many frames as were promised to all of
 /// them together. This happens twice. Each time the limit event is raised, the reserve is posted

@@ -1,15 +1,14 @@
 //! A method whose handler blocks its poller is detected, counted and named.
 
-mod named_device;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
-use named_device::device;
 use rpc_core::{
     Caller, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response, Server,
     Service, Status,
 };
+
+use crate::transport_harness::device;
 
 const fn method(path: &'static str) -> MethodSpec {
     MethodSpec::new(

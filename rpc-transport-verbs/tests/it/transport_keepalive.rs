@@ -1,8 +1,6 @@
 //! The keepalive detects a stopped peer, does not mistake a busy peer for a stopped one, and closes
 //! the connection of a peer that violates the protocol.
 
-mod transport_harness;
-
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,8 +12,10 @@ use rpc_core::{Intents, Keepalive};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
-use transport_harness::{
-    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, forward_challenge, step_until, write_line,
+
+use crate::transport_harness::{
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, connect_and_flood, device, forward_challenge,
+    step_until, write_line,
 };
 
 const ENQ: u8 = 0x05;
@@ -70,7 +70,10 @@ fn other_echoes_and_sleeps() {
 }
 
 fn start() -> (ChildProcess, String) {
-    let mut other = ChildProcess::start("other_echoes_and_sleeps", &HashMap::new());
+    let mut other = ChildProcess::start(
+        "transport_keepalive::other_echoes_and_sleeps",
+        &HashMap::new(),
+    );
     let address = other.wait_for_line("ADDRESS");
     (other, address)
 }
@@ -122,7 +125,10 @@ fn a_stopped_peer_is_found_silent_and_its_slots_come_back() {
 fn a_stopped_client_is_found_silent_by_its_server() {
     let mut rig = Rig::new(&intents(Some(KEEPALIVE)), &Sizing::default());
     let environment = HashMap::from([("SERVER", rig.address())]);
-    let mut other = ChildProcess::start("other_connects_and_floods", &environment);
+    let mut other = ChildProcess::start(
+        "transport_keepalive::other_connects_and_floods",
+        &environment,
+    );
     other.wait_for_line("CONNECTED");
     rig.step_until("its frames", |server, _| server.received.len() >= 32);
     // A client is asked once it has shown that it can answer: give its control thread time to do
@@ -142,7 +148,7 @@ fn a_stopped_client_is_found_silent_by_its_server() {
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_connects_and_floods() {
-    transport_harness::connect_and_flood(&intents(None));
+    connect_and_flood(&intents(None));
 }
 
 /// Forwards the handshake between a client and the rig's server, and then passes both sockets to

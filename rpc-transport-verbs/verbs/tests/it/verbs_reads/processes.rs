@@ -14,8 +14,8 @@ use verbline_verbs::{
     RemoteKey, RemoteMemory, WorkRequest,
 };
 
-use super::verbs_side::{HANG, Side};
 use super::{BOTH, LEN, bring_up, everything, next, post, run, side};
+use crate::verbs_side::{HANG, Side};
 
 const REMOTE: &str = "VERBS_READS_REMOTE";
 
@@ -72,7 +72,12 @@ impl Target {
     /// Starts a process, and connects `side` to it. Returns its memory.
     fn start(side: &mut Side) -> (Self, RemoteMemory) {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::target", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "verbs_reads::processes::target",
+                "--ignored",
+                "--nocapture",
+            ])
             .env(REMOTE, line_of(side.endpoint()))
             .stdout(Stdio::piped())
             .spawn()

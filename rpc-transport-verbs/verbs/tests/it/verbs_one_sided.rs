@@ -2,15 +2,14 @@
 //! the software device switches methods: in a ring slot, as descriptors, in staging memory, in
 //! pieces. The conformance suite covers what the operations mean and which requests are rejected.
 
-mod verbs_side;
-
 use std::time::Instant;
 
 use verbline_verbs::{
     Access, CompletionOpcode, Elements, ExposedMemory, QueuePairConfig, ReceiveRequest,
     RtrAttributes, RtsAttributes, WorkCompletion, WorkRequest,
 };
-use verbs_side::{HANG, Plan, Side, address, rtr, rts};
+
+use crate::verbs_side::{HANG, Plan, Side, address, rtr, rts};
 
 fn all_remote() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC

@@ -1,43 +1,16 @@
 //! A message of a stream allocates nothing. The test counts allocations on all threads of a client
 //! and a server in one process, once both are warm.
 
-mod named_device;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use named_device::device;
 use rpc_core::{
     Caller, Channel, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response,
     Server, Service, Streaming, block_on, sender, stream,
 };
 
-/// The system's allocator, with a count of the process's allocations.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees apply.
-// Counting only updates an atomic, so it neither allocates nor panics.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc` for `layout`, and
-        // `System.alloc` has the same contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes `memory` from `alloc` above with the same `layout`, and
-        // `System` allocated it.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use crate::transport_harness::device;
+use crate::{allocations, alone};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "uint64", "uint64")
@@ -95,7 +68,7 @@ async fn allocations_of_a_server_stream<C: Caller>(channel: &C) -> u64 {
     let mut numbers: Streaming<u64> = opened.unwrap().into_inner();
     let mut expected = 0;
     let mut read = async |count: u64, pauses: bool| {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         for _ in 0..count {
             expected += 1;
             if pauses && expected % MESSAGES_PER_PAUSE == 0 {
@@ -103,7 +76,7 @@ async fn allocations_of_a_server_stream<C: Caller>(channel: &C) -> u64 {
             }
             assert_eq!(numbers.message().await.unwrap(), Some(expected));
         }
-        ALLOCATIONS.load(Ordering::Relaxed) - before
+        allocations() - before
     };
     read(WARM_UP, true).await;
     let mut fewest = u64::MAX;
@@ -121,13 +94,13 @@ async fn allocations_of_a_ping_pong<C: Caller>(channel: &C) -> u64 {
     let mut echoed: Streaming<u64> = opened.unwrap().into_inner();
     let mut number = 0;
     let mut exchange = async |count: u64| {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         for _ in 0..count {
             number += 1;
             sender.send(number).await.unwrap();
             assert_eq!(echoed.message().await.unwrap(), Some(number));
         }
-        ALLOCATIONS.load(Ordering::Relaxed) - before
+        allocations() - before
     };
     exchange(1_000).await;
     // Both pollers sleep for the first time, which allocates room for their events.
@@ -140,9 +113,9 @@ async fn allocations_of_a_ping_pong<C: Caller>(channel: &C) -> u64 {
     fewest
 }
 
-// One test: the count is that of the process.
 #[test]
 fn a_message_of_a_warm_stream_allocates_nothing() {
+    let _alone = alone();
     let device = device();
     let server = Server::builder(&device)
         .add_service(Streams)

@@ -1,7 +1,5 @@
 //! Long messages between two transports of one process: memory, exposed pieces, and READs.
 
-mod transport_harness;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,9 @@ use rpc_core::transport::{
     LongMessages, MemoryByOwner, MessageMemory, RemoteSegment, Transport,
 };
 use rpc_transport_verbs::{RegisteredBuf, Sizing};
-use transport_harness::{PATIENCE, Rig, Side, frame};
+
+use crate::alone;
+use crate::transport_harness::{PATIENCE, Rig, Side, device, device_with, frame};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -28,7 +28,7 @@ fn intents() -> Intents {
 /// Returns the sizing with which messages are read. Soft-RoCE does not protect memory by windows, so
 /// there the peers have to be trusted.
 fn sizing() -> Sizing {
-    let by_default = Side::open(&transport_harness::device(), &intents());
+    let by_default = Side::open(&device(), &intents());
     Sizing {
         trusted_peers: by_default.transport.limits().read_depth == 0,
         ..Sizing::default()
@@ -156,6 +156,7 @@ fn assert_all_back(rig: &mut Rig) {
 
 #[test]
 fn messages_of_every_length_are_read_and_their_memory_comes_back() {
+    let _alone = alone();
     let mut rig = rig();
     let pair = rig.connect(1)[0];
     assert_eq!(
@@ -182,6 +183,7 @@ fn messages_of_every_length_are_read_and_their_memory_comes_back() {
 
 #[test]
 fn what_lies_in_registered_memory_is_not_copied() {
+    let _alone = alone();
     let mut rig = rig();
     let pair = rig.connect(1)[0];
     let sent = message(3 * MIB);
@@ -212,6 +214,7 @@ fn what_lies_in_registered_memory_is_not_copied() {
 
 #[test]
 fn a_message_that_was_received_goes_on_without_a_copy() {
+    let _alone = alone();
     let mut rig = rig();
     let (client, server) = rig.connect(1)[0];
     let sent = message(300 * KIB);
@@ -238,6 +241,7 @@ type Forgery = fn(RemoteSegment) -> RemoteSegment;
 
 #[test]
 fn what_was_not_exposed_cannot_be_read_and_ends_the_readers_connection_only() {
+    let _alone = alone();
     let forgeries: [(&str, Forgery); 5] = [
         ("a byte before", |it| RemoteSegment {
             address: it.address - 1,
@@ -301,6 +305,7 @@ fn read_in_vain(
 
 #[test]
 fn a_key_that_is_kept_is_useless_after_its_transfer() {
+    let _alone = alone();
     let mut rig = rig();
     let pair = rig.connect(1)[0];
     let mut sent = Chunks::from(Bytes::from(message(8 * KIB)));
@@ -318,6 +323,7 @@ fn a_key_that_is_kept_is_useless_after_its_transfer() {
 
 #[test]
 fn a_key_is_for_one_connection() {
+    let _alone = alone();
     let mut rig = rig();
     let pairs = rig.connect(2);
     let mut sent = Chunks::from(Bytes::from(message(8 * KIB)));
@@ -340,6 +346,7 @@ fn a_key_is_for_one_connection() {
 
 #[test]
 fn a_fetch_that_is_cancelled_gives_its_memory_back_when_nothing_is_read() {
+    let _alone = alone();
     let mut rig = rig();
     let (client, server) = rig.connect(1)[0];
     let mut sent = in_parts(&message(MIB));
@@ -366,6 +373,7 @@ fn a_fetch_that_is_cancelled_gives_its_memory_back_when_nothing_is_read() {
 
 #[test]
 fn a_connection_that_ends_in_the_middle_gives_all_memory_back() {
+    let _alone = alone();
     for server_ends in [false, true] {
         let mut rig = rig();
         let pairs = rig.connect(2);
@@ -400,6 +408,7 @@ fn a_connection_that_ends_in_the_middle_gives_all_memory_back() {
 /// accepted before its first frame arrives, and the frames arrive as they were sent.
 #[test]
 fn what_arrives_while_a_piece_is_copied_keeps_its_order() {
+    let _alone = alone();
     let mut rig = rig();
     let server = rig.connect(1)[0].1;
     let address = rig.address();
@@ -442,6 +451,7 @@ fn what_arrives_while_a_piece_is_copied_keeps_its_order() {
 /// A call that a copy has found waits until polls return it. Copies before that end early too.
 #[test]
 fn copies_end_early_while_a_call_waits() {
+    let _alone = alone();
     let mut rig = rig();
     let [(_, server), (client, _)] = rig.connect(2)[..] else {
         panic!("there are two connections");
@@ -477,6 +487,7 @@ fn copies_end_early_while_a_call_waits() {
 /// before it, follow.
 #[test]
 fn a_call_that_a_copy_has_found_is_the_next_event() {
+    let _alone = alone();
     let mut rig = rig();
     let [(bulk_client, bulk), (client, caller)] = rig.connect(2)[..] else {
         panic!("there are two connections");
@@ -512,6 +523,7 @@ fn a_call_that_a_copy_has_found_is_the_next_event() {
 /// A call that has arrived does not wait for the invalidations of pieces.
 #[test]
 fn a_poll_that_finds_a_call_invalidates_nothing() {
+    let _alone = alone();
     let mut rig = rig();
     let [(_, bulk), (client, caller)] = rig.connect(2)[..] else {
         panic!("there are two connections");
@@ -547,6 +559,7 @@ fn a_poll_that_finds_a_call_invalidates_nothing() {
 /// queue is always there for each of them, or the transport says that there is none.
 #[test]
 fn pieces_and_frames_share_the_send_queue() {
+    let _alone = alone();
     let mut rig = rig();
     let pairs = rig.connect(3);
     let mut exposures = Vec::new();
@@ -579,6 +592,7 @@ fn pieces_and_frames_share_the_send_queue() {
 
 #[test]
 fn fetches_of_connections_take_turns() {
+    let _alone = alone();
     // More segments than a connection may read at a time.
     let sizing = Sizing {
         read_depth: Some(2),
@@ -623,12 +637,13 @@ fn fetches_of_connections_take_turns() {
 
 #[test]
 fn a_message_that_can_never_get_memory_is_refused_at_once() {
+    let _alone = alone();
     let intents = Intents {
         message_memory: 4 * MIB as u64,
         max_message_len: 4 * MIB,
         ..intents()
     };
-    let mut side = Side::open(&transport_harness::device(), &intents);
+    let mut side = Side::open(&device(), &intents);
     let connection = ConnectionId {
         index: 0,
         generation: 0,
@@ -643,6 +658,7 @@ fn a_message_that_can_never_get_memory_is_refused_at_once() {
 
 #[test]
 fn an_idle_transport_has_registered_nothing() {
+    let _alone = alone();
     let mut rig = rig();
     rig.connect(2);
     rig.step_until("quiet", |_, _| true);
@@ -653,8 +669,9 @@ fn an_idle_transport_has_registered_nothing() {
 
 #[test]
 fn one_side_without_reads_is_enough_for_fragments() {
-    let with = transport_harness::device_with(sizing());
-    let without = transport_harness::device_with(Sizing {
+    let _alone = alone();
+    let with = device_with(sizing());
+    let without = device_with(Sizing {
         read_depth: Some(0),
         ..Sizing::default()
     });
@@ -674,6 +691,7 @@ fn one_side_without_reads_is_enough_for_fragments() {
 
 #[test]
 fn trusted_peers_read_without_windows() {
+    let _alone = alone();
     let mut rig = Rig::new(
         &intents(),
         &Sizing {
@@ -697,6 +715,7 @@ fn trusted_peers_read_without_windows() {
 
 #[test]
 fn a_segment_of_more_reads_than_may_be_outstanding_arrives() {
+    let _alone = alone();
     let sizing = Sizing {
         read_depth: Some(1),
         ..sizing()

@@ -2,8 +2,6 @@
 //! not be read, or that it never sends. Its own connection ends. The calls of a good client go on,
 //! and the server gets all of its memory back.
 
-mod transport_harness;
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +19,9 @@ use rpc_core::{
     Caller, Idempotency, Intents, LocalChannel, LocalPoller, MethodKind, MethodSpec, Methods,
     Request, Response, Server, ServerHandle, Service, Status,
 };
-use transport_harness::{PATIENCE, Side, device, frame};
+
+use crate::alone;
+use crate::transport_harness::{PATIENCE, Side, device, frame};
 
 const ECHO: MethodSpec = MethodSpec::new(
     "test.Echo/Echo",
@@ -273,6 +273,7 @@ fn assert_ends_own_connection(segment_of: impl FnOnce(&mut Scene, ConnectionId) 
 
 #[test]
 fn a_key_that_does_not_exist_ends_its_own_connection() {
+    let _alone = alone();
     assert_ends_own_connection(|scene, connection| {
         let exposed = scene.expose(connection, 10_000);
         RemoteSegment {
@@ -284,6 +285,7 @@ fn a_key_that_does_not_exist_ends_its_own_connection() {
 
 #[test]
 fn an_address_outside_of_the_window_ends_its_own_connection() {
+    let _alone = alone();
     assert_ends_own_connection(|scene, connection| {
         let exposed = scene.expose(connection, 10_000);
         RemoteSegment {
@@ -295,6 +297,7 @@ fn an_address_outside_of_the_window_ends_its_own_connection() {
 
 #[test]
 fn a_segment_that_is_longer_than_its_window_ends_its_own_connection() {
+    let _alone = alone();
     assert_ends_own_connection(|scene, connection| {
         let exposed = scene.expose(connection, 10_000);
         RemoteSegment {
@@ -306,6 +309,7 @@ fn a_segment_that_is_longer_than_its_window_ends_its_own_connection() {
 
 #[test]
 fn a_key_of_another_connection_ends_its_own_connection() {
+    let _alone = alone();
     assert_ends_own_connection(|scene, _| {
         let other = scene.connect();
         scene.expose(other, 10_000).segment
@@ -314,6 +318,7 @@ fn a_key_of_another_connection_ends_its_own_connection() {
 
 #[test]
 fn a_key_that_was_revoked_before_the_server_reads_ends_its_own_connection() {
+    let _alone = alone();
     assert_ends_own_connection(|scene, connection| {
         let exposed = scene.expose(connection, 10_000);
         scene.hostile.transport.conceal(exposed.key);
@@ -328,6 +333,7 @@ fn a_key_that_was_revoked_before_the_server_reads_ends_its_own_connection() {
 /// that is bounded, and give it back when their connections end.
 #[test]
 fn messages_that_are_never_completed_take_bounded_memory_and_give_it_back() {
+    let _alone = alone();
     let mut scene = Scene::new();
     let len = 4 << 20;
     let connections: Vec<_> = (0..3).map(|_| scene.connect()).collect();
@@ -356,6 +362,7 @@ fn messages_that_are_never_completed_take_bounded_memory_and_give_it_back() {
 /// A response that its client never releases does not hold up the calls of others.
 #[test]
 fn a_response_that_is_never_released_holds_up_nobody_else() {
+    let _alone = alone();
     let mut scene = Scene::new();
     let connection = scene.connect();
     scene.get_long_response(connection);
@@ -371,6 +378,7 @@ fn a_response_that_is_never_released_holds_up_nobody_else() {
 
 #[test]
 fn a_release_of_a_message_that_was_never_begun_ends_its_own_connection() {
+    let _alone = alone();
     let requests = [
         ControlRequest::Fetched(1),
         ControlRequest::Accepted,
@@ -387,6 +395,7 @@ fn a_release_of_a_message_that_was_never_begun_ends_its_own_connection() {
 
 #[test]
 fn a_release_of_more_than_is_exposed_ends_its_own_connection() {
+    let _alone = alone();
     let mut scene = Scene::new();
     let connection = scene.connect();
     let (response, segments) = scene.get_long_response(connection);
@@ -400,6 +409,7 @@ fn a_release_of_more_than_is_exposed_ends_its_own_connection() {
 /// A stopped message is released in full, and then unknown.
 #[test]
 fn a_message_that_is_released_after_it_was_stopped_ends_its_own_connection() {
+    let _alone = alone();
     let mut scene = Scene::new();
     let connection = scene.connect();
     let (response, _) = scene.get_long_response(connection);

@@ -1,8 +1,6 @@
 //! READs from a peer that is stopped, and has to execute them itself because its keys are wrong: READs
 //! from others go on.
 
-mod transport_harness;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +8,8 @@ use bytes::Bytes;
 use rpc_core::Intents;
 use rpc_core::transport::{Chunks, ConnectionId, RemoteSegment, Transport};
 use rpc_transport_verbs::{RegisteredBuf, Sizing};
-use transport_harness::{ChildProcess, Rig, Side, device, write_line};
+
+use crate::transport_harness::{ChildProcess, Rig, Side, device, write_line};
 
 /// Connections of the stopped peer. With as many READs as each may have outstanding, they would use up
 /// the limit that a network card has for those of all connections.
@@ -69,7 +68,10 @@ fn a_peer_that_is_stopped_holds_up_reads_from_itself_only() {
     const LONG: usize = 1 << 20;
     let mut rig = Rig::new(&intents(), &Sizing::default());
     let (client, server) = rig.connect(1)[0];
-    let mut peer = ChildProcess::start("stopped_process", &[(SERVER, rig.address())].into());
+    let mut peer = ChildProcess::start(
+        "transport_stopped_peer::stopped_process",
+        &[(SERVER, rig.address())].into(),
+    );
     until(&mut rig, "not all are accepted", |rig| {
         (rig.server.accepted.len() > CONNECTIONS).then_some(())
     });

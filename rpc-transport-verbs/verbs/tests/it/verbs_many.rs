@@ -1,14 +1,14 @@
 //! Many queue pairs on one context.
 
-mod verbs_side;
-
 use std::collections::HashMap;
 
 use std::time::Instant;
 
 use verbline_verbs::{Access, QpNum, QueuePair, WorkCompletion};
 
-use verbs_side::{HANG, Plan, Side, address, connected, create_qp, device, endpoint, rtr, rts};
+use crate::verbs_side::{
+    HANG, Plan, Side, address, connected, create_qp, device, endpoint, rtr, rts,
+};
 
 /// Creates two contexts with `count` connected queue pairs each, in addition to their first ones.
 fn crowd(count: usize) -> (Side, Side, Vec<(QueuePair, QueuePair)>) {

@@ -2,14 +2,12 @@
 //! claimed once, and lists posted with one doorbell. The conformance suite covers the sends and
 //! receives themselves.
 
-mod verbs_side;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use verbline_verbs::PostErrorReason;
 
-use verbs_side::{HANG, Plan, SLOT_LEN, Side, connected, device, received, sent};
+use crate::verbs_side::{HANG, Plan, SLOT_LEN, Side, connected, device, received, sent};
 
 #[test]
 fn a_message_arrives_and_its_slots_come_back() {

@@ -1,8 +1,6 @@
 //! Invalid input at a handshake port, and clients that connect to something other than a server:
 //! each case ends with a reason and affects no other connection.
 
-mod transport_harness;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
@@ -14,7 +12,8 @@ use rpc_core::transport::{CloseReason, ConnectError, Transport, VersionRange};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::{Context, Gid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
-use transport_harness::{PATIENCE, Rig, Side, device, forward_challenge, frame, step_until};
+
+use crate::transport_harness::{PATIENCE, Rig, Side, device, forward_challenge, frame, step_until};
 
 fn rig() -> Rig {
     let intents = Intents {

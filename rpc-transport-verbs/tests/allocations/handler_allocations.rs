@@ -1,46 +1,20 @@
 //! A handler that awaits does not allocate. The test counts allocations on all threads of a client
 //! and a server in one process, once both are warm.
 
-mod named_device;
-
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::{Future, poll_fn};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use named_device::device;
 use rpc_core::{
     Caller, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response, Server,
     Service, Status,
 };
 
-/// The system's allocator, with a count of the process's allocations.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees apply.
-// Counting only updates an atomic, so it neither allocates nor panics.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc` for `layout`, and
-        // `System.alloc` has the same contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes `memory` from `alloc` above with the same `layout`, and
-        // `System` allocated it.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use crate::transport_harness::device;
+use crate::{allocations, alone};
 
 const fn method(path: &'static str) -> MethodSpec {
     MethodSpec::new(
@@ -115,6 +89,7 @@ impl Service for Awaiting {
 
 #[test]
 fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
+    let _alone = alone();
     let waker_thread = WakerThread::default();
     let thread_handle = {
         let waker_thread = waker_thread.clone();
@@ -166,10 +141,10 @@ fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
             }));
         }
         call(500);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         call(2000);
         assert_eq!(
-            ALLOCATIONS.load(Ordering::Relaxed) - before,
+            allocations() - before,
             0,
             "allocations for 2,000 calls of {}",
             method.path

@@ -1,7 +1,5 @@
 //! Memory for long messages is short: what a transport has lent comes back at once.
 
-mod transport_harness;
-
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -9,7 +7,9 @@ use bytes::Bytes;
 use rpc_core::Intents;
 use rpc_core::transport::{Chunks, ExposeError, Exposed, Transport};
 use rpc_transport_verbs::Sizing;
-use transport_harness::{PATIENCE, Rig, Side};
+
+use crate::alone;
+use crate::transport_harness::{PATIENCE, Rig, Side, device};
 
 /// The memory of both transports, for a few pieces.
 const MEMORY: usize = 32 << 10;
@@ -20,12 +20,13 @@ const FEW_POLLS: usize = 16;
 
 #[test]
 fn a_piece_that_waits_for_memory_gets_that_of_released_pieces_at_once() {
+    let _alone = alone();
     let intents = Intents {
         max_message_len: MEMORY,
         message_memory: MEMORY as u64,
         ..Intents::default()
     };
-    let by_default = Side::open(&transport_harness::device(), &intents);
+    let by_default = Side::open(&device(), &intents);
     let sizing = Sizing {
         // Soft-RoCE does not protect memory by windows.
         trusted_peers: by_default.transport.limits().read_depth == 0,

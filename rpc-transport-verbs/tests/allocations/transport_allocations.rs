@@ -1,41 +1,11 @@
 //! Nothing on the data path allocates, once both sides are warm.
 
-mod transport_harness;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use rpc_core::Intents;
 use rpc_core::transport::{ConnectionId, Event, Transport};
 use rpc_transport_verbs::{Sizing, VerbsTransport};
-use transport_harness::Rig;
 
-/// The system's allocator, with a count of this thread's allocations.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees apply.
-// Counting only updates a thread-local without a destructor, so it neither allocates nor panics.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc` for `layout`, and
-        // `System.alloc` has the same contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes `memory` from `alloc` above with the same `layout`, and
-        // `System` allocated it.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use crate::transport_harness::Rig;
+use crate::{allocations_of_this_thread, alone};
 
 /// Sends a window of frames and receives all of them on the other side.
 fn exchange(
@@ -66,6 +36,7 @@ fn exchange(
 
 #[test]
 fn frames_are_sent_and_received_without_allocating() {
+    let _alone = alone();
     let mut rig = Rig::new(&Intents::default(), &Sizing::default());
     let (client_id, server_id) = rig.connect(1)[0];
     let (client, server) = (&mut rig.client.transport, &mut rig.server.transport);
@@ -77,10 +48,10 @@ fn frames_are_sent_and_received_without_allocating() {
         }
     };
     round(200);
-    let before = ALLOCATIONS.get();
+    let before = allocations_of_this_thread();
     round(1000);
     assert_eq!(
-        ALLOCATIONS.get() - before,
+        allocations_of_this_thread() - before,
         0,
         "allocations for 20,000 frames"
     );

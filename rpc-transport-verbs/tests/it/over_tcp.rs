@@ -1,8 +1,6 @@
 //! Calls over TCP: who may come, what the connection for the calls begins with, and what happens
 //! when it is cut.
 
-mod other_address;
-
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use other_address::connect_from;
 use rpc_core::{
     Caller, Channel, Code, Idempotency, Intents, LocalPoller, MethodKind, MethodSpec, Methods,
     Request, Response, Server, ServerHandle, Service, Status,
 };
 use rpc_transport_verbs::Device;
+
+use crate::other_address::connect_from;
 
 const WHO: MethodSpec = method("test.Asked/Who");
 const ECHO: MethodSpec = method("test.Asked/Echo");
@@ -145,7 +144,7 @@ fn the_program_adds_no_device_to_those_that_the_environment_names() {
         return;
     }
     let this = std::env::current_exe().unwrap();
-    let name = "the_program_adds_no_device_to_those_that_the_environment_names";
+    let name = "over_tcp::the_program_adds_no_device_to_those_that_the_environment_names";
     let mut other = std::process::Command::new(this);
     other.args(["--exact", name]).env("VERBLINE_DEVICE", "soft");
     assert!(

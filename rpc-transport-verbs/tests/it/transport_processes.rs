@@ -1,8 +1,6 @@
 //! Two processes: frames between them, and what one process observes when the other is killed or
 //! stopped.
 
-mod transport_harness;
-
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -10,8 +8,10 @@ use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_transport_verbs::{Device, Sizing};
 use rustix::process::Signal;
-use transport_harness::{
-    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, step_until, write_line,
+
+use crate::transport_harness::{
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, connect_and_flood, device, frame, step_until,
+    write_line,
 };
 
 fn intents() -> Intents {
@@ -53,7 +53,7 @@ fn other_echoes() {
 }
 
 fn start() -> (ChildProcess, String) {
-    let mut other = ChildProcess::start("other_echoes", &HashMap::new());
+    let mut other = ChildProcess::start("transport_processes::other_echoes", &HashMap::new());
     let address = other.wait_for_line("ADDRESS");
     (other, address)
 }
@@ -146,7 +146,10 @@ fn sends_that_were_taken_and_ask_for_no_completion_delay_no_end() {
 fn a_killed_client_costs_the_server_nothing() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
     let environment = HashMap::from([("SERVER", rig.address())]);
-    let mut other = ChildProcess::start("other_connects_and_floods", &environment);
+    let mut other = ChildProcess::start(
+        "transport_processes::other_connects_and_floods",
+        &environment,
+    );
     other.wait_for_line("CONNECTED");
     rig.step_until("its frames", |server, _| server.received.len() >= 32);
     let (flooding, _) = rig.server.accepted[0];
@@ -168,7 +171,7 @@ fn a_killed_client_costs_the_server_nothing() {
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_connects_and_floods() {
-    transport_harness::connect_and_flood(&intents());
+    connect_and_flood(&intents());
 }
 
 /// A stopped peer is not dead: nothing is reported, and when it continues, everything that was sent
@@ -229,7 +232,10 @@ fn the_environment_names_the_best_device() {
     }
     for (name, answer) in cases {
         let environment = HashMap::from([("VERBLINE_DEVICE", name.to_owned())]);
-        let mut other = ChildProcess::start("other_opens_the_best_device", &environment);
+        let mut other = ChildProcess::start(
+            "transport_processes::other_opens_the_best_device",
+            &environment,
+        );
         let line = other.wait_for_line("DEVICE");
         assert!(line.starts_with(answer), "{name}: {line}");
     }

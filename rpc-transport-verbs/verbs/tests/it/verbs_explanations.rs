@@ -1,6 +1,6 @@
 //! Checks that `docs/verbs-errors.md` matches the explanations in the code.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p verbline-verbs --test verbs_explanations` updates the file.
+//! `UPDATE_GOLDEN=1 cargo test -p verbline-verbs --test it verbs_explanations` updates the file.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,7 +14,7 @@ fn page() -> String {
         "# What verbs report, and what to do
 
 This page is generated from the code: `CompletionStatus::explanation()` and `AsyncEvent::explanation()` return the same
-texts (`UPDATE_GOLDEN=1 cargo test -p verbline-verbs --test verbs_explanations` writes it). The messages of
+texts (`UPDATE_GOLDEN=1 cargo test -p verbline-verbs --test it verbs_explanations` writes it). The messages of
 Verbline's transport are in [rdma.md](rdma.md#messages-and-what-to-do).
 
 ## How a work request ends

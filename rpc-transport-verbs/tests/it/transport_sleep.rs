@@ -1,7 +1,5 @@
 //! A transport that sleeps: what wakes it, at any time, and what sleeping costs.
 
-mod transport_harness;
-
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::thread;
@@ -11,7 +9,10 @@ use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_core::{Intents, Waiting};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
-use transport_harness::{AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, write_line};
+
+use crate::transport_harness::{
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, write_line,
+};
 
 fn intents() -> Intents {
     Intents {
@@ -72,7 +73,7 @@ fn a_wait_without_anything_ends_in_time_and_not_before() {
 #[test]
 fn frames_wake_sleepers() {
     const FRAMES: usize = 300;
-    let mut other = ChildProcess::start("other_echoes_asleep", &HashMap::new());
+    let mut other = ChildProcess::start("transport_sleep::other_echoes_asleep", &HashMap::new());
     let address = other.wait_for_line("ADDRESS");
     let mut side = Side::open(&device(), &intents());
     let id = side.connect(&address).connection;
@@ -201,7 +202,7 @@ fn a_new_connection_wakes_a_server_that_has_none() {
 
 #[test]
 fn the_end_of_a_killed_peer_wakes_a_sleeper() {
-    let mut other = ChildProcess::start("other_echoes_asleep", &HashMap::new());
+    let mut other = ChildProcess::start("transport_sleep::other_echoes_asleep", &HashMap::new());
     let address = other.wait_for_line("ADDRESS");
     let mut side = Side::open(&device(), &intents());
     let id = side.connect(&address).connection;
@@ -280,7 +281,7 @@ fn what_an_idle_process_costs() {
         Duration::try_from(rustix::time::clock_gettime(clock)).unwrap()
     };
     let seconds = std::env::var("SECONDS").map_or(10, |seconds| seconds.parse().unwrap());
-    let mut other = ChildProcess::start("other_echoes_asleep", &HashMap::new());
+    let mut other = ChildProcess::start("transport_sleep::other_echoes_asleep", &HashMap::new());
     let address = other.wait_for_line("ADDRESS");
     let mut side = Side::open(&device(), &intents());
     let id = side.connect(&address).connection;

@@ -1,7 +1,5 @@
 //! Frames between two transports of one process: order, lengths, slots, signals, and closing.
 
-mod transport_harness;
-
 use std::thread;
 
 use rpc_core::Intents;
@@ -9,7 +7,8 @@ use rpc_core::transport::{
     CloseReason, ConnectError, ConnectionId, Event, Fabric, ReserveError, Transport,
 };
 use rpc_transport_verbs::Sizing;
-use transport_harness::{AdmitAll, Rig, Side, device, frame, step_until};
+
+use crate::transport_harness::{AdmitAll, PATIENCE, Rig, Side, device, frame, step_until};
 
 fn intents(connections: u32) -> Intents {
     Intents {
@@ -439,14 +438,14 @@ fn more_connections_than_a_poller_was_sized_for_are_refused_on_each_side() {
     let error = rig
         .client
         .transport
-        .connect(&address, b"hello", transport_harness::PATIENCE)
+        .connect(&address, b"hello", PATIENCE)
         .unwrap_err();
     assert!(error.to_string().contains("2 connections"), "{error}");
 
     let mut another = Side::open(&device(), &intents(2));
     let error = another
         .transport
-        .connect(&address, b"hello", transport_harness::PATIENCE)
+        .connect(&address, b"hello", PATIENCE)
         .unwrap_err();
     assert!(
         matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("2 connections")),

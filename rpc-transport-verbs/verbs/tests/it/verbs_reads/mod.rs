@@ -3,8 +3,6 @@
 //! suite covers what READs mean; it runs with `READS=target` as well.
 
 mod processes;
-#[path = "../verbs_side/mod.rs"]
-mod verbs_side;
 
 use std::sync::mpsc;
 use std::thread;
@@ -15,7 +13,8 @@ use verbline_verbs::{
     QpState, QueuePairConfig, ReadExecution, ReceiveRequest, RemoteEndpoint, RemoteKey,
     RemoteMemory, RtrAttributes, RtsAttributes, SoftOptions, WindowType, WorkRequest,
 };
-use verbs_side::{HANG, Plan, Side, address, rtr, rts, soft_options};
+
+use crate::verbs_side::{HANG, Plan, Side, address, rtr, rts, soft_options};
 
 const BOTH: [ReadExecution; 2] = [ReadExecution::InPlace, ReadExecution::ByTarget];
 const LEN: usize = 256 << 10;

@@ -1,7 +1,5 @@
 //! Shuts down a server while calls are in flight, with its own threads and over a device.
 
-mod named_device;
-
 use std::future::pending;
 use std::net::TcpListener;
 use std::pin::pin;
@@ -11,12 +9,13 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use named_device::device;
 use rpc_core::transport::CloseReason;
 use rpc_core::{
     CallError, Caller, Cause, Channel, Code, Execution, Idempotency, LocalPoller, MethodKind,
     MethodSpec, Methods, Request, Response, Server, Service, Shutdown, Status,
 };
+
+use crate::transport_harness::device;
 
 const WAIT: MethodSpec = MethodSpec::new(
     "test.Patient/Wait",
