@@ -166,7 +166,7 @@ impl Answer {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
