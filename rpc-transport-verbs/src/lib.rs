@@ -96,7 +96,7 @@ extern crate self as rpc_transport_verbs;
 
 mod connect;
 mod device;
-#[cfg(any(feature = "test-util", all(any(test, fuzzing), not(loom))))]
+#[cfg(any(feature = "test-util", test, fuzzing))]
 pub mod testing;
 mod transport;
 

@@ -1,6 +1,6 @@
 //! Support for tests and fuzzers: a simulation of processes, and hostile peers.
 
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 pub mod hostile;
 #[cfg(feature = "test-util")]
 pub mod simulation;

@@ -49,7 +49,7 @@ impl AsFd for EventFd {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -172,7 +172,7 @@ mod registered_memory;
 mod shared_receive_queue;
 mod slot;
 mod streaming_copy;
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 pub mod testing;
 mod types;
 mod work_request;

@@ -26,7 +26,7 @@ impl LogLimit {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

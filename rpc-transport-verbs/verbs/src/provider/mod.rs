@@ -48,7 +48,7 @@ pub(crate) use work::{
     Destination, Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
 
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) use soft::{
     hostile as soft_hostile, hostile_link as soft_hostile_link, hostile_tcp as soft_hostile_tcp,
 };

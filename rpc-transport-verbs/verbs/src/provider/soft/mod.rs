@@ -98,13 +98,13 @@
 
 pub(super) mod capacities;
 mod context;
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod hostile_link;
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod hostile_tcp;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod many_peers;
 pub(super) mod names;
 mod objects;

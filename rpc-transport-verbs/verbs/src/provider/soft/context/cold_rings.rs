@@ -88,7 +88,7 @@ impl ColdRings {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::provider::soft::shared::ring::RingReceiver;

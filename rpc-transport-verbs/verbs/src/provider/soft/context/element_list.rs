@@ -58,7 +58,7 @@ pub(crate) fn for_each_part(
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Mutual exclusion for a context: one word, acquired for a bounded batch of work.
 //!
-//! Run the loom models of this module, `commit`, `wake`, `sequence_lock` and `ring::closed` with
-//! `RUSTFLAGS="--cfg loom" cargo test -p verbline-verbs --release --lib loom`.
+//! `.ci/loom` runs the loom models of this module, `commit`, `wake`, `sequence_lock` and
+//! `ring::closed`.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 use crate::provider::soft::shared::ring::hostile::scribble;
 use crate::provider::soft::shared::wake::{DomainReadyBits, Mapped};
 use crate::provider::soft::shared::wake_socket::WakeToken;
@@ -107,7 +107,7 @@ impl ReadyPeers {
     }
 
     /// Writes into the bits of every peer, as these peers can.
-    #[cfg(all(any(test, fuzzing), not(loom)))]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn scribble(&self, at: usize, bytes: &[u8]) {
         for peer in &self.peers {
             scribble(peer.bits.mapping(), at, bytes);
@@ -115,7 +115,7 @@ impl ReadyPeers {
     }
 
     /// Sets a bit of every peer, as these peers can.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn set_for_all(&self, index: usize) {
         for peer in &self.peers {
             peer.bits.set(index);
@@ -123,7 +123,7 @@ impl ReadyPeers {
     }
 
     /// Returns the number of peers with a bit set in their first group.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn count_set(&self) -> usize {
         let is_set = |peer: &&ReadyPeer| peer.bits.has_any_in_first_group();
         self.peers.iter().filter(is_set).count()
@@ -150,7 +150,7 @@ impl ReadyPeers {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 

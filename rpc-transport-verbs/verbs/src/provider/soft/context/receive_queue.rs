@@ -211,7 +211,7 @@ impl ReceiveQueue {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
 

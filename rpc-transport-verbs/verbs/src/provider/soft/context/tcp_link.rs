@@ -323,7 +323,7 @@ pub(crate) fn extended(low: u32, near: u64) -> u64 {
     near.wrapping_add_signed(i64::from(distance))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -47,7 +47,7 @@ impl Accepter {
     }
 
     /// Returns true while accepting pauses.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn has_paused(&self) -> bool {
         self.paused_until.is_some()
     }

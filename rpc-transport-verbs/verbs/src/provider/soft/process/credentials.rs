@@ -87,7 +87,7 @@ fn id_of_others(uid_map: &str, overflow_uid: &str) -> Option<u32> {
 
 const DEFAULT_OVERFLOW_UID: u32 = 65_534;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::super::gid::new_gid;
     use super::super::link::tests::pair;

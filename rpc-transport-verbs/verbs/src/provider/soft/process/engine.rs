@@ -139,7 +139,7 @@ impl Engine {
         self.tick_links(now);
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn has_paused_accepting(&self) -> bool {
         self.accepter.has_paused()
     }

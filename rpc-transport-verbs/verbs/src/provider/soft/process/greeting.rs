@@ -234,7 +234,7 @@ pub(crate) enum LinkError {
     Abandoned,
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

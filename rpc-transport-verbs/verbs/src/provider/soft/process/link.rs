@@ -100,7 +100,7 @@ pub(crate) struct LinkSocket(Arc<PeerFile>);
 
 impl LinkSocket {
     /// Adopts a connected socket.
-    #[cfg(all(any(test, fuzzing), not(loom)))]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn adopt(socket: OwnedFd) -> Self {
         Self(Arc::new(socket.into()))
     }
@@ -262,7 +262,7 @@ impl AsFd for LinkSocket {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::net::socketpair;

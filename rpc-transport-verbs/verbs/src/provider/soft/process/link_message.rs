@@ -265,7 +265,7 @@ fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     take(rest).map(u64::from_le_bytes)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

@@ -19,5 +19,5 @@ mod tcp_accept;
 pub(super) mod tcp_port;
 mod usage;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -75,7 +75,7 @@ impl Newcomers {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::super::link::tests::pair;
     use super::*;

@@ -68,7 +68,7 @@ impl Add for Usage {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

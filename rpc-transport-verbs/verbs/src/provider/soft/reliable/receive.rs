@@ -445,7 +445,7 @@ fn locate(
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::types::Gid;

@@ -113,7 +113,7 @@ pub(crate) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

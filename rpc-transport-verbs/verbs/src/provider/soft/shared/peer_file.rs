@@ -193,7 +193,7 @@ impl Closer {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) mod tests {
     use std::io::{ErrorKind, Write};
     use std::net::{TcpListener, TcpStream};

@@ -82,7 +82,6 @@ struct KeyRecord(Record<6>);
 #[derive(Debug)]
 struct QueuePairRecord(Record<2>);
 
-#[cfg(not(loom))]
 const _: () = assert!(
     size_of::<KeyRecord>() == 64
         && size_of::<QueuePairRecord>() == 32
@@ -300,5 +299,5 @@ fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! The atomics of the lock-free modules, so that loom can replace them with its own.
 //!
-//! Loom models exist for `owner`, `commit`, `wake`, `sequence_lock` and `ring::closed`; the rest
-//! merely compiles with loom's types.
+//! `tests/loom` compiles the modules that have loom models with them: `owner`, `commit`, `wake`,
+//! `sequence_lock` and `ring::closed`.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -238,7 +238,7 @@ impl EngineCaller {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::io::IoSlice;
     use std::net::TcpStream;

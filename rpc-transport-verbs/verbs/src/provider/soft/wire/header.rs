@@ -287,7 +287,7 @@ impl Header {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

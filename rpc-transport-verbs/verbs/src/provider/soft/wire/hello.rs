@@ -168,7 +168,7 @@ impl Answer {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

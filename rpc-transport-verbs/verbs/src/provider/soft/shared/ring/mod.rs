@@ -184,9 +184,9 @@ impl Ring {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod experiment;
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -314,13 +314,13 @@ impl RingReceiver {
         self.ring.head().readiness.mark.disarm();
     }
 
-    #[cfg(all(any(test, fuzzing), not(loom)))]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn ring_for_tests(&self) -> &Ring {
         &self.ring
     }
 
     /// Commits an empty message, as the sender does.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn commit_for_tests(&self) {
         let commit = Commit {
             len: 0,
@@ -329,7 +329,7 @@ impl RingReceiver {
         self.ring.commit_word(self.next).publish(self.next, commit);
     }
 
-    #[cfg(all(any(test, fuzzing), not(loom)))]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn next_for_tests(&self) -> u64 {
         self.next
     }
