@@ -96,7 +96,7 @@ fn documents_are_wrapped_and_the_readme_is_short() {
 fn programs_that_are_not_tested_contain_no_tests() {
     let root = workspace_root();
     let mut violations = Vec::new();
-    for package in ["benches", "examples", "interop", "tidy"] {
+    for package in ["attacks", "benches", "examples", "interop", "tidy"] {
         for program in untested_programs(&root, package) {
             violations.extend(program.tests().map(|file| Violation {
                 file,

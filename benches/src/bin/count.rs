@@ -189,7 +189,8 @@ fn count_without_lto(programs: &Path) -> Outcome<Vec<Figure>> {
     ["call", "idle-client", "idle-server"]
         .map(|layer| {
             let runs = runs(&programs.join("instructions"), &["--over", layer])?;
-            let figure = runs.instructions_no_lto(&format!("{} without LTO", layer.replace('-', " ")));
+            let figure =
+                runs.instructions_no_lto(&format!("{} without LTO", layer.replace('-', " ")));
             println!("{}", line(&figure));
             Ok(figure)
         })
