@@ -55,7 +55,7 @@ else
 endif
 
 attacks: ## Attack a server as another user and as a hostile process of its own; needs root (NAMES='block slots', TCP=1)
-	@cargo run --release --quiet -p benches --bin attack -- $(if $(TCP),--device tcp) $(NAMES)
+	@cargo run --release --quiet -p attacks -- $(if $(TCP),--device tcp) $(NAMES)
 
 fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz
@@ -65,15 +65,13 @@ deny: ## Check the dependencies against deny.toml: licences, sources, duplicates
 
 # -- Single measurements
 bench-compare: ## Compare latency, throughput and streams with benches/baselines (WRITE=1 writes it); never fails on time
-	@cargo build --release --quiet -p benches --bin compare --bin latency --bin throughput --bin stream
-	@mkdir -p benches/baselines
-	@cargo run --release --quiet -p benches --bin compare -- $(if $(WRITE),--write)
+	@cargo run --release --quiet -p benches -- compare $(if $(WRITE),--write)
 
 bench-peers: ## Compare with UCX, iceoryx2, tonic and a Unix socket, calls and uploads (builds two of them)
-	@cargo run --release --quiet -p benches --features peers --bin peers
+	@cargo run --release --quiet -p benches --features peers -- peers
 
 bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 	@benches/bench-rdma
 
 overload: ## Measure the calls that are answered in time at 0.5 to 4 times the capacity (SPIN_US=50, CLIENT=local)
-	@cargo run --release --quiet -p benches --bin overload -- --spin-us $${SPIN_US:-1000} --client $${CLIENT:-shared}
+	@cargo run --release --quiet -p benches -- overload --spin-us $${SPIN_US:-1000} --client $${CLIENT:-shared}

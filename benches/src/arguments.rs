@@ -48,6 +48,30 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a number with a unit: 100ms, 2.5s, 10us".to_owned())
 }
 
+/// Returns the time of `--seconds`.
+///
+/// # Errors
+///
+/// Returns a sentence if nothing could be recorded in it.
+pub fn recorded(seconds: f64) -> Result<Duration, String> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err(format!("--seconds {seconds}: nothing could be recorded")),
+    }
+}
+
+/// Checks the number of `--rounds`.
+///
+/// # Errors
+///
+/// Returns a sentence if there is none.
+pub fn at_least_one_round(rounds: usize) -> Result<(), String> {
+    match rounds {
+        0 => Err("--rounds 0: nothing could be measured".to_owned()),
+        _ => Ok(()),
+    }
+}
+
 /// Parses a number of bytes: `4096`, `64K`, `8M`, with units of 1024.
 ///
 /// # Errors
@@ -70,11 +94,17 @@ pub fn bytes(text: &str) -> Result<usize, String> {
 
 /// Returns a parser for [`Waiting`].
 pub fn waiting() -> impl TypedValueParser<Value = Waiting> {
-    PossibleValuesParser::new(["busy", "adaptive", "event"]).map(|name| match &*name {
+    PossibleValuesParser::new(["busy", "adaptive", "event"]).map(|name| waiting_of(&name))
+}
+
+/// Returns the [`Waiting`] with this name; any other name is that of the default.
+#[must_use]
+pub fn waiting_of(name: &str) -> Waiting {
+    match name {
         "busy" => Waiting::Busy,
         "event" => Waiting::Event,
         _ => Waiting::Adaptive,
-    })
+    }
 }
 
 /// The rates of a sweep; each is a constant factor above the previous one.

@@ -1,15 +1,15 @@
 //! The figures of one machine on one day, kept in a file, and how others compare with them.
 //!
-//! A figure is a number in the JSON output of a program. Its name says what it is: `…_ns` is a time,
-//! `…_per_s` a rate, and `ratio…` or `…_to_…` a ratio to a reference that took turns with it. A
+//! A figure is a number in the JSON output of a measurement. Its name says what it is: `…_ns` is a time,
+//! `…_per_s` a rate, and `…ratio…` a ratio to a reference that took turns with it. A
 //! machine changes its speed between two runs, which changes times and rates, and ratios less.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use crate::Outcome;
-use crate::table::Table;
+use crate::report::Row;
 
 /// The least relative change of a ratio that is worth a look.
 const OF_RATIOS: f64 = 0.05;
@@ -27,31 +27,23 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Adds the figures that a program has printed: one JSON object on each line that begins with a
-    /// brace.
+    /// Adds the figures that a measurement has printed: one JSON object on each line that begins with
+    /// a brace.
     ///
     /// # Errors
     ///
     /// Fails if such a line is no JSON, or if there is no figure.
-    pub fn add(&mut self, program: &str, output: &str) -> Outcome<()> {
+    pub fn add(&mut self, name: &str, output: &str) -> Outcome<()> {
         let mut count = 0;
         for line in output.lines().filter(|line| line.starts_with('{')) {
             let object: Value = serde_json::from_str(line)?;
-            let mut name = program.to_owned();
-            for key in ["shape", "message", "lines", "client", "idle_streams"] {
-                match object.get(key) {
-                    Some(Value::String(text)) => name += &format!(" {text}"),
-                    Some(Value::Number(number)) => name += &format!(" {number}"),
-                    _ => {}
-                }
-            }
-            flatten(&name, &object, &mut |name, value| {
+            flatten(name, &object, &mut |name, value| {
                 count += 1;
                 self.figures.entry(name).or_default().push(value);
             });
         }
         if count == 0 {
-            return Err(format!("{program} printed no figures: {output}").into());
+            return Err(format!("{name} printed no figures: {output}").into());
         }
         Ok(())
     }
@@ -97,33 +89,27 @@ impl Baseline {
         })
     }
 
-    /// The table of both sides' medians, their ratio, and whether they differ by more than the noise.
+    /// A row for each figure: both sides' medians, their ratio, and whether they differ by more than
+    /// the noise.
     #[must_use]
-    pub fn compare(&self, now: &Self) -> Table {
-        let mut table = Table::new(["", "then", "now", "now ÷ then", ""]);
-        for (name, values) in &now.figures {
-            let then = self.figures.get(name);
-            let ratio = then.map(|then| middle(values) / middle(then));
-            table.add([
-                name.clone(),
-                then.map_or_else(|| "-".to_owned(), |then| number(middle(then))),
-                number(middle(values)),
-                ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
-                match then {
-                    None => "new",
-                    Some(then) if differ(name, then, values) => "differs",
-                    Some(_) => "",
-                }
-                .to_owned(),
-            ]);
-        }
-        for (name, then) in &self.figures {
-            if !now.figures.contains_key(name) {
-                let cells = [&number(middle(then)), "-", "-", "gone"].map(str::to_owned);
-                table.add([name.clone()].into_iter().chain(cells));
-            }
-        }
-        table
+    pub fn compare(&self, now: &Self) -> Vec<Row> {
+        let names: BTreeSet<&String> = self.figures.keys().chain(now.figures.keys()).collect();
+        let row = |name: &String| {
+            let (then, now) = (self.figures.get(name), now.figures.get(name));
+            let [before, after] = [then, now].map(|values| values.map(|values| middle(values)));
+            let verdict = match (then, now) {
+                (None, _) => "new",
+                (_, None) => "gone",
+                (Some(then), Some(now)) if differ(name, then, now) => "differs",
+                _ => "",
+            };
+            Row::new(name.as_str())
+                .with("then", before)
+                .with("now", after)
+                .with("ratio", before.zip(after).map(|(then, now)| now / then))
+                .with("verdict", verdict)
+        };
+        names.into_iter().map(row).collect()
     }
 }
 
@@ -151,13 +137,17 @@ fn flatten(name: &str, value: &Value, add: &mut impl FnMut(String, f64)) {
     match value {
         Value::Object(object) => {
             for (key, value) in object {
-                flatten(&format!("{name}, {key}"), value, add);
+                // The name of a row says enough without that of its table.
+                match value {
+                    Value::Array(_) => flatten(name, value, add),
+                    value => flatten(&format!("{name}, {key}"), value, add),
+                }
             }
         }
         Value::Array(values) => {
             for value in values {
-                let client = value.get("client").and_then(Value::as_str).unwrap_or("");
-                flatten(&format!("{name} {client}"), value, add);
+                let row = value.get("name").and_then(Value::as_str).unwrap_or("");
+                flatten(&format!("{name}, {row}"), value, add);
             }
         }
         Value::Number(number) if is_figure(name) => {
@@ -177,21 +167,13 @@ fn is_figure(name: &str) -> bool {
 
 fn is_ratio(name: &str) -> bool {
     let key = name.rsplit(", ").next().unwrap_or(name);
-    key.starts_with("ratio") || key.contains("_to_")
-}
-
-/// Formats a number in three or more digits.
-fn number(value: f64) -> String {
-    match value {
-        value if value >= 1e6 => format!("{:.2} M", value / 1e6),
-        value if value >= 100.0 => format!("{value:.0}"),
-        value => format!("{value:.3}"),
-    }
+    key.contains("ratio")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Report;
 
     fn baseline(ratios: &[f64], times: &[f64]) -> Baseline {
         let mut baseline = Baseline {
@@ -200,8 +182,8 @@ mod tests {
         };
         for (ratio, time) in ratios.iter().zip(times) {
             let output = format!(
-                "a table\n{{\"size\":64,\"rpc\":{{\"p50_ns\":{time},\"max_ns\":9}},\"ratio_p50\":{ratio},\
-                 \"shared\":[{{\"client\":\"async\",\"ratio_p50_to_rpc\":4.0}}]}}\n"
+                "a table\n{{\"size_bytes\":64,\"clients\":[{{\"name\":\"rpc\",\"p50_ns\":{time},\"max_ns\":9,\
+                 \"ratio_to_raw\":{ratio}}}]}}\n"
             );
             baseline.add("latency", &output).unwrap();
         }
@@ -212,11 +194,7 @@ mod tests {
     fn figures_are_found_by_their_names() {
         let found = baseline(&[1.4], &[580.0]).figures;
         let names: Vec<_> = found.keys().map(String::as_str).collect();
-        let expected = [
-            "latency, ratio_p50",
-            "latency, rpc, p50_ns",
-            "latency, shared async, ratio_p50_to_rpc",
-        ];
+        let expected = ["latency, rpc, p50_ns", "latency, rpc, ratio_to_raw"];
         assert_eq!(names, expected);
         assert_eq!(found["latency, rpc, p50_ns"], [580.0]);
     }
@@ -241,11 +219,9 @@ mod tests {
     fn what_differs_by_more_than_the_noise_is_marked() {
         let then = baseline(&[1.40, 1.41, 1.42], &[580.0, 590.0, 600.0]);
         let differing = |ratios: &[f64], times: &[f64]| {
-            let table = then.compare(&baseline(ratios, times)).to_string();
-            table
-                .lines()
-                .filter(|line| line.ends_with("differs"))
-                .count()
+            let mut report = Report::new("compare");
+            report.table("figures", then.compare(&baseline(ratios, times)));
+            report.to_string().matches("differs").count()
         };
         // The machine is slower by a fifth: the ratio tells that Verbline is not.
         assert_eq!(differing(&[1.41, 1.40, 1.42], &[700.0, 710.0, 720.0]), 0);

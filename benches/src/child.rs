@@ -4,6 +4,7 @@
 //! them on the server's core would measure the scheduler. The others are stopped with `SIGSTOP`
 //! until their turn. The software device guarantees that a stopped peer loses nothing.
 
+use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use rustix::process::{
 
 use crate::Outcome;
 use crate::cores::spawn_unpinned;
+use crate::role::{self, Role};
 
 /// A process in another role, mostly a server. Dropping this kills it.
 #[derive(Debug)]
@@ -29,28 +31,32 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts this program again with the arguments of one of its hidden roles, on all cores.
+    /// Starts this program again in a role, on all cores, and returns the first line that it prints:
+    /// mostly its address.
     ///
     /// # Errors
     ///
-    /// Fails if the system cannot start the process.
-    pub fn start(role: &[String]) -> Outcome<Self> {
-        Self::start_as(None, role)
+    /// Fails if the system cannot start the process, or if it ends instead.
+    pub fn start(role: &Role) -> Outcome<(Self, String)> {
+        let mut process = Self::start_as(None, &role::to_args(role)?)?;
+        let line = process.read_line()?;
+        Ok((process, line))
     }
 
-    /// Does the same for another user and the group with the same number, or for this one.
+    /// Starts this program again with these arguments, for another user and the group with the same
+    /// number, or for this one.
     ///
     /// # Errors
     ///
     /// Fails if the system cannot start the process, or if this user may not start processes of
     /// others.
-    pub fn start_as(user: Option<u32>, role: &[String]) -> Outcome<Self> {
+    pub fn start_as(user: Option<u32>, args: &[String]) -> Outcome<Self> {
         let mut command = Command::new(env::current_exe()?);
         if let Some(user) = user {
             command.uid(user).gid(user);
         }
         command
-            .args(role)
+            .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = spawn_unpinned(&mut command)?;
@@ -124,6 +130,30 @@ impl Process {
     pub fn resume(&self) -> io::Result<()> {
         Ok(kill_process(self.pid, Signal::CONT)?)
     }
+
+    /// Lets the server continue for the time of `turn`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `turn`, or fails if the server has ended.
+    pub fn in_turn<R, E>(&self, turn: impl FnOnce() -> Result<R, E>) -> Outcome<R>
+    where
+        Box<dyn Error>: From<E>,
+    {
+        self.resume()?;
+        let result = turn()?;
+        self.pause()?;
+        Ok(result)
+    }
+
+    /// Returns the resident memory of the process, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does not report it.
+    pub fn resident(&self) -> Outcome<u64> {
+        resident(self.pid)
+    }
 }
 
 impl Drop for Process {
@@ -132,6 +162,20 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns the resident memory of a process, in bytes.
+///
+/// # Errors
+///
+/// Fails if the system does not report it.
+pub fn resident(pid: Pid) -> Outcome<u64> {
+    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
+    let text = fs::read_to_string(&path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    let kib: u64 = kib.ok_or(format!("{path} has no VmRSS"))?.parse()?;
+    Ok(kib * 1024)
 }
 
 /// Reads the CPU time of a process, over all its current threads.

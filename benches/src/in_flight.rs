@@ -9,7 +9,7 @@ use rpc_core::{CallError, Caller};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::message::Load;
-use crate::task_set::TaskSet;
+use crate::task_set::run_all;
 use crate::{Outcome, slices};
 
 /// Time before recording begins, for buffers to warm up and windows to grow.
@@ -29,9 +29,14 @@ impl Period {
         Self::after(WARM_UP, length)
     }
 
-    /// Returns a period that begins after a given warm-up.
+    /// Returns the period of a turn of 0.2 s. Before it, the server's process has just been resumed.
     #[must_use]
-    pub fn after(warm_up: Duration, length: Duration) -> Self {
+    pub fn turn() -> Self {
+        Self::after(Duration::from_millis(50), Duration::from_millis(200))
+    }
+
+    /// Returns a period that begins after a given warm-up.
+    fn after(warm_up: Duration, length: Duration) -> Self {
         let start = Instant::now() + warm_up;
         Self {
             start,
@@ -83,28 +88,16 @@ pub async fn keep_in_flight<C: Caller>(
     period: Period,
 ) -> Result<Histogram<u64>, CallError> {
     let histogram = RefCell::new(slices::histogram());
-    let failure = RefCell::new(None);
-    let workers = (0..in_flight).map(|index| {
-        let worker = Worker {
-            clients,
-            next: index % clients.len(),
-            step: in_flight % clients.len(),
-            load: load.clone(),
-            histogram: &histogram,
-            period,
-        };
-        let failure = &failure;
-        async move {
-            if let Err(error) = worker.run().await {
-                failure.borrow_mut().get_or_insert(error);
-            }
-        }
+    let workers = (0..in_flight).map(|index| Worker {
+        clients,
+        next: index % clients.len(),
+        step: in_flight % clients.len(),
+        load: load.clone(),
+        histogram: &histogram,
+        period,
     });
-    TaskSet::new(workers).await;
-    match failure.into_inner() {
-        Some(error) => Err(error),
-        None => Ok(histogram.into_inner()),
-    }
+    run_all(workers.map(Worker::run)).await?;
+    Ok(histogram.into_inner())
 }
 
 /// Makes calls one after the other; each worker is one call in flight.

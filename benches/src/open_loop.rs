@@ -13,15 +13,15 @@
 //!
 //! The response time is the latency that an independent caller sees.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
 use crate::arrivals::{Arrivals, Schedule};
+use crate::dispatcher::{Dispatcher, Which};
 use crate::slices;
 use crate::task_set::TaskSet;
 
@@ -82,17 +82,20 @@ impl OpenLoop {
         let start = now();
         let now = || now() - start;
         let end = self.warm_up + self.time;
-        let dispatcher = Dispatcher::new();
+        let callers: Vec<C> = callers.into_iter().collect();
+        let dispatcher = Dispatcher::new(callers.len());
+        let failure = RefCell::new(None);
         let recorder = RefCell::new(Recorder::new(&self));
         let callers = callers.into_iter().enumerate().map(|(index, caller)| {
-            dispatcher.states.borrow_mut().push(CallerState::default());
-            let (dispatcher, recorder, now) = (&dispatcher, &recorder, &now);
+            let (dispatcher, recorder, failure) = (&dispatcher, &recorder, &failure);
+            let now = &now;
             async move {
                 let mut caller = caller;
                 while let Some(intended) = dispatcher.next_call(index).await {
                     let sent = now();
                     if let Err(error) = caller().await {
-                        dispatcher.fail(error);
+                        failure.borrow_mut().get_or_insert(error);
+                        dispatcher.close();
                         return;
                     }
                     recorder.borrow_mut().count(intended, sent, now());
@@ -104,11 +107,16 @@ impl OpenLoop {
             .take_while(|&intended| intended < end)
             .peekable();
         poll_fn(|cx| {
-            if !dispatcher.is_closed.get() {
+            if !dispatcher.is_closed() {
                 let now = now();
-                if now < end {
-                    dispatcher.assign_due_calls(&mut schedule, now);
-                } else {
+                // Calls without an idle caller wait.
+                while dispatcher.has_idle()
+                    && now < end
+                    && let Some(intended) = schedule.next_if(|&intended| intended <= now)
+                {
+                    dispatcher.assign(intended, Which::Latest);
+                }
+                if now >= end {
                     dispatcher.close();
                 }
             }
@@ -117,7 +125,7 @@ impl OpenLoop {
             task_set.as_mut().poll(cx)
         })
         .await;
-        if let Some(error) = dispatcher.failure.take() {
+        if let Some(error) = failure.take() {
             return Err(error);
         }
         let mut recorder = recorder.borrow_mut();
@@ -125,89 +133,6 @@ impl OpenLoop {
             recorder.count_unsent(intended);
         }
         Ok(recorder.to_record())
-    }
-}
-
-/// Matches calls that are due with idle callers.
-struct Dispatcher<E> {
-    states: RefCell<Vec<CallerState>>,
-    /// A stack: the caller that became idle last goes first, because its data is still in the
-    /// cache.
-    idle: RefCell<Vec<usize>>,
-    is_closed: Cell<bool>,
-    failure: RefCell<Option<E>>,
-}
-
-/// The state of one caller.
-#[derive(Default)]
-struct CallerState {
-    /// The intended time of its next call.
-    call: Option<Duration>,
-    /// Never changes.
-    waker: Option<Waker>,
-}
-
-impl<E> Dispatcher<E> {
-    fn new() -> Self {
-        Self {
-            states: RefCell::default(),
-            idle: RefCell::default(),
-            is_closed: Cell::new(false),
-            failure: RefCell::new(None),
-        }
-    }
-
-    /// Returns the intended time of the caller's next call, or `None` when there are no more calls.
-    async fn next_call(&self, caller: usize) -> Option<Duration> {
-        let mut was_pushed = false;
-        poll_fn(|cx| {
-            let state = &mut self.states.borrow_mut()[caller];
-            if let Some(intended) = state.call.take() {
-                return Poll::Ready(Some(intended));
-            }
-            if self.is_closed.get() {
-                return Poll::Ready(None);
-            }
-            state.waker.get_or_insert_with(|| cx.waker().clone());
-            if !std::mem::replace(&mut was_pushed, true) {
-                self.idle.borrow_mut().push(caller);
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Assigns the calls that are due to idle callers. Calls without an idle caller wait.
-    fn assign_due_calls(
-        &self,
-        schedule: &mut std::iter::Peekable<impl Iterator<Item = Duration>>,
-        now: Duration,
-    ) {
-        let mut idle = self.idle.borrow_mut();
-        while let Some(&caller) = idle.last()
-            && let Some(intended) = schedule.next_if(|&intended| intended <= now)
-        {
-            idle.pop();
-            let state = &mut self.states.borrow_mut()[caller];
-            state.call = Some(intended);
-            if let Some(waker) = &state.waker {
-                waker.wake_by_ref();
-            }
-        }
-    }
-
-    fn close(&self) {
-        self.is_closed.set(true);
-        for state in &*self.states.borrow() {
-            if let Some(waker) = &state.waker {
-                waker.wake_by_ref();
-            }
-        }
-    }
-
-    fn fail(&self, error: E) {
-        self.failure.borrow_mut().get_or_insert(error);
-        self.close();
     }
 }
 
@@ -271,8 +196,9 @@ fn add(histogram: &mut Histogram<u64>, time: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::Arc;
-    use std::task::{Context, Wake};
+    use std::task::{Context, Poll, Wake, Waker};
 
     use super::*;
 

@@ -6,20 +6,18 @@
 //! doorbell per message. It leaves out headers, encoding, credits, the call table and dispatch, so
 //! these are the difference between the two.
 
-use clap::Args;
 use rpc_core::Limits;
 use rpc_transport_verbs::verbs::{
     Access, AddressWish, CompletionQueue, Context, Gid, PortAddress, Psn, QpNum, QueuePair,
     QueuePairConfig, RemoteEndpoint, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue,
     Slot, WorkCompletion, WorkKind,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::child::{self, Process};
+use crate::role::Role;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, cores};
-
-/// Name of the hidden command that runs [`RawArgs::serve`].
-pub const SERVE: &str = "serve-frames";
 
 /// Receives posted with one call, as in the transport.
 const REFILL_BATCH: usize = 16;
@@ -28,31 +26,23 @@ const REFILL_BATCH: usize = 16;
 const POLL_BATCH: usize = 32;
 
 /// The parameters of an endpoint, taken from the RPC's limits.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RawArgs {
     /// Device name
-    #[arg(long)]
     pub device: String,
     /// Core to pin to
-    #[arg(long)]
     pub core: usize,
     /// Length of a message in bytes
-    #[arg(long)]
     pub frame_len: usize,
     /// Length of a slot in bytes
-    #[arg(long)]
     pub slot_len: usize,
     /// Receives to keep posted
-    #[arg(long)]
     pub receives: usize,
     /// Depth of the send queue
-    #[arg(long)]
     pub send_queue_depth: usize,
     /// One send in this many is signaled
-    #[arg(long)]
     pub signal_interval: usize,
     /// Longest message to inline, in bytes
-    #[arg(long)]
     pub max_inline_len: usize,
 }
 
@@ -70,23 +60,6 @@ impl RawArgs {
             signal_interval: limits.signal_interval as usize,
             max_inline_len: limits.max_inline_len,
         }
-    }
-
-    fn to_args(&self) -> Vec<String> {
-        let numbers = [
-            ("--core", self.core),
-            ("--frame-len", self.frame_len),
-            ("--slot-len", self.slot_len),
-            ("--receives", self.receives),
-            ("--send-queue-depth", self.send_queue_depth),
-            ("--signal-interval", self.signal_interval),
-            ("--max-inline-len", self.max_inline_len),
-        ];
-        let mut args = vec!["--device".to_owned(), self.device.clone()];
-        for (name, number) in numbers {
-            args.extend([name.to_owned(), number.to_string()]);
-        }
-        args
     }
 
     /// Runs the server process: answers each message with a message, until it is killed.
@@ -128,41 +101,25 @@ impl PingPong {
             core: server_core,
             ..local.clone()
         };
-        let mut role = vec![SERVE.to_owned()];
-        role.extend(remote.to_args());
-        let mut server = Process::start(&role)?;
+        let (mut server, peer) = Process::start(&Role::Frames(remote))?;
         let mut endpoint = Endpoint::open(local)?;
-        endpoint.ready_to_receive(endpoint_of(&server.read_line()?)?)?;
+        endpoint.ready_to_receive(endpoint_of(&peer)?)?;
         // Both sides must be ready to receive before either sends.
         server.write_line(&line_of(&endpoint.local))?;
         server.read_line()?;
         endpoint.ready_to_send()?;
-        let mut this = Self { endpoint, server };
-        this.exchange_unrecorded()?;
-        this.server.pause()?;
-        Ok(this)
-    }
-
-    fn exchange_unrecorded(&mut self) -> Outcome<()> {
         for _ in 0..UNRECORDED {
-            self.endpoint.send()?;
-            self.endpoint.receive()?;
+            endpoint.exchange()?;
         }
-        Ok(())
+        server.pause()?;
+        Ok(Self { endpoint, server })
     }
 }
 
 impl Side for PingPong {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        self.server.resume()?;
-        self.exchange_unrecorded()?;
-        stopwatch.start();
-        for _ in 0..calls {
-            self.endpoint.send()?;
-            self.endpoint.receive()?;
-            stopwatch.lap();
-        }
-        Ok(self.server.pause()?)
+        let Self { endpoint, server } = self;
+        server.in_turn(|| stopwatch.time(UNRECORDED, calls, || endpoint.exchange()))
     }
 }
 
@@ -242,6 +199,13 @@ impl Endpoint {
 
     fn ready_to_send(&mut self) -> Outcome<()> {
         Ok(self.queue_pair.to_rts(RtsAttributes::new(self.local.psn))?)
+    }
+
+    /// Sends a message and waits for one.
+    #[inline]
+    fn exchange(&mut self) -> Outcome<()> {
+        self.send()?;
+        self.receive()
     }
 
     #[inline]

@@ -107,6 +107,29 @@ pub fn alternate(
     Ok((records, rounds))
 }
 
+/// Lets each row take a turn in each round, and measures a cache line just before each. `measure`
+/// returns the value of the row with an index.
+///
+/// # Errors
+///
+/// Returns the first error of a row.
+pub fn alternate_rows(
+    rows: usize,
+    rounds: usize,
+    cores: Cores,
+    mut measure: impl FnMut(usize) -> Outcome<f64>,
+) -> Outcome<Rounds> {
+    let mut values = vec![Vec::new(); rows];
+    let mut lines = Vec::new();
+    for _ in 0..rounds {
+        for (row, values) in values.iter_mut().enumerate() {
+            lines.push(RoundTrip::measure(cores)?);
+            values.push(measure(row)?);
+        }
+    }
+    Ok(Rounds::new(values, lines))
+}
+
 /// Describes the lines: how many were near and far, and what they took.
 impl fmt::Display for Rounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,9 +150,7 @@ impl fmt::Display for Rounds {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    Some(slices::median_of(values)).filter(|median| !median.is_nan())
 }
 
 #[cfg(test)]

@@ -3,39 +3,39 @@
 use std::io;
 use std::sync::Arc;
 
-use proto::bench::{BenchClient, StatsReply, StatsRequest};
+use proto::bench::{BenchClient, BenchStreamsClient, StatsReply, StatsRequest};
+use proto::bulk::BulkClient;
 use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
-use rpc_core::{Intents, LocalChannel, LocalPoller};
+use rpc_core::{CallError, Intents, LocalChannel, LocalPoller};
 use rpc_transport_verbs::Device;
 
 use crate::child::Process;
 use crate::cores::{self, Cores};
 use crate::message::Load;
+use crate::role::Role;
 use crate::service::ServerArgs;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, allocations};
 
-/// Name of the hidden command that runs [`ServerArgs::serve`].
-pub const SERVE: &str = "serve-calls";
-
 /// A client on this thread, connected to its own server process.
 pub struct Rpc {
     // Declared before the server, so that connections end before their peer does.
-    clients: Vec<BenchClient<LocalChannel>>,
+    channels: Vec<LocalChannel>,
     poller: LocalPoller,
     server: Process,
     address: String,
 }
 
 impl Rpc {
-    /// Starts the server process on `server_core`, and connects once, from a thread that is not
+    /// Starts the server process on the server's core, and connects once, from a thread that is not
     /// pinned.
     ///
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start(device: &str, server_core: usize, intents: &Intents) -> Outcome<Self> {
-        Self::over(&Device::open(device)?, device, server_core, intents)
+    pub fn start(device: &Device, cores: Cores, intents: &Intents) -> Outcome<Self> {
+        let args = ServerArgs::new(device.name(), cores.server, intents);
+        Self::over(device, args, intents)
     }
 
     /// Starts the server process, pins the calling thread, and connects once. The thread must not be
@@ -44,26 +44,34 @@ impl Rpc {
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start_pinned(device: &str, cores: Cores, intents: &Intents) -> Outcome<Self> {
-        let fabric = OnCore {
-            device: Device::open(device)?,
-            core: cores.client,
-        };
-        Self::over(&fabric, device, cores.server, intents)
+    pub fn start_pinned(device: &Device, cores: Cores, intents: &Intents) -> Outcome<Self> {
+        let args = ServerArgs::new(device.name(), cores.server, intents);
+        Self::start_pinned_with(device, cores, args, intents)
     }
 
-    fn over<F: Fabric>(
-        fabric: &F,
-        device: &str,
-        server_core: usize,
+    /// Does the same with a server that is told something else than the client's intents.
+    ///
+    /// # Errors
+    ///
+    /// Fails if either side cannot be set up.
+    pub fn start_pinned_with(
+        device: &Device,
+        cores: Cores,
+        args: ServerArgs,
         intents: &Intents,
     ) -> Outcome<Self> {
-        let (server, address) = start_server(device, server_core, intents)?;
+        let device = device.clone();
+        let core = cores.client;
+        Self::over(&OnCore { device, core }, args, intents)
+    }
+
+    fn over<F: Fabric>(fabric: &F, args: ServerArgs, intents: &Intents) -> Outcome<Self> {
+        let (server, address) = Process::start(&Role::Calls(args))?;
         let poller = LocalPoller::builder(fabric)
             .intents(intents.clone())
             .build()?;
         let mut rpc = Self {
-            clients: Vec::new(),
+            channels: Vec::new(),
             poller,
             server,
             address,
@@ -79,16 +87,37 @@ impl Rpc {
     /// Fails if the server rejects one.
     pub fn connect(&mut self, count: usize) -> Outcome<()> {
         for _ in 0..count {
-            let channel = self.poller.connect(&self.address)?;
-            self.clients.push(BenchClient::new(channel));
+            self.channels.push(self.poller.connect(&self.address)?);
         }
         Ok(())
     }
 
-    /// Returns a client for each connection.
+    /// Returns a client of the unary methods for each connection.
     #[must_use]
-    pub fn clients(&self) -> &[BenchClient<LocalChannel>] {
-        &self.clients
+    pub fn clients(&self) -> Vec<BenchClient<LocalChannel>> {
+        let channels = self.channels.iter().cloned();
+        channels.map(BenchClient::new).collect()
+    }
+
+    /// Returns a client of the unary methods, over the first connection.
+    #[must_use]
+    pub fn client(&self) -> BenchClient<LocalChannel> {
+        BenchClient::new(self.channels[0].clone())
+    }
+
+    /// Returns a client of the streaming methods, over the first connection.
+    #[must_use]
+    pub fn streams(&self) -> BenchStreamsClient<LocalChannel> {
+        BenchStreamsClient::new(self.channels[0].clone())
+    }
+
+    /// Returns a client of messages of any size, over a new connection.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server rejects the connection.
+    pub fn bulk(&self) -> Outcome<BulkClient<LocalChannel>> {
+        Ok(BulkClient::new(self.poller.connect(&self.address)?))
     }
 
     /// Returns this thread's poller.
@@ -103,19 +132,14 @@ impl Rpc {
         &self.server
     }
 
-    /// Returns the server's address.
-    #[must_use]
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
     /// Returns the server's counters. The server must not be paused.
     ///
     /// # Errors
     ///
     /// Returns the call's error.
     pub fn stats(&self) -> Outcome<StatsReply> {
-        let reply = self.clients[0].stats(StatsRequest {});
+        let client = self.client();
+        let reply = client.stats(StatsRequest {});
         Ok(self.poller.block_on(reply)?.into_inner())
     }
 }
@@ -124,9 +148,9 @@ impl Rpc {
 /// process may use before it opens its transport, so the count is not that of the pinned thread; and
 /// the transport's memory comes from the core's own NUMA node.
 #[derive(Clone)]
-pub(crate) struct OnCore {
-    pub(crate) device: Device,
-    pub(crate) core: usize,
+struct OnCore {
+    device: Device,
+    core: usize,
 }
 
 impl Fabric for OnCore {
@@ -168,21 +192,9 @@ impl Fabric for OnCore {
     }
 }
 
-/// Starts a server process for the clients of this program, and returns its address.
-///
-/// # Errors
-///
-/// Fails if the server cannot be started.
-pub fn start_server(device: &str, core: usize, intents: &Intents) -> Outcome<(Process, String)> {
-    let mut role = vec![SERVE.to_owned()];
-    role.extend(ServerArgs::new(device, core, intents).to_args());
-    let mut server = Process::start(&role)?;
-    let address = server.read_line()?;
-    Ok((server, address))
-}
-
 /// Makes one call at a time.
 pub struct ClosedLoop {
+    client: BenchClient<LocalChannel>,
     rpc: Rpc,
     load: Load,
     /// Number of recorded calls. `allocations` counts the allocations of this process during them.
@@ -211,6 +223,7 @@ impl ClosedLoop {
     /// Returns the error of the first call that fails.
     pub fn new(rpc: Rpc, load: Load) -> Outcome<Self> {
         let mut this = Self {
+            client: rpc.client(),
             rpc,
             load,
             calls: 0,
@@ -218,7 +231,13 @@ impl ClosedLoop {
             first: StatsReply::default(),
             allocations_of_a_look: 0,
         };
-        this.make_unrecorded_calls(UNRECORDED)?;
+        let Self {
+            rpc, client, load, ..
+        } = &mut this;
+        let mut stopwatch = Stopwatch::new(0);
+        let exchange = async || load.exchange(client).await;
+        rpc.poller
+            .block_on(stopwatch.time_async(UNRECORDED, 0, exchange))?;
         // The first readings allocate buffers that later ones reuse. Two more readings, with
         // nothing between them, differ by the cost of one reading.
         for _ in 0..UNRECORDED {
@@ -238,9 +257,7 @@ impl ClosedLoop {
     ///
     /// Fails if the server's counters cannot be read.
     pub fn allocations_per_call(&self) -> Outcome<AllocationsPerCall> {
-        self.rpc.server.resume()?;
-        let last = self.rpc.stats()?;
-        self.rpc.server.pause()?;
+        let last = self.rpc.server.in_turn(|| self.rpc.stats())?;
         let by_calls =
             (last.allocations - self.first.allocations).saturating_sub(self.allocations_of_a_look);
         // The last reading is itself a call.
@@ -250,37 +267,24 @@ impl ClosedLoop {
             server: by_calls as f64 / calls as f64,
         })
     }
-
-    fn make_unrecorded_calls(&mut self, calls: usize) -> Outcome<()> {
-        let Self { rpc, load, .. } = self;
-        let client = &rpc.clients[0];
-        rpc.poller.block_on(async {
-            for _ in 0..calls {
-                load.exchange(client).await?;
-            }
-            Ok(())
-        })
-    }
 }
 
 impl Side for ClosedLoop {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        self.rpc.server.resume()?;
-        self.make_unrecorded_calls(UNRECORDED)?;
-        let Self { rpc, load, .. } = self;
-        let client = &rpc.clients[0];
-        let allocated = rpc.poller.block_on(async {
-            let before = allocations::count();
-            stopwatch.start();
-            for _ in 0..calls {
-                load.exchange(client).await?;
-                stopwatch.lap();
-            }
-            Ok::<_, rpc_core::CallError>(allocations::count() - before)
+        let Self {
+            rpc, client, load, ..
+        } = self;
+        let mut exchange = async || load.exchange(client).await;
+        let allocated = rpc.server.in_turn(|| {
+            rpc.poller.block_on(async {
+                stopwatch.time_async(UNRECORDED, 0, &mut exchange).await?;
+                let before = allocations::count();
+                stopwatch.time_async(0, calls, &mut exchange).await?;
+                Ok::<_, CallError>(allocations::count() - before)
+            })
         })?;
         self.calls += calls as u64;
         self.allocations += allocated;
-        self.rpc.server.pause()?;
         Ok(())
     }
 }

@@ -2,15 +2,16 @@
 
 use std::cell::Cell;
 
-use clap::Args;
 use proto::bench::bench_server::LocalBench;
-use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
+use proto::bench::{BenchServer, BenchStreamsServer, Blob, Fixed, StatsReply, StatsRequest};
 use proto::bulk::BulkServer;
 use rpc_core::stats::Transfers;
-use rpc_core::{Intents, LocalPoller, Request, Response, Server, Status, Waiting};
+use rpc_core::{Intents, LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
+use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::service::Bulk;
+use crate::streams::service::Streams;
 use crate::{Outcome, allocations, arguments, child, drop_time};
 
 /// Echoes requests and counts calls.
@@ -64,27 +65,19 @@ fn copied_by_receiver(transfers: &Transfers) -> u64 {
     transfers.bytes_fetched + transfers.bytes_in_fragments + transfers.bytes_copied_in
 }
 
-/// The command-line arguments of a server process.
-#[derive(Clone, Debug, Args)]
+/// What a server process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerArgs {
-    /// Device name
-    #[arg(long)]
-    pub device: String,
-    /// Core to pin the poller to
-    #[arg(long)]
-    pub core: usize,
-    /// Maximum message length in bytes
-    #[arg(long)]
-    pub max_message_len: usize,
-    /// Number of connections to prepare for
-    #[arg(long)]
-    pub connections: u32,
-    /// Number of calls in flight per connection to prepare for
-    #[arg(long)]
-    pub max_in_flight: u32,
-    /// What the poller does while idle
-    #[arg(long, value_parser = arguments::waiting())]
-    pub waiting: Waiting,
+    device: String,
+    /// Core to pin the poller to.
+    core: usize,
+    max_message_len: usize,
+    connections: u32,
+    max_in_flight: u32,
+    max_streams: u32,
+    waiting: String,
+    /// False if each message of a stream has a frame of its own.
+    pub coalesces: bool,
 }
 
 impl ServerArgs {
@@ -97,27 +90,10 @@ impl ServerArgs {
             max_message_len: intents.max_message_len,
             connections: intents.connections,
             max_in_flight: intents.max_in_flight,
-            waiting: intents.waiting,
+            max_streams: intents.max_streams,
+            waiting: intents.waiting.to_string(),
+            coalesces: true,
         }
-    }
-
-    /// Returns the arguments as they appear on the command line.
-    #[must_use]
-    pub fn to_args(&self) -> Vec<String> {
-        vec![
-            "--device".to_owned(),
-            self.device.clone(),
-            "--core".to_owned(),
-            self.core.to_string(),
-            "--max-message-len".to_owned(),
-            self.max_message_len.to_string(),
-            "--connections".to_owned(),
-            self.connections.to_string(),
-            "--max-in-flight".to_owned(),
-            self.max_in_flight.to_string(),
-            "--waiting".to_owned(),
-            self.waiting.to_string(),
-        ]
     }
 
     /// Runs the server process: prints its address, and serves until it is killed.
@@ -127,14 +103,20 @@ impl ServerArgs {
     /// Fails if the server cannot be started.
     pub fn serve(&self) -> Outcome<()> {
         child::end_with_parent()?;
+        #[cfg(feature = "stream")]
+        if !self.coalesces {
+            rpc_core::testing::disable_coalescing();
+        }
         let server = Server::builder(&Device::open(&self.device)?)
             .add_service(BenchServer::per_poller(Echo::default))
+            .add_service(BenchStreamsServer::per_poller(Streams::default))
             .add_service(BulkServer::per_poller(Bulk::default))
             .cores([self.core])
             .max_message_len(self.max_message_len)
             .connections(self.connections)
             .max_in_flight(self.max_in_flight)
-            .waiting(self.waiting)
+            .max_streams(self.max_streams)
+            .waiting(arguments::waiting_of(&self.waiting))
             .bind("127.0.0.1:0")?;
         child::write_line_to_parent(&server.local_addr().to_string())?;
         Ok(server.run()?)

@@ -2,15 +2,17 @@
 
 use std::fmt;
 
-use proto::bench::BenchClient;
+use proto::bench::{BenchClient, BenchStreamsClient};
 use rpc_core::{CallError, Channel, Intents, block_on};
 use rpc_transport_verbs::Device;
 use tokio::runtime::{self, Runtime};
 
 use crate::Outcome;
 use crate::child::Process;
+use crate::cores::Cores;
 use crate::message::Load;
-use crate::rpc::start_server;
+use crate::role::Role;
+use crate::service::ServerArgs;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 
 /// A shared channel, connected to its own server process.
@@ -21,22 +23,24 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Starts the server process on `server_core`, and connects. Do not pin the calling thread: the
+    /// Starts the server process on the server's core, and connects. Do not pin the calling thread: the
     /// channel's pollers would inherit its core.
     ///
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
     pub fn start(
-        device: &str,
-        server_core: usize,
+        device: &Device,
+        cores: Cores,
         intents: &Intents,
         pollers: usize,
     ) -> Outcome<Self> {
-        let (server, address) = start_server(device, server_core, intents)?;
-        let channel = Channel::builder(&Device::open(device)?, &address)
+        let args = ServerArgs::new(device.name(), cores.server, intents);
+        let (server, address) = Process::start(&Role::Calls(args))?;
+        let channel = Channel::builder(device, &address)
             .max_message_len(intents.max_message_len)
             .max_in_flight(intents.max_in_flight)
+            .max_streams(intents.max_streams)
             .waiting(intents.waiting)
             .pollers(pollers)
             .connect();
@@ -46,10 +50,16 @@ impl Shared {
         })
     }
 
-    /// Returns a client. Any number of clients share the channel.
+    /// Returns a client of the unary methods. Any number of clients share the channel.
     #[must_use]
     pub fn client(&self) -> BenchClient<Channel> {
         BenchClient::new(self.channel.clone())
+    }
+
+    /// Returns a client of the streaming methods.
+    #[must_use]
+    pub fn streams(&self) -> BenchStreamsClient<Channel> {
+        BenchStreamsClient::new(self.channel.clone())
     }
 
     /// Returns the channel.
@@ -83,7 +93,7 @@ impl Waiter {
         Ok(Self::Tokio(runtime::Builder::new_current_thread().build()?))
     }
 
-    /// Makes calls one after the other, and calls `after_each` after each.
+    /// Makes calls one after the other, and times those after the first `unrecorded` ones.
     ///
     /// # Errors
     ///
@@ -92,24 +102,15 @@ impl Waiter {
         &self,
         client: &BenchClient<Channel>,
         load: &mut Load,
-        calls: usize,
-        mut after_each: impl FnMut(),
+        [unrecorded, calls]: [usize; 2],
+        stopwatch: &mut Stopwatch,
     ) -> Result<(), CallError> {
+        let mut exchange = async || load.exchange(client).await;
         match self {
-            Self::Tokio(runtime) => runtime.block_on(async {
-                for _ in 0..calls {
-                    load.exchange(client).await?;
-                    after_each();
-                }
-                Ok(())
-            }),
-            Self::Blocking => {
-                for _ in 0..calls {
-                    block_on(load.exchange(client))?;
-                    after_each();
-                }
-                Ok(())
+            Self::Tokio(runtime) => {
+                runtime.block_on(stopwatch.time_async(unrecorded, calls, exchange))
             }
+            Self::Blocking => stopwatch.time(unrecorded, calls, || block_on(exchange())),
         }
     }
 }
@@ -144,25 +145,21 @@ impl<'a> SharedLoop<'a> {
             waiter,
             load,
         };
-        shared.server.resume()?;
-        this.make_calls(UNRECORDED, || ())?;
-        shared.server.pause()?;
+        this.take_turn(0, &mut Stopwatch::new(0))?;
         Ok(this)
-    }
-
-    fn make_calls(&mut self, calls: usize, after_each: impl FnMut()) -> Result<(), CallError> {
-        let Self { client, load, .. } = self;
-        self.waiter.make_calls(client, load, calls, after_each)
     }
 }
 
 impl Side for SharedLoop<'_> {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        self.shared.server.resume()?;
-        self.make_calls(UNRECORDED, || ())?;
-        stopwatch.start();
-        self.make_calls(calls, || stopwatch.lap())?;
-        self.shared.server.pause()?;
-        Ok(())
+        let Self {
+            shared,
+            client,
+            waiter,
+            load,
+        } = self;
+        shared
+            .server
+            .in_turn(|| waiter.make_calls(client, load, [UNRECORDED, calls], stopwatch))
     }
 }

@@ -32,7 +32,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    fn new(calls: usize) -> Self {
+    pub(crate) fn new(calls: usize) -> Self {
         Self {
             last: Instant::now(),
             samples: Vec::with_capacity(calls),
@@ -51,6 +51,52 @@ impl Stopwatch {
         let now = Instant::now();
         self.samples.push((now - self.last).as_nanos() as u64);
         self.last = now;
+    }
+
+    /// Makes exchanges one after the other, and times those after the first `unrecorded` ones.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first exchange that fails.
+    #[inline]
+    pub fn time<E>(
+        &mut self,
+        unrecorded: usize,
+        exchanges: usize,
+        mut exchange: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        for _ in 0..unrecorded {
+            exchange()?;
+        }
+        self.start();
+        for _ in 0..exchanges {
+            exchange()?;
+            self.lap();
+        }
+        Ok(())
+    }
+
+    /// Does the same with exchanges that are awaited.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first exchange that fails.
+    #[inline]
+    pub async fn time_async<E>(
+        &mut self,
+        unrecorded: usize,
+        exchanges: usize,
+        mut exchange: impl AsyncFnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        for _ in 0..unrecorded {
+            exchange().await?;
+        }
+        self.start();
+        for _ in 0..exchanges {
+            exchange().await?;
+            self.lap();
+        }
+        Ok(())
     }
 
     /// Adds a time that another program measured.
@@ -79,6 +125,14 @@ impl Record {
             slice_p50: Vec::new(),
             busy: Duration::ZERO,
         }
+    }
+
+    /// Creates the record of one slice.
+    #[must_use]
+    pub fn of(mut stopwatch: Stopwatch) -> Self {
+        let mut record = Self::new();
+        record.add(&mut stopwatch.samples);
+        record
     }
 
     /// Adds a slice.
@@ -140,11 +194,14 @@ pub fn alternate(
 #[must_use]
 pub fn ratio_p50(side: &Record, base: &Record) -> f64 {
     let pairs = side.slice_p50.iter().zip(&base.slice_p50);
-    let mut ratios: Vec<f64> = pairs
-        .map(|(&side, &base)| side as f64 / base as f64)
-        .collect();
-    ratios.sort_unstable_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
+    median_of(pairs.map(|(&side, &base)| side as f64 / base as f64))
+}
+
+/// Returns the median, or the upper of the two middle values, or NaN if there are no values.
+pub fn median_of(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Returns the median, or the upper of the two middle values, or 0 if there are no samples.

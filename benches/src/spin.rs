@@ -7,18 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use proto::bench::bench_server::LocalBench;
 use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
 use rpc_core::{Intents, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
+use crate::role::{self, Role};
 use crate::{Outcome, child};
-
-/// Name of the hidden command that runs [`SpinArgs::serve`].
-pub const SERVE: &str = "serve-spins";
 
 /// Number of phases that the server can tell apart.
 pub const MAX_PHASES: usize = 64;
@@ -115,45 +113,22 @@ impl LocalBench for Spin {
     }
 }
 
-/// The command-line arguments of a server process.
-#[derive(Clone, Debug, Args)]
+/// What a server process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SpinArgs {
-    /// Device name
-    #[arg(long)]
+    /// Device name.
     pub device: String,
-    /// Core to pin the poller to
-    #[arg(long)]
+    /// Core to pin the poller to.
     pub core: usize,
-    /// Number of connections to prepare for
-    #[arg(long)]
+    /// Number of connections to prepare for.
     pub connections: u32,
-    /// Number of calls in flight per connection to prepare for
-    #[arg(long)]
+    /// Number of calls in flight per connection to prepare for.
     pub max_in_flight: u32,
-    /// Number of files that the process may open [default: as many as this process]
-    #[arg(long)]
+    /// Number of files that the process may open, if not as many as its parent.
     pub max_files: Option<u64>,
 }
 
 impl SpinArgs {
-    fn to_args(&self) -> Vec<String> {
-        let mut args = vec![
-            SERVE.to_owned(),
-            "--device".to_owned(),
-            self.device.clone(),
-            "--core".to_owned(),
-            self.core.to_string(),
-            "--connections".to_owned(),
-            self.connections.to_string(),
-            "--max-in-flight".to_owned(),
-            self.max_in_flight.to_string(),
-        ];
-        if let Some(files) = self.max_files {
-            args.extend(["--max-files".to_owned(), files.to_string()]);
-        }
-        args
-    }
-
     /// Runs the server process: prints its address, answers its parent's questions about a phase,
     /// and serves until it is killed.
     ///
@@ -225,7 +200,7 @@ impl SpinServer {
             max_in_flight: intents.max_in_flight,
             max_files: None,
         };
-        Self::start_as(None, &args)
+        Self::start_as(None, args)
     }
 
     /// Starts the server process for another user, or for this one.
@@ -233,8 +208,8 @@ impl SpinServer {
     /// # Errors
     ///
     /// Fails if the server cannot be started.
-    pub fn start_as(user: Option<u32>, args: &SpinArgs) -> Outcome<Self> {
-        let mut process = child::Process::start_as(user, &args.to_args())?;
+    pub fn start_as(user: Option<u32>, args: SpinArgs) -> Outcome<Self> {
+        let mut process = child::Process::start_as(user, &role::to_args(&Role::Spins(args))?)?;
         let address = process.read_line()?;
         Ok(Self { process, address })
     }

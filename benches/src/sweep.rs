@@ -1,11 +1,9 @@
 //! [`Sweep`]: the same open loop at rising rates until the knee, where calls begin to queue.
 
 use std::fmt;
-use std::time::Duration;
 
 use crate::Outcome;
 use crate::open_loop::OpenRecord;
-use crate::table::{self, Table};
 
 /// The server does not keep up with a rate if it answers less than this share of the calls in time.
 pub const MIN_ACHIEVED_SHARE: f64 = 0.95;
@@ -101,83 +99,10 @@ impl Sweep {
             (_, steps) => steps.last(),
         }
     }
-
-    /// Returns the curve as a table.
-    #[must_use]
-    pub fn table(&self) -> Table {
-        let mut table = Table::new([
-            "offered",
-            "achieved",
-            "p50",
-            "p99",
-            "p99.9",
-            "max",
-            "service p50",
-            "service p99",
-            "late",
-            "unsent",
-        ]);
-        for step in &self.steps {
-            let [_, p50, _, p99, p999, max] = table::percentiles(&step.response);
-            let [_, service_p50, _, service_p99, ..] = table::percentiles(&step.service);
-            table.add([
-                table::rate(step.wanted),
-                table::rate(step.achieved),
-                p50,
-                p99,
-                p999,
-                max,
-                service_p50,
-                service_p99,
-                share(step.late, step),
-                share(step.unsent, step),
-            ]);
-        }
-        table
-    }
-
-    /// Returns the curve as a chart: one row per rate, with a logarithmic time axis to the right.
-    /// `o` marks the p50 of the response time, `x` its p99.
-    #[must_use]
-    pub fn chart(&self) -> String {
-        const COLUMNS: usize = 60;
-        let low = self.steps.iter().map(p50).min().unwrap_or(1).max(1) as f64;
-        let high = self.steps.iter().map(p99).max().unwrap_or(1).max(2) as f64;
-        let column = |nanos: u64| {
-            let place = (nanos.max(1) as f64 / low).ln() / (high / low).max(1.0 + 1e-9).ln();
-            (place * (COLUMNS - 1) as f64).round() as usize
-        };
-        let (low, high) = (
-            table::duration(Duration::from_nanos(low as u64)),
-            table::duration(Duration::from_nanos(high as u64)),
-        );
-        let axis = COLUMNS.saturating_sub(low.chars().count());
-        let mut text = format!("{:>12}   {low}{high:>axis$}\n", "");
-        for step in &self.steps {
-            let mut row = [' '; COLUMNS];
-            let (p50, p99) = (column(p50(step)), column(p99(step)));
-            row[p50.min(p99)..=p99].fill('-');
-            row[p99] = 'x';
-            row[p50] = 'o';
-            let row: String = row.iter().collect();
-            let rate = table::rate(step.wanted);
-            text += &format!("{rate:>12} | {}\n", row.trim_end());
-        }
-        text
-    }
-}
-
-fn p50(record: &OpenRecord) -> u64 {
-    record.response.value_at_quantile(0.5)
 }
 
 fn p99(record: &OpenRecord) -> u64 {
     record.response.value_at_quantile(0.99)
-}
-
-fn share(count: u64, step: &OpenRecord) -> String {
-    let all = step.response.len().max(1);
-    format!("{:.2} %", count as f64 * 100.0 / all as f64)
 }
 
 #[cfg(test)]
@@ -234,18 +159,5 @@ mod tests {
         });
         let sweep = sweep.expect("no error");
         assert_eq!((sweep.steps.len(), sweep.knee, measurements), (3, None, 4));
-    }
-
-    #[test]
-    fn the_chart_has_a_row_for_each_rate_and_marks_in_order() {
-        let sweep = Sweep {
-            steps: vec![step(1e3, 1e3, 1000), step(1e4, 1e4, 1_000_000)],
-            knee: None,
-        };
-        let chart = sweep.chart();
-        let rows: Vec<&str> = chart.lines().collect();
-        assert_eq!(rows.len(), 3, "{chart}");
-        assert!(rows[1].ends_with("1.0 k/s | o"), "{chart}");
-        assert!(rows[2].len() > rows[1].len() + 50, "{chart}");
     }
 }

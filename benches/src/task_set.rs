@@ -11,6 +11,7 @@
 //! before they are sent. This set polls tasks by index, and calls stop waiting as soon as there are
 //! credits.
 
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -99,6 +100,26 @@ impl<F: Future<Output = ()>> Future for TaskSet<F> {
     }
 }
 
+/// Runs tasks to their ends. Returns the error of the first one that fails.
+///
+/// # Errors
+///
+/// See above.
+pub async fn run_all<E, F>(tasks: impl IntoIterator<Item = F>) -> Result<(), E>
+where
+    F: Future<Output = Result<(), E>>,
+{
+    let failure = RefCell::new(None);
+    let note = |error| {
+        failure.borrow_mut().get_or_insert(error);
+    };
+    let tasks = tasks
+        .into_iter()
+        .map(|task| async move { task.await.unwrap_or_else(note) });
+    TaskSet::new(tasks).await;
+    failure.into_inner().map_or(Ok(()), Err)
+}
+
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -115,7 +136,7 @@ impl Wake for TaskWaker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::{Cell, RefCell};
+    use std::cell::Cell;
     use std::future::poll_fn;
     use std::pin::pin;
 

@@ -1,27 +1,46 @@
-//! Tests the error messages for invalid command lines.
+//! Tests the error messages for invalid command lines, and the reports of short measurements.
 
-use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Output};
 
-/// Runs `latency`, which must fail, and returns its standard error.
-fn refused(arguments: &[&str]) -> String {
-    refused_by(env!("CARGO_BIN_EXE_latency"), arguments)
-}
+use serde_json::Value;
 
-fn refused_by(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program)
+/// Runs `bench` with these words, and further arguments.
+fn bench(words: &str, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(words.split(' '))
+        .args(["--out", &format!("{}/bench", env!("CARGO_TARGET_TMPDIR"))])
         .args(arguments)
         .output()
-        .expect("the program can be started");
+        .expect("the program can be started")
+}
+
+/// Runs `bench`, which must fail, and returns its standard error.
+fn refused(words: &str, arguments: &[&str]) -> String {
+    let output = bench(words, arguments);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{arguments:?}: {text}");
+    assert!(!output.status.success(), "{words} {arguments:?}: {text}");
     text
+}
+
+/// Runs `bench` on `soft`, and returns what it printed and the object on its last line.
+fn report(words: &str) -> (String, Value) {
+    let output = bench(words, &["--device", "soft", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let last = text.lines().last().expect("it prints lines");
+    let report = serde_json::from_str(last).expect("an object");
+    (text, report)
+}
+
+fn rows<'a>(report: &'a Value, table: &str) -> &'a [Value] {
+    let rows = report[table].as_array();
+    rows.unwrap_or_else(|| panic!("{table}: {report}"))
 }
 
 #[test]
 fn a_rate_that_is_none_is_refused_with_what_one_looks_like() {
     for rate in ["0", "fast", "1G", "-5"] {
-        let text = refused(&[&format!("--rate={rate}")]);
+        let text = refused("open", &[&format!("--rate={rate}")]);
         assert!(text.contains("200k"), "{text}");
     }
 }
@@ -29,42 +48,45 @@ fn a_rate_that_is_none_is_refused_with_what_one_looks_like() {
 #[test]
 fn a_sweep_that_does_not_rise_is_refused_with_what_one_looks_like() {
     for sweep in ["10k", "10k:1k:5", "10k:1M:1"] {
-        let text = refused(&["--sweep", sweep]);
+        let text = refused("open", &["--sweep", sweep]);
         assert!(text.contains("from:to:steps"), "{text}");
     }
 }
 
 #[test]
 fn a_rate_and_a_sweep_exclude_each_other_and_the_closed_loop() {
-    for arguments in [
-        ["--rate", "1k", "--sweep", "1k:2k:2"],
-        ["--rate", "1k", "--calls", "10"],
-        ["--sweep", "1k:2k:2", "--slices", "10"],
+    let text = refused("open --rate 1k --sweep 1k:2k:2", &[]);
+    assert!(text.contains("cannot be used with"), "{text}");
+    for words in [
+        "open --rate 1k --calls 10",
+        "open --sweep 1k:2k:2 --slices 10",
     ] {
-        let text = refused(&arguments);
-        assert!(text.contains("cannot be used with"), "{text}");
+        let text = refused(words, &[]);
+        assert!(text.contains("unexpected argument"), "{text}");
     }
 }
 
 #[test]
 fn what_an_open_loop_alone_has_is_refused_without_one() {
-    for arguments in [
-        ["--arrivals", "poisson"],
-        ["--seed", "1"],
-        ["--in-flight", "3"],
-        ["--seconds", "1"],
+    for words in [
+        "open --arrivals poisson",
+        "open --seed 1",
+        "open --in-flight 3",
+        "open",
     ] {
-        let text = refused(&arguments);
+        let text = refused(words, &[]);
         assert!(text.contains("--rate"), "{text}");
     }
+    let text = refused("latency --arrivals poisson", &[]);
+    assert!(text.contains("unexpected argument"), "{text}");
 }
 
 #[test]
 fn an_open_loop_that_could_send_or_record_nothing_is_refused() {
-    let text = refused(&["--rate", "1k", "--in-flight", "0"]);
+    let text = refused("open --rate 1k --in-flight 0", &[]);
     assert!(text.contains("no call could ever be sent"), "{text}");
     for seconds in ["0", "-1", "inf"] {
-        let text = refused(&["--rate", "1k", &format!("--seconds={seconds}")]);
+        let text = refused("open --rate 1k", &[&format!("--seconds={seconds}")]);
         assert!(text.contains("nothing could be recorded"), "{text}");
     }
 }
@@ -72,38 +94,34 @@ fn an_open_loop_that_could_send_or_record_nothing_is_refused() {
 #[test]
 fn a_gap_that_is_no_duration_is_refused_with_what_one_looks_like() {
     for gap in ["100", "soon", "-1s"] {
-        let text = refused(&[&format!("--idle-gap={gap}")]);
+        let text = refused("idle", &[&format!("--gap={gap}")]);
         assert!(text.contains("100ms"), "{text}");
     }
 }
 
 #[test]
+fn an_unknown_measurement_or_option_is_refused_with_what_there_is() {
+    let text = refused("latencies", &[]);
+    assert!(text.contains("'latency'"), "{text}");
+    let text = refused("latency --slice 2", &[]);
+    assert!(text.contains("--slices"), "{text}");
+}
+
+#[test]
 fn what_one_client_alone_has_is_refused_for_the_other() {
-    let throughput = env!("CARGO_BIN_EXE_throughput");
-    for arguments in [["--pollers", "2"], ["--client-threads", "2"]] {
-        let text = refused_by(throughput, &arguments);
+    for words in ["throughput --pollers 2", "throughput --client-threads 2"] {
+        let text = refused(words, &[]);
         assert!(text.contains("--client shared"), "{text}");
     }
     for option in ["--connections", "--idle-connections"] {
-        let text = refused_by(throughput, &["--client", "shared", option, "2"]);
+        let text = refused("throughput --client shared", &[option, "2"]);
         assert!(text.contains("--client local"), "{text}");
     }
 }
 
 #[test]
 fn a_summary_is_one_sentence_that_compares_a_call_with_verbs_and_tcp() {
-    let output = Command::new(env!("CARGO_BIN_EXE_latency"))
-        .args([
-            "--summary",
-            "--device",
-            "soft",
-            "--calls",
-            "40",
-            "--slices",
-            "2",
-        ])
-        .output()
-        .expect("the program can be started");
+    let output = bench("summary --device soft --calls 40 --slices 2", &[]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -114,15 +132,36 @@ fn a_summary_is_one_sentence_that_compares_a_call_with_verbs_and_tcp() {
 }
 
 #[test]
+fn a_latency_has_a_table_an_object_histograms_and_a_drawing() {
+    let (text, report) = report("latency --calls 40 --slices 2");
+    let rows = rows(&report, "clients");
+    let names: Vec<_> = rows.iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, ["raw", "rpc", "shared async", "shared blocking"]);
+    for row in rows {
+        assert!(row["p50_ns"].as_u64() <= row["p99_ns"].as_u64(), "{row}");
+    }
+    assert!(
+        rows[1]["ratio_to_raw"].is_f64() && rows[2]["ratio_to_rpc"].is_f64(),
+        "{report}"
+    );
+    assert_eq!(report["client_allocations_per_call"], 0.0, "{report}");
+    let drawing = text.lines().find_map(|line| line.strip_prefix("drawing: "));
+    let drawing = drawing.expect("a drawing");
+    let svg = std::fs::read_to_string(drawing).expect("it was written");
+    assert_eq!(svg.matches("<polyline").count(), 4, "{svg}");
+    let histogram = drawing.replace("percentiles.svg", "rpc.hgrm");
+    assert!(std::path::Path::new(&histogram).exists(), "{histogram}");
+}
+
+#[test]
 fn an_overload_without_any_load_or_time_is_refused() {
-    let overload = env!("CARGO_BIN_EXE_overload");
-    for (arguments, reason) in [
-        (["--in-flight", "0"], "no call could ever be sent"),
-        (["--connections", "0"], "no call could ever be sent"),
-        (["--seconds", "0"], "nothing could be recorded"),
-        (["--loads", "0.5,0"], "multiples of the capacity"),
+    for (words, reason) in [
+        ("overload --in-flight 0", "no call could ever be sent"),
+        ("overload --connections 0", "no call could ever be sent"),
+        ("overload --seconds 0", "nothing could be recorded"),
+        ("overload --loads 0.5,0", "multiples of the capacity"),
     ] {
-        let text = refused_by(overload, &arguments);
+        let text = refused(words, &[]);
         assert!(text.contains(reason), "{text}");
     }
 }
@@ -130,29 +169,23 @@ fn an_overload_without_any_load_or_time_is_refused() {
 #[test]
 fn an_overload_ends_with_one_object_for_either_client() {
     for client in ["local", "shared"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_overload"))
-            .args(["--device", "soft", "--client", client])
-            .args(["--connections", "2", "--spin-us", "300", "--seed", "7"])
-            .args(["--loads", "0.5,4", "--seconds", "0.4", "--warm-up", "0.1"])
-            // Longer than a machine that runs other tests delays a call.
-            .args(["--deadline", "5s"])
-            .output()
-            .expect("the program can be started");
-        assert!(output.status.success(), "{output:?}");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let last = text.lines().last().expect("it prints lines");
-        let report: serde_json::Value = serde_json::from_str(last).expect("an object");
+        // The deadline is longer than a machine that runs other tests delays a call.
+        let (text, report) = report(&format!(
+            "overload --client {client} --connections 2 --spin-us 300 --seed 7 --loads 0.5,4 \
+             --seconds 0.4 --warm-up 0.1 --deadline 5s"
+        ));
         let number = |key: &str| report[key].as_f64().expect("a number");
+        let peak = number("peak_per_s");
+        assert!(peak > 0.0 && peak >= number("at_last_load_per_s"), "{text}");
         assert!(
-            number("peak") > 0.0 && number("peak") >= number("at_4x"),
+            (0.0..=1.0).contains(&number("useless_handlers_share")),
             "{text}"
         );
-        assert!((0.0..=1.0).contains(&number("useless_handlers")), "{text}");
         for expected in [
-            "seed: 7",
+            "--seed 7",
             "capacity: ",
-            " 0.50 | ",
-            " 4.00 | ",
+            "0.50 × capacity",
+            "4.00 × capacity",
             "full goodput",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
@@ -162,78 +195,61 @@ fn an_overload_ends_with_one_object_for_either_client() {
 
 #[test]
 fn an_unfair_load_ends_with_the_rate_of_each_client() {
-    let output = Command::new(env!("CARGO_BIN_EXE_unfair"))
-        .args(["--device", "soft", "--seconds", "1.5", "--others", "2"])
-        .args(["--flooder", "8", "--spin-us", "100"])
-        .output()
-        .expect("the program can be started");
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let last = text.lines().last().expect("it prints lines");
-    let report: serde_json::Value = serde_json::from_str(last).expect("an object");
+    let (text, report) = report("unfair --seconds 1.5 --others 2 --flooder 8 --spin-us 100");
+    let rows = rows(&report, "clients");
+    assert_eq!(rows.len(), 3, "{text}");
     assert!(
-        report["flooder"].as_f64().is_some_and(|rate| rate > 0.0),
+        rows[0]["calls_per_s"]
+            .as_f64()
+            .is_some_and(|rate| rate > 0.0),
         "{text}"
     );
-    let others = report["others"].as_array().expect("a list");
-    assert_eq!(others.len(), 2, "{text}");
-    assert!(others.iter().all(serde_json::Value::is_f64), "{text}");
+    assert!(rows.iter().all(|row| row["calls_per_s"].is_f64()), "{text}");
+    assert!(report["least_of_equal_share"].is_f64(), "{text}");
 }
 
 #[test]
 fn a_size_that_is_none_is_refused_with_what_one_looks_like() {
-    let bandwidth = env!("CARGO_BIN_EXE_bandwidth");
     for sizes in ["0", "1K,large", "2G", "-1"] {
-        let text = refused_by(bandwidth, &[&format!("--sizes={sizes}")]);
+        let text = refused("bandwidth", &[&format!("--sizes={sizes}")]);
         assert!(text.contains("4096, 64K, 8M"), "{text}");
     }
-    let text = refused_by(bandwidth, &["--neighbour", "--sizes", "1K,2K"]);
-    assert!(text.contains("expected one size"), "{text}");
-    let text = refused_by(bandwidth, &["--rounds", "0"]);
+    let text = refused("neighbour --size 1K,2K", &[]);
+    assert!(text.contains("4096, 64K, 8M"), "{text}");
+    let text = refused("bandwidth --rounds 0", &[]);
     assert!(text.contains("nothing could be measured"), "{text}");
 }
 
 #[test]
 fn bandwidth_measures_one_thing_at_a_time() {
-    let bandwidth = env!("CARGO_BIN_EXE_bandwidth");
-    for arguments in [
-        ["--puts", "--neighbour"],
-        ["--puts", "--bytes=1M"],
-        ["--idle-memory", "--sizes=1K"],
-        ["--idle-memory", "--rounds=2"],
+    for words in [
+        "puts --bytes 1M",
+        "idle-memory --sizes 1K",
+        "idle-memory --rounds 2",
     ] {
-        let text = refused_by(bandwidth, &arguments);
-        assert!(text.contains("cannot be used with"), "{text}");
+        let text = refused(words, &[]);
+        assert!(text.contains("unexpected argument"), "{text}");
     }
 }
 
-/// Runs `bandwidth`, and returns the object on its last line, or `None` on a machine with one core.
-fn bandwidth(arguments: &[&str]) -> Option<serde_json::Value> {
-    let output = Command::new(env!("CARGO_BIN_EXE_bandwidth"))
-        .args(["--device", "soft", "--rounds", "2", "--json"])
-        .args(arguments)
-        .output()
-        .expect("the program can be started");
-    let error = String::from_utf8_lossy(&output.stderr);
+/// Returns the report of a measurement that compares two cores, or `None` on a machine with one core.
+fn report_of_two_cores(words: &str) -> Option<Value> {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1) {
-        assert!(error.contains("a cache line needs two cores"), "{error}");
+        let text = refused(words, &["--device", "soft"]);
+        assert!(text.contains("a cache line needs two cores"), "{text}");
         return None;
     }
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let last = text.lines().last().expect("it prints lines");
-    Some(serde_json::from_str(last).expect("an object"))
+    Some(report(words).1)
 }
 
 #[test]
 fn bandwidth_ends_with_one_object_with_a_row_for_each_size() {
-    let arguments = ["--sizes", "1K,64K", "--bytes", "1M"];
-    let Some(report) = bandwidth(&arguments) else {
+    let Some(report) = report_of_two_cores("bandwidth --rounds 2 --sizes 1K,64K --bytes 1M") else {
         return;
     };
     assert_eq!(report["device"], "soft");
-    let rows = report["rows"].as_array().expect("a list");
-    let sizes: Vec<_> = rows.iter().map(|row| &row["size"]).collect();
+    let rows = rows(&report, "rates");
+    let sizes: Vec<_> = rows.iter().map(|row| &row["size_bytes"]).collect();
     assert_eq!(sizes, [1024, 65_536]);
     for row in rows {
         for column in [
@@ -252,18 +268,18 @@ fn bandwidth_ends_with_one_object_with_a_row_for_each_size() {
 
 #[test]
 fn single_puts_have_a_median_for_each_size() {
-    let Some(report) = bandwidth(&["--puts", "--sizes", "4K,64K"]) else {
+    let Some(report) = report_of_two_cores("puts --rounds 2 --sizes 4K,64K") else {
         return;
     };
-    let puts = report["puts"].as_array().expect("a list");
+    let puts = rows(&report, "puts");
     assert_eq!(puts.len(), 2, "{report}");
     for put in puts {
         assert!(
-            put["p50_us"].as_f64().is_some_and(|p50| p50 > 0.0),
+            put["p50_ns"].as_f64().is_some_and(|p50| p50 > 0.0),
             "{report}"
         );
         assert!(
-            put["near_p50_us"].is_f64() || put["far_p50_us"].is_f64(),
+            put["near_p50_ns"].is_f64() || put["far_p50_ns"].is_f64(),
             "{report}"
         );
     }
@@ -271,16 +287,20 @@ fn single_puts_have_a_median_for_each_size() {
 
 #[test]
 fn neighbours_of_a_stream_are_compared_with_those_of_none() {
-    let arguments = ["--neighbour", "--sizes", "64K", "--seconds", "0.1"];
-    let Some(report) = bandwidth(&arguments) else {
+    let Some(report) = report_of_two_cores("neighbour --rounds 2 --size 64K --seconds 0.1") else {
         return;
     };
-    for key in ["stream_gbs", "ratio_p50", "ratio_p99"] {
-        assert!(report[key].is_f64(), "{key}: {report}");
-    }
-    for row in ["alone", "beside"] {
+    assert!(report["stream_gbs"].is_f64(), "{report}");
+    for (table, figure) in [
+        ("p50_of_64-byte_calls", "p50_ns"),
+        ("p99_of_64-byte_calls", "p99_ns"),
+    ] {
+        let rows = rows(&report, table);
+        let names: Vec<_> = rows.iter().map(|row| &row["name"]).collect();
+        assert_eq!(names, ["alone", "beside"]);
         assert!(
-            report[row]["p99_ns"].as_f64() >= report[row]["p50_ns"].as_f64(),
+            rows.iter()
+                .all(|row| row[figure].is_f64() && row["ratio"].is_f64()),
             "{report}"
         );
     }
@@ -288,60 +308,17 @@ fn neighbours_of_a_stream_are_compared_with_those_of_none() {
 
 #[test]
 fn copies_end_with_the_rule_of_the_machine() {
-    let output = Command::new(env!("CARGO_BIN_EXE_copies"))
-        .args(["--sizes", "1024,16384", "--pieces", "8192"])
-        .args(["--rounds", "1", "--bytes", "65536"])
-        .output()
-        .expect("the program can be started");
+    let words = "copies --sizes 1024,16384 --pieces 8192 --rounds 1 --bytes 65536";
+    let output = bench(words, &[]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
-    for expected in ["\n1024    1024 ", "\n16384  16384 ", "\n16384   8192 "] {
+    for expected in [
+        "\n1 KiB in 1 KiB, plain ",
+        "\n16 KiB in 16 KiB, past ",
+        "\n16 KiB in 8 KiB, past ",
+    ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     let last = text.lines().last().expect("it prints lines");
     assert!(last.starts_with("the rule of this machine: "), "{text}");
-}
-
-/// Runs attacks for a short time, and checks what does not depend on time: on a machine that runs
-/// other tests, latencies mean nothing.
-fn attacks_do_no_harm(names: &[&str]) {
-    let attack = env!("CARGO_BIN_EXE_attack");
-    if !rustix::process::geteuid().is_root() {
-        const WHY: &str = "NOT RUN: this test starts processes of another user, so it needs root";
-        assert!(std::env::var_os("CI").is_none(), "{WHY}");
-        let text = refused_by(attack, &[]);
-        assert!(text.contains("as root"), "{text}");
-        // Not by `eprintln`, which the test harness captures.
-        let _ = writeln!(std::io::stderr(), "{WHY}");
-        return;
-    }
-    let output = Command::new(attack)
-        .args(names)
-        .args(["--seconds", "1", "--rounds", "1"])
-        .output()
-        .expect("the program can be started");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let lines: Vec<&str> = text.lines().skip(1).collect();
-    assert_eq!(lines.len(), names.len(), "{output:?}");
-    for (line, name) in lines.iter().zip(names) {
-        let (verdict, seen) = line.split_once(" | ").expect("a verdict and its reasons");
-        assert!(verdict.starts_with(name), "{line}");
-        for harm in [
-            "errors", "refused", "blocked", "remains", "changed", "memory",
-        ] {
-            assert!(!verdict.contains(harm), "{line}");
-        }
-        assert!(seen.contains("good client: 0 errors"), "{line}");
-        assert!(!seen.contains("gave up"), "{line}");
-    }
-}
-
-#[test]
-fn attacks_by_another_user_do_no_harm() {
-    attacks_do_no_harm(&["block", "slots", "files"]);
-}
-
-#[test]
-fn attacks_by_the_same_user_do_no_harm() {
-    attacks_do_no_harm(&["blockwake", "notafile"]);
 }

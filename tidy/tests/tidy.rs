@@ -96,7 +96,7 @@ fn every_document_is_in_the_index() {
 fn programs_that_are_not_tested_contain_no_tests() {
     let root = workspace_root();
     let mut violations = Vec::new();
-    for package in ["benches", "examples", "interop", "tidy"] {
+    for package in ["attacks", "benches", "examples", "interop", "tidy"] {
         for program in untested_programs(&root, package) {
             violations.extend(program.tests().map(|file| Violation {
                 file,

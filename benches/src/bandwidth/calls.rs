@@ -1,6 +1,6 @@
 //! Uploads and downloads: unary calls with a `bytes` field, many in flight from one thread.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::pattern::{payload, word_of_each_line};
 use super::{in_flight, transfers};
 use crate::Outcome;
 use crate::rpc::Rpc;
-use crate::task_set::TaskSet;
+use crate::task_set::run_all;
 
 /// The direction of the payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,15 +54,6 @@ impl Source {
         }
         Err(format!("no registered memory of {len} bytes became free").into())
     }
-}
-
-/// Returns a client of the service over a new connection.
-///
-/// # Errors
-///
-/// Fails if the server rejects the connection.
-pub fn client_of(rpc: &Rpc) -> Outcome<BulkClient<LocalChannel>> {
-    Ok(BulkClient::new(rpc.poller().connect(rpc.address())?))
 }
 
 /// Calls of one size from this thread.
@@ -122,24 +113,17 @@ impl<'a> Calls<'a> {
 
     fn make(&self, direction: Direction, calls: usize, at_a_time: usize) -> Outcome<()> {
         let left = Cell::new(calls);
-        let failure = RefCell::new(None);
         let workers = (0..at_a_time).map(|_| async {
-            while left.get() > 0 && failure.borrow().is_none() {
+            while left.get() > 0 {
                 left.set(left.get() - 1);
-                let called = match direction {
-                    Direction::Upload => self.upload().await,
-                    Direction::Download => self.download().await,
-                };
-                if let Err(error) = called {
-                    failure.borrow_mut().get_or_insert(error);
+                match direction {
+                    Direction::Upload => self.upload().await?,
+                    Direction::Download => self.download().await?,
                 }
             }
+            Ok::<_, CallError>(())
         });
-        self.rpc.poller().block_on(TaskSet::new(workers));
-        match failure.into_inner() {
-            Some(error) => Err(error.into()),
-            None => Ok(()),
-        }
+        Ok(self.rpc.poller().block_on(run_all(workers))?)
     }
 
     /// Makes one upload, and checks that the server has read the payload.

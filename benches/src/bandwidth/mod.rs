@@ -12,11 +12,10 @@ pub mod neighbour;
 pub mod pattern;
 pub mod puts;
 pub mod raw;
-pub mod report;
 pub mod service;
 mod source;
 
-pub use source::{SERVE as SERVE_RAW, SourceArgs};
+pub use source::SourceArgs;
 
 /// Returns the number of transfers of `size` bytes that move `bytes` bytes.
 #[must_use]

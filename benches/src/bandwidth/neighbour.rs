@@ -15,7 +15,6 @@ use proto::bulk::{PutRequest, UploadReply};
 use rpc_core::codegen::v1::bytes::Bytes;
 use rpc_core::{CallError, Stream};
 
-use super::calls::client_of;
 use super::pattern::payload;
 use crate::Outcome;
 use crate::message::{FIXED_SIZE, Load, Shape};
@@ -62,7 +61,7 @@ pub fn take_turn(rpc: &Rpc, length: Duration, message_len: Option<usize>) -> Out
         is_stopped.store(true, Ordering::Relaxed);
     };
     let mut tasks: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![Box::pin(small)];
-    let bulk = client_of(rpc)?;
+    let bulk = rpc.bulk()?;
     if let Some(len) = message_len {
         let messages = Messages {
             data: payload(len),
@@ -91,7 +90,7 @@ pub fn take_turn(rpc: &Rpc, length: Duration, message_len: Option<usize>) -> Out
 }
 
 async fn small_calls(rpc: &Rpc, length: Duration) -> Result<Histogram<u64>, CallError> {
-    let client = &rpc.clients()[0];
+    let client = &rpc.client();
     let mut load = Load::new(Shape::Fixed64, FIXED_SIZE).expect("its only size");
     for _ in 0..UNRECORDED {
         load.exchange(client).await?;

@@ -43,20 +43,10 @@ impl Side for Puts<'_> {
     /// Makes as many puts as their size suggests, which may be fewer than `calls`.
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         let rpc = self.calls.rpc();
-        rpc.server().resume()?;
         let puts = self.puts.min(calls);
-        rpc.poller().block_on(async {
-            for _ in 0..unrecorded_puts(puts) {
-                self.calls.upload().await?;
-            }
-            stopwatch.start();
-            for _ in 0..puts {
-                self.calls.upload().await?;
-                stopwatch.lap();
-            }
-            Ok::<_, rpc_core::CallError>(())
-        })?;
-        Ok(rpc.server().pause()?)
+        let upload = async || self.calls.upload().await;
+        let timed = stopwatch.time_async(unrecorded_puts(puts), puts, upload);
+        rpc.server().in_turn(|| rpc.poller().block_on(timed))
     }
 }
 

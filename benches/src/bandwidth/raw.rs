@@ -8,12 +8,13 @@ use rpc_transport_verbs::verbs::{
 };
 
 use super::pattern::word_of_each_line;
-use super::source::{ACKNOWLEDGED_AT_ONCE, End, MESSAGE_LEN, SEND_WINDOW, SERVE, SourceArgs};
+use super::source::{ACKNOWLEDGED_AT_ONCE, End, MESSAGE_LEN, SEND_WINDOW, SourceArgs};
 use super::{in_flight, transfers};
 use crate::Outcome;
 use crate::child::Process;
 use crate::cores::Cores;
 use crate::raw::{endpoint_of, line_of};
+use crate::role::Role;
 
 /// This thread's side, with the process of the other side.
 pub struct Raw {
@@ -40,14 +41,12 @@ impl Raw {
             core: cores.server,
             bytes,
         };
-        let mut role = vec![SERVE.to_owned()];
-        role.extend(args.to_args());
-        let mut process = Process::start(&role)?;
+        let (mut process, peer) = Process::start(&Role::Memory(args))?;
         let context = Context::open(device)?;
         let domain = context.alloc_pd()?;
         let mut end = End::open(&context, &domain, 2 * SEND_WINDOW, 64)?;
         let messages = domain.register(SEND_WINDOW * MESSAGE_LEN, Access::LOCAL_WRITE)?;
-        end.ready_to_receive(endpoint_of(&process.read_line()?)?)?;
+        end.ready_to_receive(endpoint_of(&peer)?)?;
         let memory = memory_of(&process.read_line()?)?;
         process.write_line(&line_of(&end.local))?;
         process.read_line()?;

@@ -4,18 +4,15 @@
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-use clap::Args;
 use rpc_transport_verbs::verbs::{
     Access, AddressWish, CompletionQueue, Context, ExposedMemory, PortAddress, Psn, QueuePair,
     QueuePairConfig, RemoteEndpoint, RtrAttributes, RtsAttributes, Slot, WorkCompletion, WorkKind,
 };
+use serde::{Deserialize, Serialize};
 
 use super::pattern::word_of_each_line;
 use crate::raw::{endpoint_of, line_of};
 use crate::{Outcome, child, cores};
-
-/// Name of the hidden command that runs [`SourceArgs::serve`].
-pub const SERVE: &str = "serve-memory";
 
 /// Length in bytes of a SEND.
 pub(super) const MESSAGE_LEN: usize = 4096;
@@ -32,17 +29,14 @@ const ACKNOWLEDGEMENT: [u8; 8] = [1; 8];
 /// Completions taken with one poll.
 const POLL_BATCH: usize = 32;
 
-/// The command-line arguments of the process.
-#[derive(Clone, Debug, Args)]
+/// What the process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SourceArgs {
-    /// Device name
-    #[arg(long)]
+    /// Device name.
     pub device: String,
-    /// Core to pin to
-    #[arg(long)]
+    /// Core to pin to.
     pub core: usize,
-    /// Bytes of the memory
-    #[arg(long)]
+    /// Bytes of the memory.
     pub bytes: usize,
 }
 
@@ -136,17 +130,6 @@ impl End {
 }
 
 impl SourceArgs {
-    pub(super) fn to_args(&self) -> Vec<String> {
-        vec![
-            "--device".to_owned(),
-            self.device.clone(),
-            "--core".to_owned(),
-            self.core.to_string(),
-            "--bytes".to_owned(),
-            self.bytes.to_string(),
-        ]
-    }
-
     /// Runs the process: prints its endpoint and the remote address and key of its memory, then
     /// writes all of the memory for each line that the parent sends, until it is killed.
     ///

@@ -27,6 +27,9 @@ struct Cli {
     /// The folder of the programs that are counted, in a release build
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
+    /// The folder of the same programs, built without LTO as users' programs are
+    #[arg(long, default_value = "target/no-lto")]
+    without_lto: PathBuf,
     /// Number of functions to list for each layer
     #[arg(long, default_value_t = 12)]
     functions: usize,
@@ -52,7 +55,8 @@ const REPETITIONS: usize = 3;
 impl Cli {
     fn run(&self) -> Outcome<ExitCode> {
         let toolchain = toolchain()?;
-        let counted = count(&self.programs, self.functions)?;
+        let mut counted = count(&self.programs, self.functions)?;
+        counted.extend(count_without_lto(&self.without_lto)?);
         let known = match fs::read_to_string(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.accept.is_some() => {
                 Accepted {
@@ -177,6 +181,21 @@ fn count(programs: &Path, functions: usize) -> Outcome<Vec<Figure>> {
         }
     }
     Ok(figures)
+}
+
+/// Counts what the smallest call costs a user, whose build has no LTO, and prints each figure.
+fn count_without_lto(programs: &Path) -> Outcome<Vec<Figure>> {
+    println!();
+    ["call", "idle-client", "idle-server"]
+        .map(|layer| {
+            let runs = runs(&programs.join("instructions"), &["--over", layer])?;
+            let figure =
+                runs.instructions_no_lto(&format!("{} without LTO", layer.replace('-', " ")));
+            println!("{}", line(&figure));
+            Ok(figure)
+        })
+        .into_iter()
+        .collect()
 }
 
 fn line(figure: &Figure) -> String {

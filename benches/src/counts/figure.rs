@@ -10,6 +10,8 @@ use super::callgrind::{Cost, LINE_LEN, Profile};
 pub enum Unit {
     /// Instructions per exchange.
     Instructions,
+    /// Instructions per exchange, in a build without LTO: what users' builds execute.
+    InstructionsNoLto,
     /// Distinct cache lines of code that an exchange executes.
     Lines,
     /// Simulated cache misses per exchange.
@@ -18,11 +20,17 @@ pub enum Unit {
 
 impl Unit {
     /// All units.
-    pub const ALL: [Self; 3] = [Self::Instructions, Self::Lines, Self::Misses];
+    pub const ALL: [Self; 4] = [
+        Self::Instructions,
+        Self::InstructionsNoLto,
+        Self::Lines,
+        Self::Misses,
+    ];
 
     /// By how much a value may exceed the accepted one. The linker places functions anew whenever
     /// any code changes, so that a function may straddle one line more: the same code has executed 318
-    /// and 326 lines.
+    /// and 326 lines. Without LTO, any change may move a function to another codegen unit, where it
+    /// is inlined no more.
     ///
     /// Where nine of these lines fall into one set of a cache with eight places in each set, each of the
     /// nine misses in every call. In builds of nearly the same code, between no set and four had so
@@ -31,6 +39,7 @@ impl Unit {
     pub fn room(self, accepted: f64) -> f64 {
         match self {
             Self::Instructions => accepted * 0.01,
+            Self::InstructionsNoLto => accepted * 0.02,
             Self::Lines => accepted * 0.05,
             Self::Misses => 50.0,
         }
@@ -41,6 +50,7 @@ impl Unit {
     pub fn name(self) -> &'static str {
         match self {
             Self::Instructions => "instructions",
+            Self::InstructionsNoLto => "instructions-no-lto",
             Self::Lines => "lines",
             Self::Misses => "misses",
         }
@@ -102,6 +112,12 @@ impl Runs {
         self.figure(name, Unit::Instructions, |cost| cost.instructions)
     }
 
+    /// Returns the instructions of an exchange of a program that was built without LTO.
+    #[must_use]
+    pub fn instructions_no_lto(&self, name: &str) -> Figure {
+        self.figure(name, Unit::InstructionsNoLto, |cost| cost.instructions)
+    }
+
     /// Returns the misses of an exchange in the simulated first-level instruction cache.
     #[must_use]
     pub fn i1_misses(&self, name: &str) -> Figure {
@@ -120,7 +136,7 @@ impl Runs {
         let functions = functions.map(|(name, value)| (Part::Function(name), value));
         let sources = sources.map(|(name, value)| (Part::Source(name), value));
         // A miss is seldom the fault of the file that the code was written in.
-        let sources = sources.filter(|_| unit == Unit::Instructions);
+        let sources = sources.filter(|_| unit != Unit::Misses);
         Figure::new(
             name,
             unit,
@@ -194,7 +210,7 @@ impl Figure {
 /// Rounds to what the file of accepted figures holds: misses to tenths, all else to whole numbers.
 fn rounded(unit: Unit, value: f64) -> f64 {
     match unit {
-        Unit::Instructions | Unit::Lines => value.round(),
+        Unit::Instructions | Unit::InstructionsNoLto | Unit::Lines => value.round(),
         Unit::Misses => (value * 10.0).round() / 10.0,
     }
 }

@@ -4,10 +4,8 @@
 //! - [`timeline`]: when calls arrive, in phases of one rate each;
 //! - [`offer`](mod@offer): makes the calls of a timeline over several connections;
 //! - [`tally`]: how the calls of a phase ended;
-//! - [`recovery`]: how soon all calls are good again after an overload;
-//! - [`chart`]: goodput against offered load, as text.
+//! - [`recovery`]: how soon all calls are good again after an overload.
 
-pub mod chart;
 pub mod offer;
 pub mod recovery;
 pub mod tally;

@@ -6,7 +6,6 @@
 //! than the measurement says. Dropped calls count as offered.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use rpc_core::{CallError, Caller, Request};
 
 use super::tally::End;
 use super::timeline::{Arrival, Timeline};
+use crate::dispatcher::{Dispatcher, Which};
 use crate::spin::{Work, host_time};
 use crate::task_set::TaskSet;
 
@@ -43,11 +43,11 @@ pub async fn offer<C: Caller>(
     due: &Cell<Option<Instant>>,
     ended: impl FnMut(Arrival, End),
 ) {
-    let dispatcher = Dispatcher::default();
+    let count = clients.len() * shape.in_flight;
+    let dispatcher = Dispatcher::new(count);
     let ended = RefCell::new(ended);
     let origin = Origin::now();
-    let callers = (0..clients.len() * shape.in_flight).map(|index| {
-        dispatcher.states.borrow_mut().push(CallerState::default());
+    let callers = (0..count).map(|index| {
         let (dispatcher, ended) = (&dispatcher, &ended);
         let client = &clients[index % clients.len()];
         async move {
@@ -69,7 +69,7 @@ pub async fn offer<C: Caller>(
         }
         let now = origin.instant.elapsed();
         while let Some(arrival) = arrivals.next_if(|arrival| arrival.intended <= now) {
-            if !dispatcher.assign(arrival) {
+            if !dispatcher.assign(arrival, Which::Longest) {
                 ended.borrow_mut()(arrival, End::Dropped);
             }
         }
@@ -115,67 +115,6 @@ async fn call<C: Caller>(
     client.echo_fixed(request).await.map(drop)
 }
 
-/// Matches arrivals with idle callers.
-#[derive(Default)]
-struct Dispatcher {
-    states: RefCell<Vec<CallerState>>,
-    /// The caller that has been idle longest goes first, so that connections take turns.
-    idle: RefCell<VecDeque<usize>>,
-    is_closed: Cell<bool>,
-}
-
-#[derive(Default)]
-struct CallerState {
-    call: Option<Arrival>,
-    /// Never changes.
-    waker: Option<Waker>,
-}
-
-impl Dispatcher {
-    /// Returns the caller's next call, or `None` when there are no more calls.
-    async fn next_call(&self, caller: usize) -> Option<Arrival> {
-        let mut was_pushed = false;
-        poll_fn(|cx| {
-            let state = &mut self.states.borrow_mut()[caller];
-            if let Some(arrival) = state.call.take() {
-                return Poll::Ready(Some(arrival));
-            }
-            if self.is_closed.get() {
-                return Poll::Ready(None);
-            }
-            state.waker.get_or_insert_with(|| cx.waker().clone());
-            if !std::mem::replace(&mut was_pushed, true) {
-                self.idle.borrow_mut().push_back(caller);
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Assigns a call to an idle caller. Returns false if there is none.
-    fn assign(&self, arrival: Arrival) -> bool {
-        let Some(caller) = self.idle.borrow_mut().pop_front() else {
-            return false;
-        };
-        let state = &mut self.states.borrow_mut()[caller];
-        state.call = Some(arrival);
-        if let Some(waker) = &state.waker {
-            waker.wake_by_ref();
-        }
-        true
-    }
-
-    fn close(&self) {
-        if !self.is_closed.replace(true) {
-            for state in &*self.states.borrow() {
-                if let Some(waker) = &state.waker {
-                    waker.wake_by_ref();
-                }
-            }
-        }
-    }
-}
-
 /// Polls a future to its end on this thread: when it is woken, and at the times in `due`.
 pub fn run_when_due<F: Future>(due: &Cell<Option<Instant>>, future: F) -> F::Output {
     struct Unpark {
@@ -216,33 +155,6 @@ pub fn run_when_due<F: Future>(due: &Cell<Option<Instant>>, future: F) -> F::Out
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn callers_take_turns_and_a_call_without_a_caller_is_not_assigned() {
-        let dispatcher = Dispatcher::default();
-        for _ in 0..2 {
-            dispatcher.states.borrow_mut().push(CallerState::default());
-        }
-        let arrival = |millis| Arrival {
-            intended: Duration::from_millis(millis),
-            in_phase: Duration::from_millis(millis),
-            phase: 0,
-        };
-        let mut cx = Context::from_waker(Waker::noop());
-        let (mut first, mut second) =
-            (pin!(dispatcher.next_call(0)), pin!(dispatcher.next_call(1)));
-        assert!(second.as_mut().poll(&mut cx).is_pending());
-        assert!(first.as_mut().poll(&mut cx).is_pending());
-        assert!(dispatcher.assign(arrival(1)) && dispatcher.assign(arrival(2)));
-        assert!(!dispatcher.assign(arrival(3)));
-        assert_eq!(second.as_mut().poll(&mut cx), Poll::Ready(Some(arrival(1))));
-        assert_eq!(first.as_mut().poll(&mut cx), Poll::Ready(Some(arrival(2))));
-        dispatcher.close();
-        assert_eq!(
-            pin!(dispatcher.next_call(0)).poll(&mut cx),
-            Poll::Ready(None)
-        );
-    }
 
     #[test]
     fn a_future_is_polled_when_it_is_due_without_being_woken() {

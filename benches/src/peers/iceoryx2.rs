@@ -8,23 +8,21 @@ use std::hint;
 use std::process;
 use std::time::Instant;
 
-use clap::{Args, ValueEnum};
 use iceoryx2::node::{Node, NodeBuilder};
 use iceoryx2::port::client::Client;
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
 use iceoryx2::prelude::{LogLevel, ipc, set_log_level};
 use iceoryx2::service::port_factory::{publish_subscribe, request_response};
+use serde::{Deserialize, Serialize};
 
 use crate::Outcome;
 use crate::child::{self, Process};
 use crate::cores::{self, Cores};
 use crate::in_flight::Period;
-use crate::rates::{self, Rated};
+use crate::rates::Rated;
+use crate::role::Role;
 use crate::slices::{Side, Stopwatch, UNRECORDED, histogram};
-
-/// Name of the hidden command that runs [`IceoryxArgs::serve`].
-pub const SERVE: &str = "serve-iceoryx2";
 
 /// The same 64 bytes as the message of eight `fixed64`.
 type Message = [u64; 8];
@@ -33,7 +31,7 @@ type Message = [u64; 8];
 const IN_FLIGHT: usize = 64;
 
 /// The pattern of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {
     /// A request and its response.
     RequestResponse,
@@ -41,17 +39,14 @@ pub enum Pattern {
     PublishSubscribe,
 }
 
-/// The command-line arguments of a server process.
-#[derive(Clone, Debug, Args)]
+/// What a server process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IceoryxArgs {
-    /// Core to pin to
-    #[arg(long)]
+    /// Core to pin to.
     pub core: usize,
-    /// Pattern of messages
-    #[arg(long, value_enum)]
+    /// Pattern of messages.
     pub pattern: Pattern,
-    /// Name that the services begin with
-    #[arg(long)]
+    /// Name that the services begin with.
     pub name: String,
 }
 
@@ -127,9 +122,13 @@ impl IceoryxArgs {
 pub struct Iceoryx {
     // Declared first: the node of a server that was killed is removed when the client's node ends.
     server: Process,
+    client: Caller,
+    _node: Node<ipc::Service>,
+}
+
+struct Caller {
     ports: Ports,
     message: Message,
-    _node: Node<ipc::Service>,
 }
 
 enum Ports {
@@ -147,21 +146,12 @@ impl Iceoryx {
     ///
     /// Fails if either side cannot be set up.
     pub fn start(pattern: Pattern, cores: Cores) -> Outcome<Self> {
-        let value = pattern.to_possible_value();
-        let pattern_name = value.map(|value| value.get_name().to_owned());
-        let pattern_name = pattern_name.unwrap_or_default();
-        let name = format!("verbline-{}-{pattern_name}", process::id());
-        let role = [
-            SERVE.to_owned(),
-            "--core".to_owned(),
-            cores.server.to_string(),
-            "--pattern".to_owned(),
-            pattern_name,
-            "--name".to_owned(),
-            name.clone(),
-        ];
-        let mut server = Process::start(&role)?;
-        server.read_line()?;
+        let name = format!("verbline-{}-{pattern:?}", process::id());
+        let (server, _ready) = Process::start(&Role::Iceoryx(IceoryxArgs {
+            core: cores.server,
+            pattern,
+            name: name.clone(),
+        }))?;
         let node = node()?;
         let ports = match pattern {
             Pattern::RequestResponse => {
@@ -172,17 +162,21 @@ impl Iceoryx {
                 topic(&node, &name, "back")?.subscriber_builder().create()?,
             ),
         };
-        let mut this = Self {
-            server,
+        let mut client = Caller {
             ports,
             message: [7; 8],
-            _node: node,
         };
-        this.exchange()?;
-        this.server.pause()?;
-        Ok(this)
+        client.exchange()?;
+        server.pause()?;
+        Ok(Self {
+            server,
+            client,
+            _node: node,
+        })
     }
+}
 
+impl Caller {
     /// Sends a message and waits for the same message.
     #[inline]
     fn exchange(&mut self) -> Outcome<()> {
@@ -216,16 +210,8 @@ impl Iceoryx {
 
 impl Side for Iceoryx {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        self.server.resume()?;
-        for _ in 0..UNRECORDED {
-            self.exchange()?;
-        }
-        stopwatch.start();
-        for _ in 0..calls {
-            self.exchange()?;
-            stopwatch.lap();
-        }
-        Ok(self.server.pause()?)
+        let Self { client, server, .. } = self;
+        server.in_turn(|| stopwatch.time(UNRECORDED, calls, || client.exchange()))
     }
 }
 
@@ -251,16 +237,18 @@ impl IceoryxRate {
 
 impl Rated for IceoryxRate {
     fn take_turn(&mut self) -> Outcome<f64> {
-        let Ports::RequestResponse(client) = &self.side.ports else {
+        let Ports::RequestResponse(client) = &self.side.client.ports else {
             return Err("internal error: rates are those of requests".into());
         };
         self.side.server.resume()?;
-        let period = Period::after(rates::WARM_UP, rates::TURN);
+        let period = Period::turn();
         let mut counted = histogram();
         let mut waiting = VecDeque::with_capacity(self.in_flight);
         loop {
             while waiting.len() < self.in_flight {
-                let request = client.loan_uninit()?.write_payload(self.side.message);
+                let request = client
+                    .loan_uninit()?
+                    .write_payload(self.side.client.message);
                 waiting.push_back((Instant::now(), request.send()?));
             }
             // The server answers in order.
@@ -273,7 +261,11 @@ impl Rated for IceoryxRate {
                 }
                 hint::spin_loop();
             };
-            assert_eq!(*answer.payload(), self.side.message, "the server must echo");
+            assert_eq!(
+                *answer.payload(),
+                self.side.client.message,
+                "the server must echo"
+            );
             if period.add(began, &mut counted) {
                 break;
             }

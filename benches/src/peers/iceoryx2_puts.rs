@@ -3,11 +3,11 @@
 
 use std::{hint, process};
 
-use clap::Args;
 use iceoryx2::node::Node;
 use iceoryx2::port::client::Client;
 use iceoryx2::prelude::ipc;
 use iceoryx2::service::port_factory::request_response::PortFactory;
+use serde::{Deserialize, Serialize};
 
 use super::iceoryx2::node;
 use crate::Outcome;
@@ -15,19 +15,15 @@ use crate::bandwidth::pattern::{payload, word_of_each_line};
 use crate::bandwidth::puts::{puts_in_a_turn, unrecorded_puts};
 use crate::child::{self, Process};
 use crate::cores::{self, Cores};
+use crate::role::Role;
 use crate::slices::{Side, Stopwatch};
 
-/// Name of the hidden command that runs [`IceoryxPutArgs::serve`].
-pub const SERVE: &str = "serve-iceoryx2-puts";
-
-/// The command-line arguments of a server process.
-#[derive(Clone, Debug, Args)]
+/// What a server process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IceoryxPutArgs {
-    /// Core to pin to
-    #[arg(long)]
+    /// Core to pin to.
     pub core: usize,
-    /// Name of the service
-    #[arg(long)]
+    /// Name of the service.
     pub name: String,
 }
 
@@ -81,14 +77,10 @@ impl IceoryxPuts {
     /// Fails if either side cannot be set up.
     pub fn start(cores: Cores, size: usize) -> Outcome<Self> {
         let name = format!("verbline-{}-puts-{size}", process::id());
-        let mut server = Process::start(&[
-            SERVE.to_owned(),
-            "--core".to_owned(),
-            cores.server.to_string(),
-            "--name".to_owned(),
-            name.clone(),
-        ])?;
-        server.read_line()?;
+        let (server, _ready) = Process::start(&Role::IceoryxPuts(IceoryxPutArgs {
+            core: cores.server,
+            name: name.clone(),
+        }))?;
         let node = node()?;
         let client = service(&node, &name)?
             .client_builder()
@@ -127,15 +119,7 @@ impl IceoryxPuts {
 impl Side for IceoryxPuts {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         let puts = puts_in_a_turn(self.payload.len()).min(calls);
-        self.server.resume()?;
-        for _ in 0..unrecorded_puts(puts) {
-            self.put()?;
-        }
-        stopwatch.start();
-        for _ in 0..puts {
-            self.put()?;
-            stopwatch.lap();
-        }
-        Ok(self.server.pause()?)
+        self.server
+            .in_turn(|| stopwatch.time(unrecorded_puts(puts), puts, || self.put()))
     }
 }

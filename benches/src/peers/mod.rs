@@ -1,8 +1,6 @@
 //! The peers that Verbline is compared with: [`tonic`], the usual alternative, with its streams in
-//! [`tonic_streams`] and its uploads in [`tonic_puts`]; [`unix_puts`], uploads through a plain socket;
-//! [`ucx`], a lower bound that other software reaches on the same machine; and `iceoryx2` (feature
-//! `peers`), messages through shared memory without encoding, with its uploads in `iceoryx2_puts`.
-//! `uploads` measures all uploads in turns.
+//! [`tonic_streams`] and its uploads in [`tonic_puts`]; and `iceoryx2` (feature `peers`), messages through
+//! shared memory without encoding, with its uploads in `iceoryx2_puts`.
 
 #[cfg(feature = "peers")]
 pub mod iceoryx2;
@@ -11,7 +9,3 @@ pub mod iceoryx2_puts;
 pub mod tonic;
 pub mod tonic_puts;
 pub mod tonic_streams;
-pub mod ucx;
-pub mod unix_puts;
-#[cfg(feature = "peers")]
-pub mod uploads;

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use clap::{Args, ValueEnum};
 use proto::bench::{Blob, Fixed};
+use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -30,16 +30,14 @@ use crate::Outcome;
 use crate::child::{self, Process};
 use crate::cores::{self, Cores};
 use crate::message::Load;
+use crate::role::Role;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
-
-/// Name of the hidden command that runs [`TonicArgs::serve`].
-pub const SERVE: &str = "serve-tonic";
 
 const ECHO_FIXED: &str = "/verbline.bench.Bench/EchoFixed";
 const ECHO_BLOB: &str = "/verbline.bench.Bench/EchoBlob";
 
 /// The kind of socket that carries the calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Socket {
     /// A Unix socket.
     Unix,
@@ -47,17 +45,14 @@ pub enum Socket {
     Tcp,
 }
 
-/// The command-line arguments of a server process.
-#[derive(Clone, Debug, Args)]
+/// What a server process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TonicArgs {
-    /// Core to pin to
-    #[arg(long)]
+    /// Core to pin to.
     pub core: usize,
-    /// Kind of socket to listen on
-    #[arg(long, value_enum)]
+    /// Kind of socket to listen on.
     pub socket: Socket,
-    /// Path of the Unix socket
-    #[arg(long)]
+    /// Path of the Unix socket.
     pub path: PathBuf,
 }
 
@@ -76,7 +71,7 @@ impl TonicArgs {
                 .initial_connection_window_size(tonic_puts::WINDOW)
                 .add_service(Echo)
                 .add_service(Streams)
-                .add_service(tonic_puts::Bulk);
+                .add_service(Bulk);
             match self.socket {
                 Socket::Unix => {
                     let listener = UnixListener::bind(&self.path)?;
@@ -110,21 +105,11 @@ impl Connection {
     pub(super) fn start(socket: Socket, cores: Cores) -> Outcome<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("tonic");
-        let socket = socket
-            .to_possible_value()
-            .map(|value| value.get_name().to_owned())
-            .unwrap_or_default();
-        let role = [
-            SERVE.to_owned(),
-            "--core".to_owned(),
-            cores.server.to_string(),
-            "--socket".to_owned(),
+        let (server, address) = Process::start(&Role::Tonic(TonicArgs {
+            core: cores.server,
             socket,
-            "--path".to_owned(),
-            path.display().to_string(),
-        ];
-        let mut server = Process::start(&role)?;
-        let address = server.read_line()?;
+            path,
+        }))?;
         let runtime = runtime()?;
         let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);
         let channel = runtime.block_on(endpoint.connect())?;
@@ -174,19 +159,10 @@ impl Side for Tonic {
             server,
             ..
         } = connection;
-        server.resume()?;
-        runtime.block_on(async {
-            for _ in 0..UNRECORDED.div_ceil(SHARE_OF_CALLS) {
-                exchange(client, load).await?;
-            }
-            stopwatch.start();
-            for _ in 0..calls.div_ceil(SHARE_OF_CALLS) {
-                exchange(client, load).await?;
-                stopwatch.lap();
-            }
-            Ok::<_, Status>(())
-        })?;
-        Ok(server.pause()?)
+        let [unrecorded, calls] = [UNRECORDED, calls].map(|calls| calls.div_ceil(SHARE_OF_CALLS));
+        let exchange = async || exchange(client, load).await;
+        let timed = stopwatch.time_async(unrecorded, calls, exchange);
+        server.in_turn(|| runtime.block_on(timed))
     }
 }
 
@@ -234,13 +210,49 @@ where
     Ok(response.into_inner())
 }
 
-/// The service, as tonic's generator would write it.
-#[derive(Clone)]
-struct Echo;
+/// Defines a service as tonic's generator would write it: its name, and what serves each path.
+macro_rules! service {
+    ($service:ident, $name:literal, $($path:path => $serve:expr),+) => {
+        #[derive(Clone)]
+        struct $service;
 
-impl NamedService for Echo {
-    const NAME: &'static str = "verbline.bench.Bench";
+        impl NamedService for $service {
+            const NAME: &'static str = $name;
+        }
+
+        impl Service<http::Request<Body>> for $service {
+            type Response = http::Response<Body>;
+            type Error = Infallible;
+            type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+                match request.uri().path() {
+                    $($path => Box::pin($serve(request)),)+
+                    path => {
+                        let status = Status::unimplemented(format!("no method {path}"));
+                        Box::pin(ready(Ok(status.into_http())))
+                    }
+                }
+            }
+        }
+    };
 }
+
+service!(
+    Echo, "verbline.bench.Bench",
+    ECHO_FIXED => serve::<Fixed>,
+    ECHO_BLOB => serve::<Blob>
+);
+service!(
+    Streams, "verbline.bench.BenchStreams",
+    tonic_streams::SUBSCRIBE_FIXED => tonic_streams::serve::<Fixed>,
+    tonic_streams::SUBSCRIBE_BLOB => tonic_streams::serve::<Blob>
+);
+service!(Bulk, "verbline.bulk.Bulk", tonic_puts::PUT => tonic_puts::serve);
 
 /// One method of the service.
 struct EchoOf<M>(PhantomData<fn() -> M>);
@@ -252,54 +264,6 @@ impl<M: Send + 'static> UnaryService<M> for EchoOf<M> {
     fn call(&mut self, request: Request<M>) -> Self::Future {
         ready(Ok(Response::new(request.into_inner())))
     }
-}
-
-impl Service<http::Request<Body>> for Echo {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        match request.uri().path() {
-            ECHO_FIXED => Box::pin(serve::<Fixed>(request)),
-            ECHO_BLOB => Box::pin(serve::<Blob>(request)),
-            path => Box::pin(ready(Ok(unimplemented(path)))),
-        }
-    }
-}
-
-/// The streaming service.
-#[derive(Clone)]
-struct Streams;
-
-impl NamedService for Streams {
-    const NAME: &'static str = "verbline.bench.BenchStreams";
-}
-
-impl Service<http::Request<Body>> for Streams {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        match request.uri().path() {
-            tonic_streams::SUBSCRIBE_FIXED => Box::pin(tonic_streams::serve::<Fixed>(request)),
-            tonic_streams::SUBSCRIBE_BLOB => Box::pin(tonic_streams::serve::<Blob>(request)),
-            path => Box::pin(ready(Ok(unimplemented(path)))),
-        }
-    }
-}
-
-pub(super) fn unimplemented(path: &str) -> http::Response<Body> {
-    Status::unimplemented(format!("no method {path}")).into_http()
 }
 
 async fn serve<M>(request: http::Request<Body>) -> Result<http::Response<Body>, Infallible>

@@ -2,30 +2,29 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use proto::bulk::{PutReply, PutRequest};
 use rpc_core::codegen::v1::bytes::Bytes;
 use tonic::body::Body;
 use tonic::client::Grpc;
-use tonic::codegen::{Service, http};
-use tonic::server::{NamedService, UnaryService};
+use tonic::codegen::http;
+use tonic::server::UnaryService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::tonic::{Connection, Socket, unary, unimplemented};
+use super::tonic::{Connection, Socket, unary};
 use crate::Outcome;
 use crate::bandwidth::pattern::{payload, word_of_each_line};
 use crate::bandwidth::puts::{puts_in_a_turn, unrecorded_puts};
 use crate::cores::Cores;
 use crate::slices::{Side, Stopwatch};
 
-const PUT: &str = "/verbline.bulk.Bulk/Put";
+/// Path of the method.
+pub(super) const PUT: &str = "/verbline.bulk.Bulk/Put";
 
 /// Bytes that a server takes before it has read any. With HTTP/2's default of 64 KiB, every upload
 /// would wait for the server many times.
@@ -69,16 +68,13 @@ impl TonicPuts {
             server,
             ..
         } = &self.connection;
-        server.resume()?;
-        let start = runtime.block_on(async {
+        let timed = async {
             all(client, &self.payload, at_a_time, at_a_time).await?;
             let start = Instant::now();
             all(client, &self.payload, puts, at_a_time).await?;
-            Outcome::Ok(start)
-        })?;
-        let elapsed = start.elapsed();
-        server.pause()?;
-        Ok((puts * self.payload.len()) as f64 / elapsed.as_secs_f64())
+            Outcome::Ok((puts * self.payload.len()) as f64 / start.elapsed().as_secs_f64())
+        };
+        server.in_turn(|| runtime.block_on(timed))
     }
 }
 
@@ -130,30 +126,13 @@ impl Side for TonicPuts {
         } = connection;
         // A put of a few KiB takes so long that fewer make a turn.
         let puts = puts_in_a_turn(payload.len()).min(calls).min(512);
-        server.resume()?;
-        runtime.block_on(async {
-            for _ in 0..unrecorded_puts(puts) {
-                put(client, payload).await?;
-            }
-            stopwatch.start();
-            for _ in 0..puts {
-                put(client, payload).await?;
-                stopwatch.lap();
-            }
-            Ok::<_, Status>(())
-        })?;
-        Ok(server.pause()?)
+        let put = async || put(client, payload).await;
+        let timed = stopwatch.time_async(unrecorded_puts(puts), puts, put);
+        server.in_turn(|| runtime.block_on(timed))
     }
 }
 
-/// The service, as tonic's generator would write it.
-#[derive(Clone)]
-pub(super) struct Bulk;
-
-impl NamedService for Bulk {
-    const NAME: &'static str = "verbline.bulk.Bulk";
-}
-
+/// The method of the service.
 struct Put;
 
 impl UnaryService<PutRequest> for Put {
@@ -166,23 +145,11 @@ impl UnaryService<PutRequest> for Put {
     }
 }
 
-impl Service<http::Request<Body>> for Bulk {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.uri().path() != PUT {
-            return Box::pin(ready(Ok(unimplemented(request.uri().path()))));
-        }
-        Box::pin(async {
-            let codec = ProstCodec::<PutReply, PutRequest>::default();
-            let mut grpc = tonic::server::Grpc::new(codec).max_decoding_message_size(LONGEST);
-            Ok(grpc.unary(Put, request).await)
-        })
-    }
+/// Serves the method.
+pub(super) async fn serve(
+    request: http::Request<Body>,
+) -> Result<http::Response<Body>, Infallible> {
+    let codec = ProstCodec::<PutReply, PutRequest>::default();
+    let mut grpc = tonic::server::Grpc::new(codec).max_decoding_message_size(LONGEST);
+    Ok(grpc.unary(Put, request).await)
 }

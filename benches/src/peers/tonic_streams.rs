@@ -15,7 +15,7 @@ use super::tonic::{Connection, Socket};
 use crate::Outcome;
 use crate::cores::Cores;
 use crate::in_flight::Period;
-use crate::rates::{Rated, TURN, WARM_UP};
+use crate::rates::Rated;
 use crate::streams::message::{Numbered, Numbers, Reader};
 use crate::streams::rate::endless;
 
@@ -72,11 +72,11 @@ impl<M: Subscribed> TonicStream<M> {
 
 impl<M: Subscribed> Rated for TonicStream<M> {
     fn take_turn(&mut self) -> Outcome<f64> {
-        self.connection.server.resume()?;
-        let reading = self.reader.rate(Period::after(WARM_UP, TURN));
-        let rate = self.connection.runtime.block_on(reading)?;
-        self.connection.server.pause()?;
-        Ok(rate)
+        let Self { reader, connection } = self;
+        let Connection {
+            runtime, server, ..
+        } = connection;
+        server.in_turn(|| runtime.block_on(reader.rate(Period::turn())))
     }
 }
 

@@ -1,16 +1,16 @@
 //! Streams and connections that are idle: the memory that they take in both processes.
 
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use proto::bench::{Fixed, StatsRequest};
 use rpc_core::{Sender, Streaming, sender};
-use rustix::process::{Pid, getpid};
+use rustix::process::getpid;
 
-use super::client::StreamClient;
 use super::message::Numbered;
 use crate::Outcome;
+use crate::child::resident;
+use crate::rpc::Rpc;
 
 /// Streams that stay open. Dropping this cancels them.
 pub struct IdleStreams {
@@ -23,7 +23,7 @@ impl IdleStreams {
     /// # Errors
     ///
     /// Fails if a stream cannot be opened, or if a message does not come back.
-    pub fn open(client: &StreamClient, count: usize) -> Outcome<Self> {
+    pub fn open(client: &Rpc, count: usize) -> Outcome<Self> {
         let stub = client.streams();
         let mut streams = Vec::with_capacity(count);
         client.poller().block_on(async {
@@ -57,10 +57,10 @@ impl Memory {
     /// # Errors
     ///
     /// Fails if the system does not report it.
-    pub fn read(client: &StreamClient) -> Outcome<Self> {
+    pub fn read(client: &Rpc) -> Outcome<Self> {
         Ok(Self {
             client: resident(getpid())?,
-            server: resident(client.server().pid())?,
+            server: client.server().resident()?,
         })
     }
 
@@ -74,22 +74,13 @@ impl Memory {
     }
 }
 
-fn resident(pid: Pid) -> Outcome<u64> {
-    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
-    let text = fs::read_to_string(&path)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    let kilobytes: u64 = kilobytes.ok_or(format!("{path} has no VmRSS"))?.parse()?;
-    Ok(kilobytes * 1024)
-}
-
 /// Lets both sides take turns until idle streams have freed what they free.
 ///
 /// # Errors
 ///
 /// Returns the error of a call.
-pub fn settle(client: &StreamClient) -> Outcome<()> {
-    let calls = client.calls();
+pub fn settle(client: &Rpc) -> Outcome<()> {
+    let calls = client.client();
     for _ in 0..30 {
         client.poller().block_on(calls.stats(StatsRequest {}))?;
         thread::sleep(Duration::from_millis(100));

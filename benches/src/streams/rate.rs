@@ -3,11 +3,12 @@
 use proto::bench::{BenchStreamsClient, Blob, Fixed, SubscribeRequest};
 use rpc_core::{CallError, Caller, Response, Streaming, block_on};
 
-use super::client::{SharedStreamClient, StreamClient};
 use super::message::{Numbered, Reader};
 use crate::Outcome;
 use crate::in_flight::Period;
-use crate::rates::{Rated, TURN, WARM_UP};
+use crate::rates::Rated;
+use crate::rpc::Rpc;
+use crate::shared::Shared;
 
 /// A message that a method of the service streams.
 pub trait Subscribed: Numbered {
@@ -65,7 +66,7 @@ impl Sent {
 /// A stream that a local client reads.
 pub struct LocalStream<M> {
     reader: Reader<Streaming<M>>,
-    client: StreamClient,
+    client: Rpc,
     sent: Sent,
 }
 
@@ -75,7 +76,7 @@ impl<M: Subscribed> LocalStream<M> {
     /// # Errors
     ///
     /// Fails if the stream cannot be opened.
-    pub fn open(client: StreamClient, payload_len: usize) -> Outcome<Self> {
+    pub fn open(client: Rpc, payload_len: usize) -> Outcome<Self> {
         let streams = client.streams();
         let opening = M::subscribe(&streams, endless(payload_len));
         let stream = client.poller().block_on(opening)?.into_inner();
@@ -101,21 +102,20 @@ impl<M: Subscribed> Rated for LocalStream<M> {
             client,
             sent,
         } = self;
-        client.server().resume()?;
-        let (frames, messages) = (client.stats()?.stream_frames, reader.read_so_far());
-        let reading = reader.rate(Period::after(WARM_UP, TURN));
-        let rate = client.poller().block_on(reading)?;
-        sent.frames += client.stats()?.stream_frames - frames;
-        sent.messages += reader.read_so_far() - messages;
-        client.server().pause()?;
-        Ok(rate)
+        client.server().in_turn(|| {
+            let (frames, messages) = (client.stats()?.stream_frames, reader.read_so_far());
+            let rate = client.poller().block_on(reader.rate(Period::turn()))?;
+            sent.frames += client.stats()?.stream_frames - frames;
+            sent.messages += reader.read_so_far() - messages;
+            Outcome::Ok(rate)
+        })
     }
 }
 
 /// A stream that is read through a shared channel, from a thread that is not its poller's.
 pub struct SharedStream<M> {
     reader: Reader<Streaming<M>>,
-    client: SharedStreamClient,
+    client: Shared,
 }
 
 impl<M: Subscribed> SharedStream<M> {
@@ -124,7 +124,7 @@ impl<M: Subscribed> SharedStream<M> {
     /// # Errors
     ///
     /// Fails if the stream cannot be opened.
-    pub fn open(client: SharedStreamClient, payload_len: usize) -> Outcome<Self> {
+    pub fn open(client: Shared, payload_len: usize) -> Outcome<Self> {
         let stream = block_on(M::subscribe(&client.streams(), endless(payload_len)))?;
         client.server().pause()?;
         Ok(Self {
@@ -136,9 +136,9 @@ impl<M: Subscribed> SharedStream<M> {
 
 impl<M: Subscribed> Rated for SharedStream<M> {
     fn take_turn(&mut self) -> Outcome<f64> {
-        self.client.server().resume()?;
-        let rate = block_on(self.reader.rate(Period::after(WARM_UP, TURN)))?;
-        self.client.server().pause()?;
-        Ok(rate)
+        let Self { reader, client } = self;
+        client
+            .server()
+            .in_turn(|| block_on(reader.rate(Period::turn())))
     }
 }

@@ -8,15 +8,15 @@ use std::time::Duration;
 use proto::bench::{BenchClient, BenchStreamsClient, Fixed, StatsRequest, SubscribeRequest};
 use rpc_core::{LocalChannel, Sender, Streaming, sender};
 
-use super::client::StreamClient;
 use super::message::Numbered;
 use crate::message::{FIXED_SIZE, Load, Shape};
+use crate::rpc::Rpc;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, drop_time};
 
 /// Unary calls, one at a time.
 pub struct Unary {
-    client: Rc<StreamClient>,
+    client: Rc<Rpc>,
     calls: BenchClient<LocalChannel>,
     load: Load,
 }
@@ -27,9 +27,9 @@ impl Unary {
     /// # Errors
     ///
     /// Never fails: the message has its size.
-    pub fn new(client: &Rc<StreamClient>) -> Outcome<Self> {
+    pub fn new(client: &Rc<Rpc>) -> Outcome<Self> {
         Ok(Self {
-            calls: client.calls(),
+            calls: client.client(),
             client: Rc::clone(client),
             load: Load::new(Shape::Fixed64, FIXED_SIZE)?,
         })
@@ -43,25 +43,15 @@ impl Side for Unary {
             calls: stub,
             load,
         } = self;
-        client.server().resume()?;
-        client.poller().block_on(async {
-            for _ in 0..UNRECORDED {
-                load.exchange(stub).await?;
-            }
-            stopwatch.start();
-            for _ in 0..calls {
-                load.exchange(stub).await?;
-                stopwatch.lap();
-            }
-            Outcome::Ok(())
-        })?;
-        Ok(client.server().pause()?)
+        let exchange = async || load.exchange(stub).await;
+        let timed = stopwatch.time_async(UNRECORDED, calls, exchange);
+        client.server().in_turn(|| client.poller().block_on(timed))
     }
 }
 
 /// A message there and back on a stream that stays open.
 pub struct PingPong {
-    client: Rc<StreamClient>,
+    client: Rc<Rpc>,
     sender: Sender<Fixed>,
     messages: Streaming<Fixed>,
     number: u64,
@@ -73,7 +63,7 @@ impl PingPong {
     /// # Errors
     ///
     /// Fails if the stream cannot be opened.
-    pub fn open(client: &Rc<StreamClient>) -> Outcome<Self> {
+    pub fn open(client: &Rc<Rpc>) -> Outcome<Self> {
         let streams = client.streams();
         let (sender, requests) = sender();
         let opening = streams.ping_pong(requests);
@@ -108,32 +98,22 @@ impl Side for PingPong {
             messages,
             number,
         } = self;
-        client.server().resume()?;
-        client.poller().block_on(async {
-            for _ in 0..UNRECORDED {
-                exchange(sender, messages, number).await?;
-            }
-            stopwatch.start();
-            for _ in 0..calls {
-                exchange(sender, messages, number).await?;
-                stopwatch.lap();
-            }
-            Outcome::Ok(())
-        })?;
-        Ok(client.server().pause()?)
+        let exchange = async || exchange(sender, messages, number).await;
+        let timed = stopwatch.time_async(UNRECORDED, calls, exchange);
+        client.server().in_turn(|| client.poller().block_on(timed))
     }
 }
 
 /// From the call of a server-streaming method to its first message. What follows is not timed.
 pub struct FirstMessage {
-    client: Rc<StreamClient>,
+    client: Rc<Rpc>,
     streams: BenchStreamsClient<LocalChannel>,
 }
 
 impl FirstMessage {
     /// Creates the side. The server must be paused.
     #[must_use]
-    pub fn new(client: &Rc<StreamClient>) -> Self {
+    pub fn new(client: &Rc<Rpc>) -> Self {
         Self {
             streams: client.streams(),
             client: Rc::clone(client),
@@ -157,8 +137,7 @@ async fn first_message(streams: &BenchStreamsClient<LocalChannel>) -> Outcome<St
 impl Side for FirstMessage {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         let Self { client, streams } = self;
-        client.server().resume()?;
-        client.poller().block_on(async {
+        let timed = async {
             for call in 0..UNRECORDED + calls {
                 stopwatch.start();
                 let mut messages = first_message(streams).await?;
@@ -170,8 +149,8 @@ impl Side for FirstMessage {
                 }
             }
             Outcome::Ok(())
-        })?;
-        Ok(client.server().pause()?)
+        };
+        client.server().in_turn(|| client.poller().block_on(timed))
     }
 }
 
@@ -180,7 +159,7 @@ const PAUSE_NS: u64 = 20_000;
 
 /// From the drop of a call at the client to the drop of its handler's future at the server.
 pub struct Cancel {
-    client: Rc<StreamClient>,
+    client: Rc<Rpc>,
     calls: BenchClient<LocalChannel>,
     streams: BenchStreamsClient<LocalChannel>,
 }
@@ -188,9 +167,9 @@ pub struct Cancel {
 impl Cancel {
     /// Creates the side. The server must be paused.
     #[must_use]
-    pub fn new(client: &Rc<StreamClient>) -> Self {
+    pub fn new(client: &Rc<Rpc>) -> Self {
         Self {
-            calls: client.calls(),
+            calls: client.client(),
             streams: client.streams(),
             client: Rc::clone(client),
         }
@@ -223,10 +202,9 @@ impl Cancel {
 
 impl Side for Cancel {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        self.client.server().resume()?;
         // Each takes far longer than the others.
         let (unrecorded, calls) = (UNRECORDED / 4, calls / 4);
-        self.client.poller().block_on(async {
+        let timed = async {
             for call in 0..unrecorded + calls {
                 let nanos = self.cancel().await?;
                 if call >= unrecorded {
@@ -234,7 +212,8 @@ impl Side for Cancel {
                 }
             }
             Outcome::Ok(())
-        })?;
-        Ok(self.client.server().pause()?)
+        };
+        let server = self.client.server();
+        server.in_turn(|| self.client.poller().block_on(timed))
     }
 }

@@ -71,7 +71,7 @@ fn stream_lines(to: &mut [u8], from: &[u8]) {
 /// Decides which copies into registered memory go past the caches. `Display` states the rule with its
 /// reason.
 ///
-/// Measured with `copies` (`cargo run --release -p benches --bin copies`): one core writes a reused
+/// Measured with `cargo run --release -p benches -- copies`: one core writes a reused
 /// buffer, and another one copies it out and reads a byte of each line.
 ///
 /// | processor | cores | past the caches is |

@@ -1,0 +1,364 @@
+//! [`Campaign`]: attacks in turn with their controls, and whether one did harm.
+//!
+//! For each attack there are a server, a good client that makes a call each millisecond, new clients
+//! one after another, and the attacker: a process of another user, or a hostile process of the same
+//! user. The attacker may use 5 % of a core. A control run before has a process instead that only uses
+//! this share of a core.
+
+// Printing is the purpose of this program.
+#![allow(clippy::print_stdout)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use benches::child::Process;
+use benches::spin::{SpinArgs, SpinServer};
+use benches::unit::Unit;
+use benches::{Outcome, cores, role};
+use rpc_core::Intents;
+
+use crate::attack::{Attack, Target};
+use crate::dead_calls;
+use crate::limit::Limiter;
+use crate::role::Role;
+use crate::victims::{SERVED, Seen};
+use crate::watch::{Watch, resident_mib};
+
+/// The device whose peers meet in shared memory.
+const SOFT: &str = "soft";
+
+/// The options of a campaign.
+#[derive(clap::Args)]
+pub(crate) struct Campaign {
+    /// Attacks to run [default: all on the device]
+    attacks: Vec<Attack>,
+    /// Device of the server and of its clients: `soft` or `tcp`
+    #[arg(long, default_value = SOFT)]
+    device: String,
+    /// Runs of each attack, in turn with its control
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 4.0)]
+    seconds: f64,
+    /// Share of a core that the attacker may use
+    #[arg(long, default_value_t = 0.05)]
+    share: f64,
+}
+
+/// Pause between two new clients.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause between two looks at the server's threads.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Largest median latency of the good client, in multiples of the control's.
+const MOST_RATIO: f64 = 1.2;
+
+impl Campaign {
+    /// Returns true if no attack did harm.
+    pub(crate) fn run(&self) -> Outcome<bool> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(
+                "only root can start processes of another user: run this program as root".into(),
+            );
+        }
+        let time = Duration::try_from_secs_f64(self.seconds)?;
+        println!(
+            "each attacker may use {:.0} % of a core for {} seconds, {} times",
+            self.share * 100.0,
+            self.seconds,
+            self.rounds.max(1)
+        );
+        let attacks = match self.attacks.is_empty() {
+            true if self.device == SOFT => Attack::ON_SOFT,
+            true => Attack::ON_TCP,
+            false => &self.attacks,
+        };
+        let mut is_well = true;
+        for &attack in attacks {
+            let (line, harm) = match attack {
+                Attack::Deadcalls => self.dead_calls(time)?,
+                _ => self.compare(attack, time)?,
+            };
+            let verdict = match harm.is_empty() {
+                true => "no harm".to_owned(),
+                false => format!("HARM: {}", harm.join(", ")),
+            };
+            println!("{attack:<10} {verdict} | {line}");
+            is_well &= harm.is_empty();
+        }
+        Ok(is_well)
+    }
+
+    /// Runs an attack in turn with its control. Returns a line, and the kinds of harm.
+    fn compare(&self, attack: Attack, time: Duration) -> Outcome<(String, Vec<&'static str>)> {
+        let (mut controls, mut runs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.rounds.max(1) {
+            let control = self.measure(attack, false, time)?;
+            let run = self.measure(attack, true, time)?;
+            ratios.push(run.seen.p50.as_secs_f64() / control.seen.p50.as_secs_f64());
+            controls.push(control);
+            runs.push(run);
+        }
+        ratios.sort_unstable_by(f64::total_cmp);
+        let ratio = ratios[ratios.len() / 2];
+        let sum =
+            |runs: &[Measured], of: fn(&Seen) -> u64| runs.iter().map(|run| of(&run.seen)).sum();
+        let errors: u64 = sum(&runs, |seen| seen.errors);
+        let slow: u64 = sum(&runs, |seen| seen.slow);
+        let slow_before: u64 = sum(&controls, |seen| seen.slow);
+        let refused: u32 = runs.iter().map(|run| run.refused).sum();
+        let growth = runs.iter().map(|run| run.growth).max().unwrap_or_default();
+        let remains = runs.iter().find(|run| run.afterwards != SERVED);
+        let mut harm = Vec::new();
+        let mut note = |is_so, name| {
+            if is_so {
+                harm.push(name);
+            }
+        };
+        note(errors > 0, "errors");
+        let most_slow = match self.device == SOFT {
+            true => slow_before,
+            // The kernel lets calls over TCP wait now and then, whoever attacks.
+            false => 2 * slow_before + sum(&runs, |seen| seen.calls) / 1000,
+        };
+        note(slow > most_slow, "slow calls");
+        note(ratio > MOST_RATIO, "latency");
+        // The server of `fewfiles` has no files left, whoever took them.
+        let may_be_full = attack == Attack::Fewfiles || attack.holds_connections();
+        note(refused > 0 && !may_be_full, "new clients refused");
+        note(runs.iter().any(|run| run.blocks), "blocked threads");
+        note(remains.is_some(), "harm remains");
+        let is_changed = |run: &Measured| run.attacker.contains("CHANGED");
+        let is_believed = |run: &Measured| run.attacker.contains("BELIEVED");
+        note(runs.iter().any(is_changed), "a file was changed");
+        note(runs.iter().any(is_believed), "a lie was believed");
+        note(growth > MOST_GROWTH, "memory");
+        let median = |runs: &[Measured]| {
+            let mut times: Vec<_> = runs.iter().map(|run| run.seen.p50).collect();
+            times.sort_unstable();
+            text(times[times.len() / 2])
+        };
+        let of_each = |of: fn(&Measured) -> &str| {
+            let mut texts: Vec<_> = runs
+                .iter()
+                .map(of)
+                .filter(|text| !text.is_empty())
+                .collect();
+            texts.dedup();
+            match texts.is_empty() {
+                true => "none".to_owned(),
+                false => texts.join("; "),
+            }
+        };
+        let line = format!(
+            "good client: {errors} errors, {slow} of {} calls over 10 ms (control {slow_before}), p50 \
+             {} (control {}, ratio {ratio:.2}), max {} | new clients: {refused} of {} refused, slowest \
+             {}, reasons: {} | server: blocked threads: {}; {growth} MiB more memory; afterwards: {} | \
+             attacker: {}",
+            sum(&runs, |seen| seen.calls + seen.errors),
+            median(&runs),
+            median(&controls),
+            text(
+                runs.iter()
+                    .map(|run| run.seen.max)
+                    .max()
+                    .unwrap_or_default()
+            ),
+            runs.iter().map(|run| run.new).sum::<u32>(),
+            text(runs.iter().map(|run| run.slowest).max().unwrap_or_default()),
+            of_each(|run| &run.reason),
+            of_each(|run| &run.blocked),
+            remains.map_or(SERVED, |run| &run.afterwards),
+            of_each(|run| &run.attacker),
+        );
+        Ok((line, harm))
+    }
+
+    fn measure(&self, attack: Attack, attacks: bool, time: Duration) -> Outcome<Measured> {
+        let user = attack.server();
+        let server = self.start_server(attack)?;
+        let address = server.address();
+        let memory = resident_mib(server.pid())?;
+        // The attacker has half a second to begin, and ends before the good client does.
+        let whole = time + Duration::from_millis(500);
+        let mut good = self.start_as(
+            user,
+            Role::Good {
+                device: self.device.clone(),
+                address: address.to_owned(),
+                time: whole,
+                reconnects: attack == Attack::Fewfiles,
+            },
+        )?;
+        good.read_line()?;
+        let end = Instant::now() + whole;
+        let mut attacker = match attacks {
+            true => self.start_attacker(attack, &server, time)?,
+            false => self.start_as(None, Role::Idler)?,
+        };
+        let limiter = Limiter::start(&attacker, self.share);
+        thread::sleep(Duration::from_millis(500));
+        let stops = AtomicBool::new(false);
+        let mut measured = thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut watch = Watch::new(server.pid());
+                let mut most = memory;
+                // Ends with the server, too.
+                while !stops.load(Ordering::Relaxed) && watch.look().is_ok() {
+                    most = resident_mib(server.pid()).unwrap_or_default().max(most);
+                    thread::sleep(LOOK);
+                }
+                (watch.blocked(), watch.is_harmed(), most - memory)
+            });
+            let clients = self.new_clients(user, address, end);
+            let line = good.read_line().map_err(|error| error.to_string());
+            stops.store(true, Ordering::Relaxed);
+            let (blocked, blocks, growth) = watcher.join().map_err(|_| "the watcher panicked")?;
+            let (new, refused, slowest, reason) = clients?;
+            Ok::<_, Box<dyn std::error::Error>>(Measured {
+                seen: Seen::from_line(&line?)?,
+                new,
+                refused,
+                slowest,
+                reason,
+                blocked,
+                blocks,
+                growth,
+                afterwards: String::new(),
+                attacker: String::new(),
+            })
+        })?;
+        if attacks {
+            measured.attacker = match attacker.read_line() {
+                Ok(line) => line,
+                Err(error) => error.to_string(),
+            };
+        }
+        drop((limiter, attacker));
+        thread::sleep(PAUSE);
+        measured.afterwards = self.call_once(user, address)?;
+        Ok(measured)
+    }
+
+    /// Runs the calls whose deadline passes while the poller is blocked.
+    fn dead_calls(&self, time: Duration) -> Outcome<(String, Vec<&'static str>)> {
+        let mut server = self.start_server(Attack::Deadcalls)?;
+        let mut clients = self.start_attacker(Attack::Deadcalls, &server, time)?;
+        let line = clients.read_line()?;
+        thread::sleep(PAUSE);
+        let handlers = server.handlers(dead_calls::PHASE)?;
+        let mut harm = Vec::new();
+        if handlers.begun > 0 {
+            harm.push("handlers for nobody");
+        }
+        if !line.ends_with(SERVED) {
+            harm.push("a call that was in time was not served");
+        }
+        Ok((
+            format!("{line} | handlers begun for them: {}", handlers.begun),
+            harm,
+        ))
+    }
+
+    fn start_server(&self, attack: Attack) -> Outcome<SpinServer> {
+        let args = SpinArgs {
+            device: self.device.clone(),
+            core: cores::Cores::choose()?.server,
+            connections: Intents::default().connections,
+            max_in_flight: Intents::default().max_in_flight,
+            max_files: attack.server_files(),
+        };
+        SpinServer::start_as(attack.server(), args)
+    }
+
+    fn start_attacker(
+        &self,
+        attack: Attack,
+        server: &SpinServer,
+        time: Duration,
+    ) -> Outcome<Process> {
+        let target = Target {
+            address: server.address().to_owned(),
+            device: self.device.clone(),
+            pid: server.pid(),
+        };
+        let role = Role::Attacker {
+            attack,
+            target,
+            time,
+        };
+        self.start_as(attack.attacker(), role)
+    }
+
+    fn start_as(&self, user: Option<u32>, role: Role) -> Outcome<Process> {
+        Process::start_as(user, &role::to_args(&role)?)
+    }
+
+    /// Starts new clients one after another up to `end`. Returns their number, the number of those that
+    /// were not served, the longest time of one, and the reason of the last refusal.
+    fn new_clients(
+        &self,
+        user: Option<u32>,
+        address: &str,
+        end: Instant,
+    ) -> Result<(u32, u32, Duration, String), String> {
+        let (mut new, mut refused) = (0, 0);
+        let (mut slowest, mut reason) = (Duration::ZERO, String::new());
+        while Instant::now() < end {
+            let began = Instant::now();
+            let answer = self
+                .call_once(user, address)
+                .map_err(|error| error.to_string())?;
+            let took = began.elapsed();
+            new += 1;
+            slowest = slowest.max(took);
+            if answer != SERVED {
+                refused += 1;
+                reason = answer;
+            }
+            thread::sleep(PAUSE.saturating_sub(took));
+        }
+        Ok((new, refused, slowest, reason))
+    }
+
+    /// Starts a new client, and returns the sentence that it prints.
+    fn call_once(&self, user: Option<u32>, address: &str) -> Outcome<String> {
+        let device = self.device.clone();
+        let address = address.to_owned();
+        self.start_as(user, Role::New { device, address })?
+            .read_line()
+    }
+}
+
+/// Growth of the server's memory, in MiB, that counts as harm.
+const MOST_GROWTH: u64 = 64;
+
+/// What a run showed.
+struct Measured {
+    seen: Seen,
+    /// New clients.
+    new: u32,
+    /// Of these, clients that were not served.
+    refused: u32,
+    /// Longest time of a new client from its start to its answer or refusal.
+    slowest: Duration,
+    /// Reason of the last refusal.
+    reason: String,
+    /// Threads of the server that were blocked, and where.
+    blocked: String,
+    /// True if one of them never has to wait for a client.
+    blocks: bool,
+    /// Largest growth of the server's memory in MiB.
+    growth: u64,
+    /// What a new client saw after the attacker had left.
+    afterwards: String,
+    /// What the attacker saw.
+    attacker: String,
+}
+
+fn text(time: Duration) -> String {
+    Unit::Nanoseconds.text(time.as_nanos() as f64)
+}

@@ -1,0 +1,78 @@
+//! What connections cost: the rate over one, beside many idle ones, and over many in turn.
+
+use clap::Args;
+use rpc_core::Intents;
+
+use crate::Outcome;
+use crate::child::resident;
+use crate::in_flight::allow_more_files;
+use crate::rates::{LocalRate, Rated};
+use crate::rounds::alternate_rows;
+use crate::rpc::Rpc;
+use crate::setup::{Bench, Measurement, MessageArgs};
+
+/// Calls per second over one connection, beside many idle ones, and over many in turn
+#[derive(Clone, Debug, Args)]
+pub struct Connections {
+    #[command(flatten)]
+    message: MessageArgs,
+    /// Connections beside the one
+    #[arg(long, default_value_t = 1000)]
+    idle: usize,
+    /// Calls in flight, over all connections
+    #[arg(long, default_value_t = 32)]
+    in_flight: usize,
+    /// Turns that each row takes
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+}
+
+impl Measurement for Connections {
+    fn measure(&self, bench: &mut Bench) -> Outcome<()> {
+        let load = self.message.load()?;
+        let intents = self.message.intents(&load);
+        let all = self.idle + 1;
+        let intents_of_many = Intents {
+            connections: u32::try_from(all)?.max(intents.connections),
+            ..intents.clone()
+        };
+        bench.announce(format_args!(
+            "{} rounds of calls of {} bytes, {} in flight from one thread",
+            self.rounds, self.message.size, self.in_flight
+        ));
+        allow_more_files()?;
+        let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
+        let mut one = LocalRate::new(rpc, &load, self.in_flight, 1)?;
+        let mut rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents_of_many)?;
+        let memory = |rpc: &Rpc| -> Outcome<[u64; 2]> {
+            Ok([
+                rpc.server().resident()?,
+                resident(rustix::process::getpid())?,
+            ])
+        };
+        let before = memory(&rpc)?;
+        rpc.connect(self.idle)?;
+        let after = memory(&rpc)?;
+        let [server, client] =
+            [0, 1].map(|side| after[side].saturating_sub(before[side]) / self.idle.max(1) as u64);
+        let report = &mut bench.report;
+        report.figure("size_bytes", self.message.size);
+        report.figure("in_flight", self.in_flight);
+        report.figure("idle_connections", self.idle);
+        report.figure("server_each_idle_connection_bytes", server);
+        report.figure("client_each_idle_connection_bytes", client);
+        let mut many = LocalRate::new(rpc, &load, self.in_flight, 1)?;
+        let rows = ["one connection", "one beside idle ones", "all in turn"];
+        let rounds = alternate_rows(rows.len(), self.rounds, bench.cores, |row| {
+            if row == 0 {
+                return one.take_turn();
+            }
+            many.use_connections(if row == 1 { 1 } else { all });
+            many.take_turn()
+        })?;
+        bench
+            .report
+            .rounds("connections", "calls_per_s", &rows, &rounds, Some(0));
+        Ok(())
+    }
+}

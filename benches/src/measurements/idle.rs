@@ -1,0 +1,125 @@
+//! The first call after a rest, and the processor time of processes that are connected and idle.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use hdrhistogram::Histogram;
+
+use crate::child::CpuTime;
+use crate::report::Row;
+use crate::rpc::Rpc;
+use crate::setup::{Bench, Measurement, MessageArgs};
+use crate::shared::{Shared, Waiter};
+use crate::slices::{Stopwatch, UNRECORDED, histogram};
+use crate::unit::Unit;
+use crate::{Outcome, arguments};
+
+/// The first call after both sides have slept, and the processor time of idle processes
+#[derive(Clone, Debug, Args)]
+pub struct Idle {
+    #[command(flatten)]
+    message: MessageArgs,
+    /// How long both sides rest before each call
+    #[arg(long, default_value = "100ms", value_parser = arguments::duration)]
+    gap: Duration,
+    /// First calls to record for each client
+    #[arg(long, default_value_t = 50)]
+    calls: usize,
+}
+
+/// How long both processes stay idle, with their connection open, while their CPU time is measured.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+
+impl Measurement for Idle {
+    fn measure(&self, bench: &mut Bench) -> Outcome<()> {
+        bench.announce(format_args!(
+            "{} calls of {} bytes, each {} after the previous one",
+            self.calls.max(1),
+            self.message.size,
+            Unit::Nanoseconds.text(self.gap.as_nanos() as f64)
+        ));
+        bench.report.figure("size_bytes", self.message.size);
+        bench.report.figure("gap_ns", self.gap.as_nanos() as u64);
+        let mut rows = vec![self.local(bench)?];
+        for waiter in [Waiter::tokio()?, Waiter::Blocking] {
+            rows.push(self.shared(bench, &waiter)?);
+        }
+        bench.report.table("clients", rows);
+        bench.report.note(format!(
+            "A share is that of one core that a process used while its connection was idle, over {} s. \
+             The client's thread is not pinned.",
+            IDLE_TIME.as_secs()
+        ));
+        Ok(())
+    }
+}
+
+impl Idle {
+    fn local(&self, bench: &mut Bench) -> Outcome<Row> {
+        let mut load = self.message.load()?;
+        let rpc = Rpc::start(&bench.device, bench.cores, &self.message.intents(&load))?;
+        let client = rpc.client();
+        let mut call = async || load.exchange(&client).await;
+        let mut stopwatch = Stopwatch::new(0);
+        let warm_up = stopwatch.time_async(UNRECORDED, 0, &mut call);
+        rpc.poller().block_on(warm_up)?;
+        let times = self.first_calls(|| Ok(rpc.poller().block_on(call())?))?;
+        self.row(bench, "local", &times, rpc.server().cpu_time())
+    }
+
+    fn shared(&self, bench: &mut Bench, waiter: &Waiter) -> Outcome<Row> {
+        let mut load = self.message.load()?;
+        let shared = Shared::start(&bench.device, bench.cores, &self.message.intents(&load), 1)?;
+        let client = shared.client();
+        let mut stopwatch = Stopwatch::new(0);
+        let mut call = |calls| waiter.make_calls(&client, &mut load, [calls, 0], &mut stopwatch);
+        call(UNRECORDED)?;
+        let times = self.first_calls(|| Ok(call(1)?))?;
+        self.row(
+            bench,
+            &waiter.to_string(),
+            &times,
+            shared.server().cpu_time(),
+        )
+    }
+
+    fn row(
+        &self,
+        bench: &mut Bench,
+        name: &str,
+        times: &Histogram<u64>,
+        server: CpuTime,
+    ) -> Outcome<Row> {
+        let [server, client] = cpu_shares(server)?;
+        bench.report.histogram(name, times);
+        let row = Row::new(name).with_times(times);
+        Ok(row
+            .with("server_cpu_share", server)
+            .with("client_cpu_share", client))
+    }
+
+    /// Records the latency of one call after each rest.
+    fn first_calls(&self, mut call: impl FnMut() -> Outcome<()>) -> Outcome<Histogram<u64>> {
+        let mut times = histogram();
+        for _ in 0..self.calls.max(1) {
+            thread::sleep(self.gap);
+            let start = Instant::now();
+            call()?;
+            times.saturating_record((start.elapsed().as_nanos() as u64).max(1));
+        }
+        Ok(times)
+    }
+}
+
+/// Returns the shares of a core that the server and this process use while idle.
+fn cpu_shares(server: CpuTime) -> Outcome<[f64; 2]> {
+    // Let the pollers go to sleep after the last call.
+    thread::sleep(Duration::from_millis(50));
+    let processes = [server, CpuTime::of_this_process()];
+    let read = || -> Outcome<[Duration; 2]> { Ok([processes[0].read()?, processes[1].read()?]) };
+    let (start, before) = (Instant::now(), read()?);
+    thread::sleep(IDLE_TIME);
+    let (time, after) = (start.elapsed(), read()?);
+    Ok([0, 1].map(|side| (after[side] - before[side]).as_secs_f64() / time.as_secs_f64()))
+}

@@ -1,0 +1,175 @@
+//! The open loop: calls at one rate, or at rising rates, no matter how earlier ones fare.
+
+use std::hash::{BuildHasher, RandomState};
+use std::iter;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::arguments::{self, Steps};
+use crate::arrivals::Arrivals;
+use crate::message::Load;
+use crate::open_loop::{LATE, OpenLoop, OpenRecord};
+use crate::plot::{Axis, Curve, Plot, Scale};
+use crate::report::{Report, Row};
+use crate::rpc::Rpc;
+use crate::setup::{Bench, Measurement, MessageArgs};
+use crate::sweep::Sweep;
+use crate::unit::Unit;
+
+/// Time before recording begins, for buffers to warm up and windows to grow.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// Calls at intended times (open loop): service and response times at one rate, or a sweep
+#[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("load").required(true))]
+pub struct Open {
+    #[command(flatten)]
+    message: MessageArgs,
+    /// Send calls at this rate, no matter how many are in flight: 2000, 200k, 1.5M
+    #[arg(long, value_name = "PER_SECOND", value_parser = arguments::rate, group = "load")]
+    rate: Option<f64>,
+    /// Raise the rate step by step until calls queue behind each other
+    #[arg(
+        long,
+        value_name = "FROM:TO:STEPS",
+        value_parser = Steps::parse,
+        num_args = 0..=1,
+        default_missing_value = Steps::DEFAULT,
+        group = "load"
+    )]
+    sweep: Option<Steps>,
+    /// Distribution of the times between calls
+    #[arg(long, value_enum, default_value = "fixed")]
+    arrivals: Arrivals,
+    /// Seed of the Poisson arrivals, to repeat a run that printed its seed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Maximum calls in flight; calls beyond it are sent late
+    #[arg(long, default_value_t = 256)]
+    in_flight: u32,
+    /// Seconds to record [default: 3, and 1 for each step of a sweep]
+    #[arg(long)]
+    seconds: Option<f64>,
+}
+
+impl Measurement for Open {
+    fn measure(&self, bench: &mut Bench) -> Outcome<()> {
+        let load = self.message.load()?;
+        if self.in_flight == 0 {
+            return Err("--in-flight 0: no call could ever be sent; use 1 or more".into());
+        }
+        let seconds = self
+            .seconds
+            .unwrap_or(if self.sweep.is_some() { 1.0 } else { 3.0 });
+        let time = arguments::recorded(seconds)?;
+        // The standard library's hasher uses different keys in each process.
+        let seed = self.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
+        bench.announce(format_args!(
+            "calls of {} bytes at intended times; the client's thread spins on the clock",
+            self.message.size
+        ));
+        let mut intents = self.message.intents(&load);
+        intents.max_in_flight = intents.max_in_flight.max(self.in_flight);
+        let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
+        let measure = |rate| {
+            bench.progress(Unit::PerSecond.text(rate));
+            let plan = OpenLoop {
+                arrivals: self.arrivals,
+                rate,
+                seed,
+                warm_up: WARM_UP,
+                time,
+            };
+            make_calls(&rpc, plan, &load, self.in_flight)
+        };
+        let sweep = match (self.rate, self.sweep) {
+            (Some(rate), _) => Sweep {
+                steps: vec![measure(rate)?],
+                knee: None,
+            },
+            (None, steps) => Sweep::run(steps.iter().flat_map(|steps| steps.rates()), measure)?,
+        };
+        let report = &mut bench.report;
+        report.figure("size_bytes", self.message.size);
+        report.figure("arrivals", self.arrivals.to_string());
+        if self.arrivals == Arrivals::Poisson {
+            report.figure("seed", seed);
+        }
+        report.figure("in_flight_limit", self.in_flight);
+        report.figure("late_means_ns", LATE.as_nanos() as u64);
+        report.table("rates", sweep.steps.iter().map(of_rate));
+        for step in &sweep.steps {
+            let rate = Unit::PerSecond.text(step.wanted);
+            report.histogram(format!("{rate} response"), &step.response);
+            if self.rate.is_some() {
+                report.histogram(format!("{rate} service"), &step.service);
+            }
+        }
+        report.note(
+            "Response times count from the intended send, service times from the actual send: they \
+             differ by the time that calls waited to be sent, which a closed loop leaves out \
+             (coordinated omission).",
+        );
+        if self.rate.is_none() {
+            say_knee(report, &sweep);
+        }
+        Ok(())
+    }
+}
+
+fn make_calls(rpc: &Rpc, plan: OpenLoop, load: &Load, in_flight: u32) -> Outcome<OpenRecord> {
+    let client = &rpc.client();
+    let callers = iter::repeat_n(load, in_flight as usize).map(|load| {
+        let mut load = load.clone();
+        async move || load.exchange(client).await
+    });
+    let start = Instant::now();
+    let calls = plan.run(|| start.elapsed(), callers);
+    Ok(rpc.poller().block_on(calls)?)
+}
+
+fn of_rate(step: &OpenRecord) -> Row {
+    let service = |quantile| step.service.value_at_quantile(quantile);
+    Row::new(Unit::PerSecond.text(step.wanted))
+        .with("wanted_per_s", step.wanted.round())
+        .with("achieved_per_s", step.achieved.round())
+        .with_times(&step.response)
+        .with("service_p50_ns", service(0.5))
+        .with("service_p99_ns", service(0.99))
+        .with("service_p999_ns", service(0.999))
+        .with("service_max_ns", step.service.max())
+        .with("sent", step.service.len())
+        .with("late", step.late)
+        .with("unsent", step.unsent)
+}
+
+/// Says which rate the server sustains, and draws the latency against the rate.
+fn say_knee(report: &mut Report, sweep: &Sweep) {
+    let sustained = sweep.sustained().map(|step| step.wanted.round());
+    report.figure("sustained_per_s", sustained);
+    let last = sweep.steps.last().map_or(0.0, |step| step.wanted);
+    report.note(match (&sweep.knee, sustained) {
+        (Some(knee), Some(sustained)) => format!(
+            "knee: above {}. At {}, {knee}.",
+            Unit::PerSecond.text(sustained),
+            Unit::PerSecond.text(last)
+        ),
+        (Some(knee), None) => format!("knee: below the first rate: {knee}."),
+        (None, _) => "knee: not reached; sweep higher rates with --sweep from:to:steps".to_owned(),
+    });
+    report.figure("knee", sweep.knee.map(|knee| knee.to_string()));
+    let curve = |name, quantile| {
+        let at = |step: &OpenRecord| step.response.value_at_quantile(quantile) as f64;
+        Curve::new(name, sweep.steps.iter().map(|step| (step.wanted, at(step))))
+    };
+    let plot = Plot {
+        title: "open: response time against offered rate".to_owned(),
+        subtitle: String::new(),
+        x: Axis::new("calls offered", Unit::PerSecond, Scale::Log),
+        y: Axis::new("response time", Unit::Nanoseconds, Scale::Log),
+        curves: vec![curve("p50", 0.5), curve("p99", 0.99), curve("p99.9", 0.999)],
+    };
+    report.plot("rates", plot);
+}
