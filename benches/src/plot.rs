@@ -85,11 +85,15 @@ impl Curve {
     }
 }
 
+/// The width, unless the names of the curves need more.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 540.0;
 
 /// The frame of the curves: left, top, right, bottom. The names of the curves are right of it.
-const FRAME: [f64; 4] = [84.0, 84.0, 748.0, 472.0];
+const FRAME: [f64; 4] = [84.0, 96.0, 740.0, 476.0];
+
+/// Width of a letter of a curve's name, at most on average.
+const LETTER: f64 = 8.2;
 
 /// Height of a line of text beside the curves.
 const LINE: f64 = 18.0;
@@ -157,7 +161,7 @@ impl Ruler {
     }
 
     /// The values with a line and a label, and those with a fine line.
-    fn ticks(&self) -> (Vec<f64>, Vec<f64>) {
+    fn ticks(&self, unit: Unit) -> (Vec<f64>, Vec<f64>) {
         let (least, most) = self.range;
         match self.scale {
             Scale::Linear => {
@@ -169,6 +173,19 @@ impl Ruler {
                 let count = (most / step).floor() as u32;
                 (
                     (0..=count).map(|tick| f64::from(tick) * step).collect(),
+                    vec![],
+                )
+            }
+            Scale::Log if unit == Unit::Bytes => {
+                let exponent = |value: f64| value / 2f64.log10();
+                let exponents = exponent(least).ceil() as i32..=exponent(most).floor() as i32;
+                let step = [1, 2, 4]
+                    .into_iter()
+                    .find(|step| exponents.clone().count() <= 9 * step);
+                let step = step.unwrap_or(8) as i32;
+                let exponents = exponents.filter(|exponent| exponent % step == 0);
+                (
+                    exponents.map(|exponent| 2f64.powi(exponent)).collect(),
                     vec![],
                 )
             }
@@ -191,7 +208,8 @@ impl Ruler {
                 (times(labelled), times(&fine))
             }
             Scale::Percentile => {
-                let nines = (1..=most.floor() as i32).map(|nines| 1.0 - 10f64.powi(-nines));
+                let nines =
+                    (1..=(most + 1e-9).floor() as i32).map(|nines| 1.0 - 10f64.powi(-nines));
                 ([0.0, 0.5].into_iter().chain(nines).collect(), vec![])
             }
         }
@@ -214,9 +232,16 @@ impl Plot {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let x = Ruler::new(self.x.scale, points().map(|point| point.0), (left, right));
         let y = Ruler::new(self.y.scale, points().map(|point| point.1), (bottom, top));
+        let longest = self
+            .curves
+            .iter()
+            .map(|curve| curve.name.chars().count())
+            .max();
+        let names_end = right + 24.0 + LETTER * longest.unwrap_or(0) as f64;
+        let width = names_end.max(WIDTH);
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {HEIGHT}\" \
+             width=\"{width:.0}\" height=\"{HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
              <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
         );
         text(&mut svg, (left, 36.0), "class=\"title\"", &self.title);
@@ -237,7 +262,7 @@ impl Plot {
 
     fn draw_axes(&self, svg: &mut String, x: &Ruler, y: &Ruler) {
         let [left, top, right, bottom] = FRAME;
-        let ((x_ticks, x_fine), (y_ticks, y_fine)) = (x.ticks(), y.ticks());
+        let ((x_ticks, x_fine), (y_ticks, y_fine)) = (x.ticks(self.x.unit), y.ticks(self.y.unit));
         for at in x_fine.into_iter().map(|value| x.at(value)) {
             line(svg, "fine", (at, top), (at, bottom));
         }
@@ -264,12 +289,7 @@ impl Plot {
             "class=\"faint\" text-anchor=\"middle\"",
             &self.x.label,
         );
-        text(
-            svg,
-            (left, top - 8.0),
-            "class=\"faint\" text-anchor=\"end\"",
-            &self.y.label,
-        );
+        text(svg, (20.0, top - 10.0), "class=\"faint\"", &self.y.label);
     }
 }
 
@@ -343,7 +363,7 @@ mod tests {
         let places = [0.0, 0.9, 0.99, 0.999].map(|quantile| ruler.at(quantile).round());
         assert_eq!(places, [0.0, 33.0, 67.0, 100.0]);
         let labels = ruler
-            .ticks()
+            .ticks(Unit::Share)
             .0
             .into_iter()
             .map(|tick| ruler.label(Unit::Number, tick));
@@ -354,11 +374,13 @@ mod tests {
     #[test]
     fn ticks_are_round_and_within_the_axis() {
         assert_eq!(
-            ruler(Scale::Linear, &[950.0]).ticks().0,
+            ruler(Scale::Linear, &[950.0]).ticks(Unit::Number).0,
             [0.0, 200.0, 400.0, 600.0, 800.0]
         );
+        let sizes = ruler(Scale::Log, &[1024.0, 8192.0]).ticks(Unit::Bytes).0;
+        assert_eq!(sizes, [1024.0, 2048.0, 4096.0, 8192.0]);
         assert_eq!(
-            ruler(Scale::Log, &[90.0, 2e6]).ticks().0,
+            ruler(Scale::Log, &[90.0, 2e6]).ticks(Unit::Number).0,
             [1e2, 1e3, 1e4, 1e5, 1e6]
         );
     }

@@ -259,11 +259,7 @@ fn cell(figure: &str, value: &Value) -> String {
             let (unit, _) = Unit::of(figure);
             number
                 .as_f64()
-                .map_or_else(String::new, |number| match unit {
-                    // A rate of allocations below a hundredth is not none.
-                    Unit::Number if number > 0.0 && number < 0.01 => format!("{number:.6}"),
-                    unit => unit.text(number),
-                })
+                .map_or_else(String::new, |number| unit.text(number))
         }
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
@@ -279,23 +275,39 @@ fn heading(figure: &str) -> String {
         .replace('_', " ")
 }
 
+/// Lays out a table. A column is left out if it only repeats the names of the rows, and those of the
+/// two states of the machine are if only one was seen.
+fn laid_out(title: &str, rows: &[Row]) -> Table {
+    let mut seen = BTreeSet::new();
+    let all = rows.iter().flat_map(|row| row.figures.keys());
+    let mut columns: Vec<&String> = all.filter(|figure| seen.insert(*figure)).collect();
+    let states = ["near_", "far_"];
+    let has = |state| columns.iter().any(|column| column.starts_with(state));
+    if !states.into_iter().all(has) {
+        columns.retain(|column| !states.iter().any(|state| column.starts_with(state)));
+    }
+    let text = |row: &Row, column: &str| {
+        let value = row.figures.get(column);
+        value.map_or_else(String::new, |value| cell(column, value))
+    };
+    columns.retain(|column| rows.iter().any(|row| text(row, column) != row.name));
+    let headings: Vec<_> = columns.iter().map(|column| heading(column)).collect();
+    let mut table = Table::new(
+        [title]
+            .into_iter()
+            .chain(headings.iter().map(String::as_str)),
+    );
+    for row in rows {
+        let cells = columns.iter().map(|column| text(row, column));
+        table.add([row.name.clone()].into_iter().chain(cells));
+    }
+    table
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (title, rows) in &self.tables {
-            let mut seen = BTreeSet::new();
-            let all = rows.iter().flat_map(|row| row.figures.keys());
-            let columns: Vec<&String> = all.filter(|figure| seen.insert(*figure)).collect();
-            let headings: Vec<_> = columns.iter().map(|column| heading(column)).collect();
-            let head = [title.as_str()].into_iter();
-            let mut table = Table::new(head.chain(headings.iter().map(String::as_str)));
-            for row in rows {
-                let cells = columns.iter().map(|column| {
-                    let value = row.figures.get(*column);
-                    value.map_or_else(String::new, |value| cell(column, value))
-                });
-                table.add([row.name.clone()].into_iter().chain(cells));
-            }
-            writeln!(f, "\n{table}")?;
+            writeln!(f, "\n{}", laid_out(title, rows))?;
         }
         for (figure, value) in &self.figures.figures {
             writeln!(f, "{}: {}", heading(figure), cell(figure, value))?;
@@ -359,6 +371,20 @@ mod tests {
             .with("near_messages_per_s", 3e6)
             .with("near_ratio", 1.5);
         assert_eq!(row, expected);
+    }
+
+    #[test]
+    fn the_text_says_nothing_twice() {
+        let row =
+            |name: &str, bytes: u64| Row::new(name).with("size_bytes", bytes).with("p50_ns", 9);
+        let one = row("1 KiB", 1024).with("near_p50_ns", 9);
+        let table = laid_out("puts", &[one.clone(), row("4 KiB", 4096)]).to_string();
+        assert_eq!(table, "puts    p50\n1 KiB  9 ns\n4 KiB  9 ns\n");
+        let table = laid_out("puts", &[one.with("far_p50_ns", 70)]).to_string();
+        assert!(
+            table.contains("near p50") && table.contains("far p50"),
+            "{table}"
+        );
     }
 
     #[test]

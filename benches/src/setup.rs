@@ -99,6 +99,11 @@ impl Bench {
         self.report.figure("device", self.device.name());
     }
 
+    /// Says more about the set-up.
+    pub fn say(&self, what: impl fmt::Display) {
+        println!("{what}");
+    }
+
     /// Shows how far the measurement has come, if somebody watches.
     pub fn progress(&self, text: impl fmt::Display) {
         if std::io::stderr().is_terminal() {

@@ -55,6 +55,9 @@ impl Unit {
             }
             Self::Share => format!("{:.2} %", value * 100.0),
             Self::Number if value.fract() == 0.0 => format!("{value:.0}"),
+            // The frames of a message of a stream, the allocations of a call.
+            Self::Number if value.abs() < 0.001 => format!("{value:.6}"),
+            Self::Number if value.abs() < 0.1 => format!("{value:.4}"),
             Self::Number => format!("{value:.2}"),
         }
     }

@@ -62,6 +62,7 @@ impl Measurement for Bandwidth {
         ));
         let cores = bench.cores;
         let rpc = Rpc::start_pinned(&bench.device, cores, &busy_intents(longest + FIELD))?;
+        bench.say(rpc.poller().limits());
         let client = rpc.bulk()?;
         rpc.server().pause()?;
         let mut raw = Raw::start(bench.device(), cores, bytes)?;
@@ -96,9 +97,13 @@ impl Measurement for Bandwidth {
         let report = &mut bench.report;
         report.figure("turn_bytes", bytes);
         for state in [None, Some(Distance::Near), Some(Distance::Far)] {
+            let is_apart = |rounds: &Rounds, state| {
+                // With one state only, its figures are those of all rounds.
+                (1..COLUMNS.len() * self.rounds).contains(&rounds.count(state))
+            };
             let seen = rows
                 .iter()
-                .filter(|row| state.is_none_or(|state| row.1.count(state) > 0));
+                .filter(|row| state.is_none_or(|state| is_apart(&row.1, state)));
             let table: Vec<Row> = seen.map(|row| row_of(row, state)).collect();
             if !table.is_empty() {
                 let title = state.map_or("rates".to_owned(), |state| format!("rates {state}"));
@@ -150,6 +155,8 @@ fn row_of((size, rounds, copies): &(usize, Rounds, Option<f64>), state: Option<D
         .with("upload_of_raw_read", ratio(UPLOAD, RAW_READ))
         .with("raw_read_of_memcpy", ratio(RAW_READ, MEMCPY))
         .with("copies_per_byte", *copies)
+        .with("near_turns", rounds.count(Distance::Near))
+        .with("far_turns", rounds.count(Distance::Far))
 }
 
 /// One upload at a time, of several sizes
@@ -175,6 +182,7 @@ impl Measurement for PutsArgs {
         ));
         let intents = busy_intents(longest(&self.sizes) + FIELD);
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
+        bench.say(rpc.poller().limits());
         let client = rpc.bulk()?;
         rpc.server().pause()?;
         let puts = |&size| Calls::new(&rpc, &client, size, self.source).map(Puts::from);

@@ -42,6 +42,7 @@ impl Measurement for Latency {
         let mut tokio = SharedLoop::new(&shared, Waiter::tokio()?, load.clone())?;
         let mut blocking = SharedLoop::new(&shared, Waiter::Blocking, load.clone())?;
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
+        bench.say(rpc.poller().limits());
         let like_rpc = RawArgs::like(&rpc.poller().limits(), bench.cores.client, frame_len);
         let mut rpc = ClosedLoop::new(rpc, load)?;
         let mut raw = PingPong::start(&like_rpc, bench.cores.server)?;

@@ -73,6 +73,7 @@ impl Measurement for Open {
         let mut intents = self.message.intents(&load);
         intents.max_in_flight = intents.max_in_flight.max(self.in_flight);
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
+        bench.say(rpc.poller().limits());
         let measure = |rate| {
             bench.progress(Unit::PerSecond.text(rate));
             let plan = OpenLoop {

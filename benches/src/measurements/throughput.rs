@@ -149,6 +149,7 @@ impl Throughput {
         rpc.connect(self.connections.max(1) - 1)?;
         let clients = rpc.clients();
         rpc.connect(self.idle_connections)?;
+        bench.say(rpc.poller().limits());
         // The call that reads the server's counters is included.
         let counters = || -> Outcome<[Counters; 2]> {
             let server = counters_of(&rpc.stats()?);
@@ -175,6 +176,9 @@ impl Throughput {
         let threads = self.client_threads.unwrap_or(1).max(1);
         let pollers = self.all_connections();
         let shared = Shared::start(&bench.device, bench.cores, &self.intents(load)?, pollers)?;
+        if let Some(limits) = shared.channel().limits() {
+            bench.say(limits);
+        }
         let counters = || -> Outcome<Counters> {
             let reply = block_on(shared.client().stats(StatsRequest {}))?;
             Ok(counters_of(&reply.into_inner()))
