@@ -306,11 +306,14 @@ mod tests {
         }
     }
 
+    /// Selects a parameter.
+    type Field<S> = fn(&mut S) -> &mut u32;
+
     #[test]
     fn parameters_that_are_missing_or_do_not_decode_are_refused() {
         assert!(ClientSession::accept(&[0xff]).is_err());
         assert!(ServerSession::accept(&[0xff]).is_err());
-        let of_client: [(&str, fn(&mut ClientSession) -> &mut u32); 5] = [
+        let of_client: [(&str, Field<ClientSession>); 5] = [
             ("version", |session| &mut session.version),
             ("oldest_version", |session| &mut session.oldest_version),
             ("max_in_flight", |session| &mut session.max_in_flight),
@@ -326,7 +329,7 @@ mod tests {
                 format!("the client's session parameters do not say `{name}`, or it is 0")
             );
         }
-        let of_server: [(&str, fn(&mut ServerSession) -> &mut u32); 4] = [
+        let of_server: [(&str, Field<ServerSession>); 4] = [
             ("max_in_flight", |session| &mut session.max_in_flight),
             ("initial_credits", |session| &mut session.initial_credits),
             ("stream_window", |session| &mut session.stream_window),
