@@ -436,19 +436,6 @@ mod tests {
         }
     }
 
-    #[cfg(not(feature = "rdma"))]
-    #[test]
-    fn an_rdma_device_is_told_which_feature_is_missing() {
-        for name in ["mlx5_0", "rxe0", "rocep1s0f0", "siw0"] {
-            let error = Device::open(name).unwrap_err();
-            assert!(
-                matches!(error, DeviceError::Open(OpenError::NotInThisBuild { .. })),
-                "{error}"
-            );
-            assert!(error.to_string().contains("`rdma`"), "{error}");
-        }
-    }
-
     #[test]
     fn a_thread_is_pinned_to_an_allowed_core_and_to_no_other() {
         let device = Device::open(SOFT).unwrap();
