@@ -97,6 +97,7 @@ impl BlockRegion {
     }
 
     /// Returns the registered length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "it has at least one byte")]
     pub fn len(&self) -> usize {
         self.memory.len()
     }
@@ -136,6 +137,7 @@ impl Block {
     }
 
     /// Returns the length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "it has at least one byte")]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -33,6 +33,10 @@ impl Destination {
     }
 
     /// Returns the block, if no request names it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the destination otherwise.
     pub fn into_block(self) -> Result<Block, Self> {
         Arc::try_unwrap(self.0).map_err(Self)
     }

@@ -13,12 +13,20 @@ pub struct EventFd(OwnedFd);
 
 impl EventFd {
     /// Creates an eventfd that nobody has written.
+    ///
+    /// # Errors
+    ///
+    /// If the process or the system has no file left.
     pub fn new() -> io::Result<Self> {
         let file = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(file))
     }
 
     /// Creates an eventfd that counts its writes: each [`take`](Self::take) consumes one write.
+    ///
+    /// # Errors
+    ///
+    /// If the process or the system has no file left.
     pub fn semaphore() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self(eventfd(0, flags)?))

@@ -54,6 +54,10 @@ pub(crate) use soft::{
 };
 
 /// Returns the names of the RDMA devices that this build can drive, in libibverbs' order.
+///
+/// # Errors
+///
+/// If libibverbs cannot be loaded, or cannot list them.
 pub fn rdma_device_names() -> Result<Vec<String>, OpenError> {
     #[cfg(feature = "rdma")]
     return rdma::device_names();

@@ -49,6 +49,10 @@ pub struct Killer(Arc<Node>);
 
 impl SimulatedProcess {
     /// Begins a process.
+    ///
+    /// # Errors
+    ///
+    /// If its node cannot be created: the real process has no file left.
     pub fn new() -> io::Result<Self> {
         // All simulated processes share one guard, because a guard lives as long as the real
         // process.

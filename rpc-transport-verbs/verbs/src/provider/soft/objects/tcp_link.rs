@@ -82,6 +82,10 @@ pub struct LinkTarget {
 impl LinkTarget {
     /// Hands the connection to the queue pair, which answers its peer. Returns false if the queue
     /// pair is gone or has a connection.
+    ///
+    /// # Errors
+    ///
+    /// If the socket's options cannot be set.
     pub fn attach(&self, socket: TcpStream) -> io::Result<bool> {
         tcp_port::set_up(&socket)?;
         match self.domain.enter() {
