@@ -217,13 +217,20 @@ impl Report {
         Ok(saved)
     }
 
-    /// The conditions in one line.
+    /// The conditions that fit into one line, in their order.
     fn conditions(&self) -> String {
-        let conditions = self.figures.figures.iter().map(|(figure, value)| {
-            let (_, name) = Unit::of(figure);
-            format!("{} {}", name.replace('_', " "), cell(figure, value))
-        });
-        conditions.collect::<Vec<_>>().join(" · ")
+        /// Letters of a line that is as wide as a drawing.
+        const LINE: usize = 110;
+        let mut line = String::new();
+        for (figure, value) in &self.figures.figures {
+            let next = format!("{} {}", heading(figure), cell(figure, value));
+            if line.chars().count() + next.chars().count() > LINE {
+                break;
+            }
+            line += if line.is_empty() { "" } else { " · " };
+            line += &next;
+        }
+        line
     }
 
     fn percentiles(&self) -> (String, Plot) {
@@ -255,6 +262,10 @@ impl Report {
 /// Writes a value of this figure for people.
 fn cell(figure: &str, value: &Value) -> String {
     match value {
+        // Counts and seeds to their last digit.
+        Value::Number(number) if number.is_u64() && Unit::of(figure).0 == Unit::Number => {
+            number.to_string()
+        }
         Value::Number(number) => {
             let (unit, _) = Unit::of(figure);
             number

@@ -47,9 +47,7 @@ impl Measurement for Channels {
              one at a time, on one of them"
         ));
         let of = |channels, pollers: Option<usize>| {
-            let with = pollers.map_or("its own poller".to_owned(), |n| {
-                format!("{n} shared pollers")
-            });
+            let with = pollers.map_or("a poller each".to_owned(), |n| format!("{n} for all"));
             bench.progress(format_args!("{channels} channels, {with}"));
             let args = RowArgs {
                 device: bench.device().to_owned(),
@@ -60,7 +58,7 @@ impl Measurement for Channels {
             };
             let (_process, figures) = Process::start(&Role::Channels(args))?;
             let figures: serde_json::Map<String, Value> = serde_json::from_str(&figures)?;
-            let row = Row::new(format!("{channels}, {with}"));
+            let row = Row::new(format!("{channels} channels, {with}"));
             Outcome::Ok(
                 figures
                     .into_iter()
@@ -74,7 +72,7 @@ impl Measurement for Channels {
             of(self.channels, None)?,
             of(self.channels, shared)?,
         ];
-        bench.report.table("channels", rows);
+        bench.report.table("pollers", rows);
         bench.report.note(
             "Threads, files and resident memory are those beyond the process without channels.",
         );

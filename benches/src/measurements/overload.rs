@@ -410,7 +410,7 @@ impl Step {
                 "useless_per_s",
                 self.per_second(tally.useless(self.handlers.begun)),
             )
-            .with("useless_share", self.useless_share())
+            .with("useless_handlers_share", self.useless_share())
             .with("server_cpu_share", self.server_share);
         let ends = [
             ("unsent", &tally.unsent),
