@@ -93,7 +93,7 @@ impl EventThread {
         let Some(handler) = &mut self.stepped else {
             return;
         };
-        let at_once = Some(std::time::Duration::ZERO);
+        let at_once = Some(Duration::ZERO);
         while let Ok(Some(event)) = handler.context.get_async_event(at_once) {
             for _ in 0..verbline_verbs::for_transport::hooks::deliveries() {
                 handler.handle_event(Some(event));
