@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::clock::host_time;
 
 /// Nanoseconds of [`now_ns`]; 0 if none was dropped yet.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -23,9 +23,8 @@ pub fn last_ns() -> u64 {
     LAST.load(Ordering::Relaxed)
 }
 
-/// Returns the time of `CLOCK_MONOTONIC` in nanoseconds, which is the same in all processes.
+/// Returns the time of the host in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    host_time().as_nanos() as u64
 }

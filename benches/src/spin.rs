@@ -12,9 +12,9 @@ use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
 use rpc_core::{Intents, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::host_time;
 use crate::role::{self, Role};
 use crate::{Outcome, child};
 
@@ -28,7 +28,7 @@ pub struct Work {
     pub phase: usize,
     /// Time for which the handler spins.
     pub spin: Duration,
-    /// The time at which the caller gives up, by [`host_time`].
+    /// The time at which the caller gives up, by [`host_time`](crate::clock::host_time).
     pub give_up: Option<Duration>,
 }
 
@@ -55,14 +55,6 @@ impl Work {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Returns the time of a clock that all processes of a host share.
-#[must_use]
-pub fn host_time() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    // Neither is negative: the clock counts from the host's start.
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// The handlers of one phase.
@@ -263,13 +255,5 @@ mod tests {
             };
             assert_eq!(Work::from_message(&work.to_message()), work);
         }
-    }
-
-    #[test]
-    fn the_time_of_the_host_goes_with_the_clock_of_the_process() {
-        let (instant, time) = (Instant::now(), host_time());
-        thread::sleep(Duration::from_millis(5));
-        let (instant, time) = (instant.elapsed(), host_time() - time);
-        assert!(time >= Duration::from_millis(5) && time <= instant + Duration::from_millis(5));
     }
 }

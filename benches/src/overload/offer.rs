@@ -19,8 +19,9 @@ use rpc_core::{CallError, Caller, Request};
 
 use super::tally::End;
 use super::timeline::{Arrival, Timeline};
+use crate::clock::host_time;
 use crate::dispatcher::{Dispatcher, Which};
-use crate::spin::{Work, host_time};
+use crate::spin::Work;
 use crate::task_set::TaskSet;
 
 /// What the calls have in common.
