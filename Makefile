@@ -72,5 +72,5 @@ faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for 
 count: ## Count what a call costs under valgrind; fails if it costs more than accepted (ACCEPT=reason accepts it)
 	@benches/count
 
-figures: ## Print the figures of the source tree: files, functions, asserts, import circles, documents
+figures: ## Print the figures of the source tree: files, functions, asserts, circles, documents
 	@cargo run --quiet -p tidy
