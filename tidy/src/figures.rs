@@ -5,12 +5,13 @@ use std::fmt;
 use std::path::Path;
 
 use syn::visit::{self, Visit};
-use syn::{Block, ImplItemFn, ItemFn, ItemMod, Macro, Signature, TraitItemFn};
+use syn::{Block, Expr, ImplItemFn, ItemFn, ItemMod, Local, Macro, Signature, Stmt, TraitItemFn};
 
 use crate::documents;
 use crate::imports::{circles, imports};
 use crate::source::{Crate, is_for_tests};
 use crate::surface::public_items;
+use crate::tangles::Tangles;
 
 /// The folders of the crates that are measured: those that users depend on.
 pub const PACKAGES: [&str; 4] = [
@@ -40,11 +41,14 @@ struct CrateFigures {
     code_lines: usize,
     functions: Vec<usize>,
     asserts: usize,
+    guards: usize,
     safety_notes: usize,
     short_safety_notes: usize,
     circles: usize,
     in_circles: usize,
     public_items: usize,
+    /// Rows of a table.
+    tangles: String,
 }
 
 impl Figures {
@@ -79,6 +83,8 @@ impl CrateFigures {
             circles: circles.len(),
             in_circles: circles.iter().map(|circle| circle.len()).sum(),
             public_items: public_items(source).len(),
+            guards: guards(source),
+            tangles: Tangles::of(source).rows(),
             ..Self::default()
         };
         for file in source.files.iter().filter(|file| !file.is_generated()) {
@@ -123,11 +129,12 @@ impl CrateFigures {
         self.functions.iter().filter(|&&lines| lines > 60).count()
     }
 
-    fn rows(&self) -> [(&'static str, String); 12] {
+    fn rows(&self) -> [(&'static str, String); 13] {
         let functions = &self.functions;
         let median = functions.get(functions.len() / 2).copied().unwrap_or(0);
         let longest = functions.last().copied().unwrap_or(0);
-        let per_thousand = self.asserts as f64 * 1e3 / self.code_lines.max(1) as f64;
+        let per_thousand =
+            |count: usize| format!("{:.1}", count as f64 * 1e3 / self.code_lines.max(1) as f64);
         [
             ("files", self.files.to_string()),
             ("longest file, lines", self.longest_file.to_string()),
@@ -144,7 +151,11 @@ impl CrateFigures {
             ),
             (
                 "asserts per 1,000 lines of product code",
-                format!("{per_thousand:.1}"),
+                per_thousand(self.asserts),
+            ),
+            (
+                "silent `else { return }` per 1,000 lines of product code",
+                per_thousand(self.guards),
             ),
             ("SAFETY notes", self.safety_notes.to_string()),
             (
@@ -175,6 +186,14 @@ impl fmt::Display for Figures {
             }
             writeln!(f)?;
         }
+        writeln!(
+            f,
+            "\n| crate | files that call each other, or of one type | | files | with inherent impls | at most |\n\
+             | --- | --- | --- | ---: | ---: | ---: |"
+        )?;
+        for figures in &self.crates {
+            write!(f, "{}", figures.tangles)?;
+        }
         writeln!(f, "\n| document | lines | words |\n| --- | ---: | ---: |")?;
         for (path, lines, words) in &self.documents {
             writeln!(f, "| {path} | {lines} | {words} |")?;
@@ -183,12 +202,26 @@ impl fmt::Display for Figures {
     }
 }
 
+/// How often product code ends a function with `let … else { return }` and says nothing.
+#[must_use]
+pub fn guards(source: &Crate) -> usize {
+    let files = source.product().filter(|file| !file.is_generated());
+    let counts = files.map(|file| {
+        let mut counter = Counter::default();
+        counter.visit_file(&file.syntax);
+        counter.guards
+    });
+    counts.sum()
+}
+
 /// Counts what a file's product code contains.
 #[derive(Default)]
 struct Counter {
     /// Lines of each function, from its signature to its last brace.
     functions: Vec<usize>,
     asserts: usize,
+    /// `let … else { return }` that says nothing.
+    guards: usize,
     /// Lines of modules for tests.
     test_lines: usize,
 }
@@ -229,6 +262,18 @@ impl<'ast> Visit<'ast> for Counter {
             self.function(&item.sig, body);
         }
         visit::visit_trait_item_fn(self, item);
+    }
+
+    fn visit_local(&mut self, local: &'ast Local) {
+        let otherwise = local.init.as_ref().and_then(|init| init.diverge.as_ref());
+        if let Some((_, otherwise)) = otherwise
+            && let Expr::Block(block) = &**otherwise
+            && let [Stmt::Expr(Expr::Return(end), _)] = block.block.stmts.as_slice()
+            && end.expr.is_none()
+        {
+            self.guards += 1;
+        }
+        visit::visit_local(self, local);
     }
 
     fn visit_macro(&mut self, invoked: &'ast Macro) {

@@ -12,12 +12,18 @@
 //! | [`source`] | a crate's files as syntax trees, each with its module path |
 //! | [`imports`] | which module imports which, and the circles among them |
 //! | [`layers`] | the folders of each crate, and the arrows that are allowed between them |
+//! | [`definitions`] | which types a crate defines, and in which files their methods stand |
+//! | [`type_at`], [`variables`] | what a type's name means where it is written, and types of variables |
+//! | [`calls`] | which file calls methods that another one defines for the same type |
+//! | [`tangles`] | circles among these calls, types in many files, and their ceilings |
 //! | [`documents`] | lengths and widths of files that people read |
 //! | [`programs`] | programs that `cargo test` does not build as tests |
 //! | [`surface`] | the public items of a crate, one line each |
 //! | [`figures`] | the numbers behind "is it getting better?" |
 #![forbid(unsafe_code)]
 
+pub mod calls;
+pub mod definitions;
 pub mod documents;
 pub mod figures;
 pub mod imports;
@@ -25,6 +31,9 @@ pub mod layers;
 pub mod programs;
 pub mod source;
 pub mod surface;
+pub mod tangles;
+pub mod type_at;
+pub mod variables;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -67,6 +67,22 @@ impl Crate {
         }
     }
 
+    /// A crate of files with these paths below `src` and these texts.
+    ///
+    /// # Panics
+    ///
+    /// If a text is not Rust.
+    #[must_use]
+    pub fn from_texts(name: &str, texts: &[(&str, &str)]) -> Self {
+        let file = |(path, text): &(&str, &str)| {
+            SourceFile::new(name, Path::new(path), (*text).to_owned())
+        };
+        Self {
+            name: name.to_owned(),
+            files: texts.iter().map(file).collect(),
+        }
+    }
+
     /// The paths of all modules that have a file.
     #[must_use]
     pub fn modules(&self) -> BTreeSet<&[String]> {
@@ -84,10 +100,19 @@ impl SourceFile {
     fn read(root: &Path, package: &str, path: &Path) -> Self {
         let text = fs::read_to_string(path)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+        let in_source = path.strip_prefix(root.join(package).join("src"));
+        Self::new(
+            package,
+            in_source.expect("the path was listed below it"),
+            text,
+        )
+    }
+
+    /// The file at a path below `src`.
+    fn new(package: &str, in_source: &Path, text: String) -> Self {
+        let path = Path::new(package).join("src").join(in_source);
         let syntax = syn::parse_file(&text)
             .unwrap_or_else(|error| panic!("cannot parse {}: {error}", path.display()));
-        let in_source = path.strip_prefix(root.join(package).join("src"));
-        let in_source = in_source.expect("the path was listed below it");
         let mut module: Vec<String> = in_source
             .with_extension("")
             .iter()
@@ -97,12 +122,18 @@ impl SourceFile {
             module.pop();
         }
         Self {
-            path: path.strip_prefix(root).unwrap_or(path).to_owned(),
+            path,
             module,
             text,
             syntax,
             is_test: false,
         }
+    }
+
+    /// True if people wrote the file, and not for tests.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        !self.is_test && !self.is_generated()
     }
 
     /// True if a tool wrote the file.

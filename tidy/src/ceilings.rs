@@ -1,0 +1,29 @@
+// Each row allows two files more than there are now. `make figures` prints both numbers.
+
+/// Folders in which files call each other in a circle, with the most files that the largest may have.
+pub const CIRCLES: &[Ceiling] = &[
+    at_most(30, "rpc-core", "driver"),
+    at_most(4, "rpc-transport-verbs", "connect::control_thread"),
+    at_most(4, "verbline-verbs", "provider::rdma"),
+    at_most(21, "verbline-verbs", "provider::soft"),
+    at_most(4, "verbline-verbs", "provider::soft::reliable::tcp"),
+    at_most(9, "rpc-transport-verbs", "transport"),
+];
+
+/// Types whose methods stand in many files, with the most files.
+pub const TYPES: &[Ceiling] = &[
+    at_most(32, "rpc-core", "driver::Driver"),
+    at_most(32, "rpc-core", "driver::State"),
+    at_most(7, "rpc-core", "driver::transfers::Transfers"),
+    at_most(7, "rpc-core", "service::dispatch::Methods"),
+    at_most(7, "verbline-verbs", "provider::rdma::memory::ProtectionDomain"),
+    at_most(7, "verbline-verbs", "provider::rdma::queue_pair::QueuePair"),
+    at_most(26, "verbline-verbs", "provider::soft::context::queue_pair::SoftQueuePair"),
+    at_most(27, "verbline-verbs", "provider::soft::context::state::Common"),
+    at_most(12, "verbline-verbs", "provider::soft::context::state::State"),
+    at_most(7, "rpc-transport-verbs", "transport::VerbsTransport"),
+    at_most(11, "rpc-transport-verbs", "transport::lane::Lane"),
+    at_most(7, "verbline-verbs", "context::Context"),
+    at_most(10, "verbline-verbs", "protection_domain::ProtectionDomain"),
+    at_most(8, "verbline-verbs", "queue_pair::QueuePair"),
+];
