@@ -192,7 +192,7 @@ impl<'a> Tangles<'a> {
             .map(|module| module.join("::"))
             .collect();
         Violation {
-            file: Path::new(&self.source.name).join("src"),
+            file: self.source.files[0].path.clone(),
             line: 1,
             message: format!(
                 "{}: its impls and the functions that take it by `&mut` stand in {} files, at most {most} are \
