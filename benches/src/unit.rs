@@ -54,7 +54,7 @@ impl Unit {
                 scaled(&[(1.0, "B"), (kib, "KiB"), (kib * kib, "MiB")])
             }
             Self::Share => format!("{:.2} %", value * 100.0),
-            Self::Number if value.fract() == 0.0 => format!("{value:.0}"),
+            Self::Number if value.fract() == 0.0 || value >= 1e3 => format!("{value:.0}"),
             // The frames of a message of a stream, the allocations of a call.
             Self::Number if value.abs() < 0.001 => format!("{value:.6}"),
             Self::Number if value.abs() < 0.1 => format!("{value:.4}"),
@@ -108,6 +108,9 @@ mod tests {
         assert_eq!(Unit::PerSecond.text(2_083_000.0), "2.08 M/s");
         assert_eq!(Unit::Bytes.text(f64::from(8 << 20)), "8 MiB");
         assert_eq!(Unit::Share.text(0.0123), "1.23 %");
+        let ratios =
+            [1.0, 0.66, 0.0184, 0.000_005, 510_903.23].map(|number| Unit::Number.text(number));
+        assert_eq!(ratios, ["1", "0.66", "0.0184", "0.000005", "510903"]);
         assert_eq!(Unit::Nanoseconds.label(1_500.0), "1.5 µs");
     }
 }
