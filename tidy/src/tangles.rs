@@ -2,7 +2,6 @@
 //! how large they are, and the ceilings that they stay below.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use crate::Violation;
 use crate::calls::{Arrow, arrows};
