@@ -19,6 +19,7 @@
 //! | [`documents`] | lengths and widths of files that people read |
 //! | [`programs`] | programs that `cargo test` does not build as tests |
 //! | [`surface`] | the public items of a crate, one line each |
+//! | [`inventory`] | lines of product, tests, golden files, measurements, scripts and documents |
 //! | [`figures`] | the numbers behind "is it getting better?" |
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod definitions;
 pub mod documents;
 pub mod figures;
 pub mod imports;
+pub mod inventory;
 pub mod layers;
 pub mod programs;
 pub mod source;

@@ -197,7 +197,7 @@ impl<T: Transport> Driver<T> {
             }
             _ => {
                 drop(borrowed);
-                self.receive_of_streams(key, header, buf)
+                self.receive_rare_frame(key, header, buf)
             }
         }
     }
@@ -205,7 +205,7 @@ impl<T: Transport> Driver<T> {
     /// Routes the frames that unary calls seldom or never have. Returns a request that opens a
     /// stream.
     #[inline(never)]
-    fn receive_of_streams(
+    fn receive_rare_frame(
         &self,
         key: LinkKey,
         header: FrameHeader,
