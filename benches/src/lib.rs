@@ -11,7 +11,7 @@
 //!
 //! - the frame: [`setup`] (the options of every measurement), [`measurements`] (what is measured),
 //!   [`role`] and [`child`] (the processes of the other side), [`report`] (one table and one object),
-//!   with [`table`], [`unit`], [`hgrm`] (for HdrHistogram's plotter) and [`plot`] (SVG);
+//!   with [`table`], [`mod@unit`], [`hgrm`] (for HdrHistogram's plotter) and [`plot`] (SVG);
 //! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
 //!   client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many calls in
 //!   flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls at

@@ -28,7 +28,7 @@ pub struct Work {
     pub phase: usize,
     /// Time for which the handler spins.
     pub spin: Duration,
-    /// The time at which the caller gives up, by [`host_time`](crate::clock::host_time).
+    /// The time at which the caller gives up, by [`host_time`].
     pub give_up: Option<Duration>,
 }
 
