@@ -1,6 +1,6 @@
 //! A model of both sides of a connection, which visits every reachable state.
 //!
-//! A state is two [`Connection`]s, the frames in flight between them, and what each side has still
+//! A state is two connections, the frames in flight between them, and what each side has still
 //! to send. Each step of a side or of the wire leads to another state. In every state:
 //!
 //! * no frame violates a rule,
