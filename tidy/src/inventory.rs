@@ -57,10 +57,10 @@ impl Inventory {
                 .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
             for path in entries.map(|entry| entry.expect("an entry of a folder").path()) {
                 let name = path.file_name().unwrap_or_default();
-                match path.is_dir() {
-                    true if name != "target" && name != ".git" => folders.push(path),
-                    true => {}
-                    false => inventory.add(root, &path),
+                if !path.is_dir() {
+                    inventory.add(root, &path);
+                } else if name != "target" && name != ".git" {
+                    folders.push(path);
                 }
             }
         }
