@@ -329,6 +329,46 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn every_field_of_a_welcome_that_cannot_be_is_named() {
+        type Spoil = fn(&mut messages::ServerHello);
+        let cases: [(&str, Spoil); 8] = [
+            ("endpoint", |w| w.endpoint = None),
+            ("max_frame_len", |w| w.max_frame_len = 255),
+            ("clock_us", |w| w.clock_us = 0),
+            ("clock_us", |w| w.clock_us = i64::MIN),
+            ("link_secret", |w| w.link_secret = vec![1; 16]),
+            ("link_secret", |w| w.endpoint = Some(over_tcp())),
+            ("link_secret", |w| {
+                w.endpoint = Some(over_tcp());
+                w.link_secret = vec![1; 17];
+            }),
+            ("mtu", |w| w.endpoint.as_mut().unwrap().mtu = 1500),
+        ];
+        fn over_tcp() -> messages::Endpoint {
+            messages::Endpoint {
+                kind: TCP.to_owned(),
+                gid: [&TCP_GID_PREFIX[..], &[0; 14]].concat(),
+                ..sample().into()
+            }
+        }
+        let good = messages::ServerHello {
+            endpoint: Some(sample().into()),
+            max_frame_len: 256,
+            clock_us: 1,
+            ..Default::default()
+        };
+        assert!(Welcome::check(good.clone()).is_ok());
+        for (name, spoil) in cases {
+            let mut sent = good.clone();
+            spoil(&mut sent);
+            match Welcome::check(sent) {
+                Err(HandshakeError::Field { field, .. }) => assert_eq!(field, name),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn a_peer_that_takes_only_tiny_frames_is_refused() {
         let hello = |endpoints, max_frame_len| messages::ClientHello {
             endpoints,
