@@ -16,7 +16,7 @@ new: ## Write a crate of your own to start from, outside of this folder (NAME=..
 check: ## Run the inner loop's checks: format, tidy, lints, unit tests of what has changed; seconds when warm
 	@.ci/check
 
-test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge (ONLY='checks tests guest')
+test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge (ONLY='checks tests conformance guest')
 	@.ci/test $(ONLY)
 
 setup: ## Install valgrind, cargo-deny, what the feature `rdma` and its tests need (Debian, Ubuntu; packages as root)
