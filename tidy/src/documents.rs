@@ -89,6 +89,33 @@ pub fn not_in_index(root: &Path, index: &str, documents: &[String]) -> Vec<Viola
         .collect()
 }
 
+/// The links of the document at `path` that lead to no file of the checkout.
+///
+/// # Panics
+///
+/// If the document cannot be read.
+#[must_use]
+pub fn dead_links(root: &Path, path: &str) -> Vec<Violation> {
+    let text = read(root, path);
+    let folder = root.join(path);
+    let folder = folder.parent().expect("a document is in a folder");
+    let mut violations = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for link in line.split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap_or_default();
+            if target.contains("://") || folder.join(target).exists() {
+                continue;
+            }
+            violations.push(Violation {
+                file: path.into(),
+                line: index + 1,
+                message: format!("there is no file {target}: correct the link"),
+            });
+        }
+    }
+    violations
+}
+
 /// Violations if the document has more lines or words than allowed.
 ///
 /// # Panics

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::Violation;
 use crate::documents::read;
 
 /// A program whose declaration has `test = false`.
@@ -16,10 +17,12 @@ pub struct Program {
 impl Program {
     /// The program's files that contain tests.
     pub fn tests(&self) -> impl Iterator<Item = PathBuf> {
-        let has_tests =
-            |file: &&PathBuf| fs::read_to_string(file).is_ok_and(|text| text.contains("#[test]"));
-        self.sources.iter().filter(has_tests).cloned()
+        self.sources.iter().filter(|file| has_tests(file)).cloned()
     }
+}
+
+fn has_tests(file: &Path) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| text.contains("#[test]"))
 }
 
 /// The programs of `package`, below `root`, that `cargo test` does not build as tests.
@@ -30,21 +33,10 @@ impl Program {
 #[must_use]
 pub fn untested_programs(root: &Path, package: &str) -> Vec<Program> {
     let manifest = read(root, &format!("{package}/Cargo.toml"));
-    let sections = manifest.split("\n[").map(str::lines);
-    let programs = sections.filter_map(|mut lines| {
-        (lines.next() == Some("[bin]]")).then_some(())?;
-        let lines: Vec<&str> = lines.collect();
-        lines.contains(&"test = false").then_some(())?;
-        let value = |key: &str| {
-            lines.iter().find_map(|line| {
-                line.strip_prefix(key)?
-                    .strip_prefix(" = \"")?
-                    .strip_suffix('"')
-            })
-        };
-        let name = value("name")?;
+    let programs = untested(&manifest, "bin").map(|section| {
+        let name = value(section, "name").expect("a program has a name");
         let source = root.join(package).join("src");
-        let sources = match value("path") {
+        let sources = match value(section, "path") {
             Some(path) => vec![root.join(package).join(path)],
             None if source.join(format!("bin/{name}.rs")).exists() => {
                 vec![source.join(format!("bin/{name}.rs"))]
@@ -55,12 +47,102 @@ pub fn untested_programs(root: &Path, package: &str) -> Vec<Program> {
             !sources.is_empty(),
             "{package}/Cargo.toml: the program {name} has no source file"
         );
-        Some(Program {
+        Program {
             name: name.to_owned(),
             sources,
-        })
+        }
     });
     programs.collect()
+}
+
+/// The test programs of `package`, below `root`, that `cargo test` leaves out and no script in `.ci` names.
+///
+/// # Panics
+///
+/// If the package's `Cargo.toml` or a script cannot be read.
+#[must_use]
+pub fn tests_that_nothing_runs(root: &Path, package: &str) -> Vec<Violation> {
+    let scripts: String = files(&root.join(".ci"))
+        .iter()
+        .map(|file| fs::read_to_string(file).expect("a script can be read"))
+        .collect();
+    let manifest = format!("{package}/Cargo.toml");
+    let text = read(root, &manifest);
+    let names = untested(&text, "test").filter_map(|section| value(section, "name"));
+    names
+        .filter(|name| !scripts.contains(name))
+        .map(|name| Violation {
+            file: manifest.clone().into(),
+            line: 1,
+            message: format!(
+                "no script in .ci runs the test program {name}, and `test = false` hides it from cargo"
+            ),
+        })
+        .collect()
+}
+
+/// The files with tests below the `tests` of `package` that are neither programs nor modules of one: nobody compiles
+/// them.
+///
+/// # Panics
+///
+/// If a file cannot be read.
+#[must_use]
+pub fn forgotten_tests(root: &Path, package: &str) -> Vec<Violation> {
+    let folder = root.join(package).join("tests");
+    let sources: Vec<PathBuf> = files(&folder)
+        .into_iter()
+        .filter(|file| file.extension() == Some("rs".as_ref()))
+        .collect();
+    let mut texts: String = sources
+        .iter()
+        .map(|file| fs::read_to_string(file).expect("a test can be read"))
+        .collect();
+    texts += &read(root, &format!("{package}/Cargo.toml"));
+    let is_forgotten = |file: &PathBuf| {
+        let path = file.strip_prefix(&folder).expect("it is in the folder");
+        let is_program = path.components().count() == 1 || path.ends_with("main.rs");
+        let module = match path.file_stem() {
+            Some(stem) if stem == "mod" => path.parent().and_then(Path::file_stem),
+            stem => stem,
+        };
+        let module = module.expect("a file has a name").to_string_lossy();
+        let name = path
+            .file_name()
+            .expect("a file has a name")
+            .to_string_lossy();
+        let is_module =
+            texts.contains(&format!("mod {module};")) || texts.contains(&format!("{name}\""));
+        !(is_program || is_module)
+    };
+    sources
+        .iter()
+        .filter(|file| has_tests(file) && is_forgotten(file))
+        .map(|file| Violation {
+            file: file.clone(),
+            line: 1,
+            message: "no `mod` names this file, so its tests never run".to_owned(),
+        })
+        .collect()
+}
+
+/// The sections of a manifest that declare a program of this kind with `test = false`.
+fn untested<'a>(manifest: &'a str, kind: &str) -> impl Iterator<Item = &'a str> {
+    // Split before the first of two brackets.
+    let heading = format!("[{kind}]]");
+    manifest.split("\n[").filter(move |section| {
+        let mut lines = section.lines();
+        lines.next() == Some(&heading) && lines.any(|line| line == "test = false")
+    })
+}
+
+/// The value of a key that a section of a manifest sets to a string.
+fn value<'a>(section: &'a str, key: &str) -> Option<&'a str> {
+    section.lines().find_map(|line| {
+        line.strip_prefix(key)?
+            .strip_prefix(" = \"")?
+            .strip_suffix('"')
+    })
 }
 
 /// All files below a folder.

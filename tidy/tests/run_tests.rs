@@ -5,20 +5,40 @@ use std::path::Path;
 use std::process::Command;
 
 /// Four tests, of which the second ends the process.
-const PROGRAM: &str = r#"
+const DIES: &str = r#"
 #[test] fn a_passes() {}
 #[test] fn b_dies() { std::process::abort() }
 #[test] fn c_fails() { panic!("as it should") }
 #[test] fn d_passes() {}
 "#;
 
-/// Runs the program with the runner, and returns its exit status and what it printed.
-fn run(name: &str, arguments: &[&str]) -> (Option<i32>, String) {
+/// Tests of which the first runs its own program again, which prints a result, and the second exits as if all
+/// had passed.
+const EXITS: &str = r#"
+#[test] fn a_runs_another_test() {
+    let this = std::env::current_exe().unwrap();
+    assert!(std::process::Command::new(this).args(["--exact", "d_passes"]).status().unwrap().success());
+}
+#[test] fn b_exits() { std::process::exit(0) }
+#[test] fn c_fails() { panic!("as it should") }
+#[test] fn d_passes() {}
+#[test] #[ignore] fn e_is_ignored() { panic!("nobody asked for it") }
+"#;
+
+/// Tests that are ignored by default, as those of kernel verbs are, of which the first ends the process.
+const KERNEL: &str = r#"
+#[test] #[ignore] fn a_dies() { std::process::abort() }
+#[test] #[ignore] fn b_fails() { panic!("as it should") }
+#[test] #[ignore] fn c_passes() {}
+"#;
+
+/// Runs a program with the runner, and returns its exit status and what it printed.
+fn run(text: &str, name: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&directory).unwrap();
     let [source, program, plan] =
         ["source.rs", "program", "plan.json"].map(|file| directory.join(file));
-    fs::write(&source, PROGRAM).unwrap();
+    fs::write(&source, text).unwrap();
     let status = Command::new("rustc")
         .args(["--test", "-o"])
         .args([&program, &source])
@@ -27,7 +47,7 @@ fn run(name: &str, arguments: &[&str]) -> (Option<i32>, String) {
     assert!(status.success());
     let [program, directory] = [&program, &directory].map(|path| path.display().to_string());
     let entry = format!(
-        r#"[{{"name": "package/program", "path": "{program}", "directory": "{directory}"}}]"#
+        r#"[{{"name": "package/{name}", "path": "{program}", "directory": "{directory}"}}]"#
     );
     fs::write(&plan, entry).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -44,26 +64,48 @@ fn run(name: &str, arguments: &[&str]) -> (Option<i32>, String) {
     )
 }
 
-#[test]
-fn a_program_that_dies_by_one_test_still_runs_and_names_the_others() {
-    let (status, printed) = run("dies", &[]);
+/// Checks that the runner says that the program has ended early, and names these of its tests with their exit
+/// statuses.
+fn assert_names(text: &str, name: &str, expected: &[&str]) {
+    let (status, printed) = run(text, name, &[]);
     assert_eq!(status, Some(1), "{printed}");
     let summary = printed.split_once("== Test programs\n").unwrap().1;
-    let failed: Vec<_> = summary
+    let mut failed = summary
         .lines()
-        .filter_map(|line| line.trim_start().strip_prefix("FAILED"))
-        .collect();
-    let [program, died, failed] = failed[..] else {
-        panic!("{printed}");
-    };
+        .filter_map(|line| line.trim_start().strip_prefix("FAILED"));
+    let program = failed.next().unwrap();
     assert!(program.contains("its process ended early"), "{printed}");
-    assert!(
-        died.contains("package/program: b_dies, exit status -6"),
-        "{printed}"
+    let failed: Vec<_> = failed.map(str::trim_start).collect();
+    let expected = expected
+        .iter()
+        .map(|test| format!("package/{name}: {test}"));
+    assert_eq!(failed, expected.collect::<Vec<_>>(), "{printed}");
+}
+
+#[test]
+fn a_program_that_dies_by_one_test_still_runs_and_names_the_others() {
+    assert_names(
+        DIES,
+        "dies",
+        &["b_dies, exit status -6", "c_fails, exit status 101"],
     );
-    assert!(
-        failed.contains("package/program: c_fails, exit status 101"),
-        "{printed}"
+}
+
+#[test]
+fn the_result_of_a_test_that_runs_its_own_program_is_not_that_of_the_program() {
+    assert_names(
+        EXITS,
+        "exits",
+        &["b_exits, exit status 0", "c_fails, exit status 101"],
+    );
+}
+
+#[test]
+fn tests_that_are_ignored_by_default_run_alone_too() {
+    assert_names(
+        KERNEL,
+        "verbs_kernel",
+        &["a_dies, exit status -6", "b_fails, exit status 101"],
     );
 }
 
@@ -71,17 +113,27 @@ fn a_program_that_dies_by_one_test_still_runs_and_names_the_others() {
 fn a_test_that_is_left_out_has_to_exist() {
     let list = Path::new(env!("CARGO_TARGET_TMPDIR")).join("left-out.txt");
     let arguments = ["--where", "here", "--not", list.to_str().unwrap()];
-    fs::write(&list, "here package/program b_dies: it ends the process\n").unwrap();
-    let (status, printed) = run("left_out", &arguments);
+    let name = "left_out";
+    let left_out = |tests: &[&str]| {
+        let lines = tests
+            .iter()
+            .map(|test| format!("here package/{name} {test}: it ends the process\n"));
+        fs::write(&list, lines.collect::<String>()).unwrap();
+        run(DIES, name, &arguments)
+    };
+    let (status, printed) = left_out(&["b_dies"]);
     assert_eq!(status, Some(1), "{printed}");
     assert!(printed.contains("2 passed; 1 failed"), "{printed}");
     assert!(printed.contains("exit status 101: c_fails"), "{printed}");
 
-    fs::write(&list, "here package/program e_is_gone: nobody knows\n").unwrap();
-    let (status, printed) = run("left_out", &arguments);
+    let (status, printed) = left_out(&["a_passes", "b_dies", "c_fails", "d_passes"]);
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(!printed.contains("running"), "{printed}");
+
+    let (status, printed) = left_out(&["e_is_gone"]);
     assert_eq!(status, Some(1), "{printed}");
     assert!(
-        printed.contains("package/program has no test e_is_gone"),
+        printed.contains("package/left_out has no test e_is_gone"),
         "{printed}"
     );
 }

@@ -3,11 +3,13 @@
 
 use std::fs;
 
-use tidy::documents::{documents, long_files, not_in_index, read, too_long, wide_lines};
+use tidy::documents::{
+    dead_links, documents, long_files, not_in_index, read, too_long, wide_lines,
+};
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
 use tidy::layers::{CORE, Package, TRANSPORT, VERBS};
-use tidy::programs::untested_programs;
+use tidy::programs::{forgotten_tests, tests_that_nothing_runs, untested_programs};
 use tidy::source::{Crate, workspace_root};
 use tidy::surface::{front_page, public_items};
 use tidy::tangles::{CIRCLES, TYPES, Tangles};
@@ -109,6 +111,41 @@ fn documents_are_wrapped_and_the_readme_is_short() {
 fn every_document_is_in_the_index() {
     let root = workspace_root();
     expect_none(not_in_index(&root, "docs/README.md", &documents(&root)));
+}
+
+#[test]
+fn links_lead_to_files() {
+    let root = workspace_root();
+    let conformance = "rpc-transport-verbs/verbs/CONFORMANCE.md".to_owned();
+    let readmes = PACKAGES
+        .iter()
+        .map(|package| format!("{package}/README.md"));
+    let others = readmes.filter(|path| root.join(path).exists());
+    expect_none(
+        documents(&root)
+            .into_iter()
+            .chain([conformance])
+            .chain(others)
+            .flat_map(|path| dead_links(&root, &path))
+            .collect(),
+    );
+}
+
+#[test]
+fn every_test_is_part_of_a_program_that_something_runs() {
+    let root = workspace_root();
+    let mut packages = PACKAGES.to_vec();
+    packages.extend(["attacks", "benches", "examples", "interop", "proto", "tidy"]);
+    expect_none(
+        packages
+            .iter()
+            .flat_map(|package| {
+                let mut violations = forgotten_tests(&root, package);
+                violations.extend(tests_that_nothing_runs(&root, package));
+                violations
+            })
+            .collect(),
+    );
 }
 
 /// A program with `test = false` is not built as a test, so a test in it would never run.

@@ -10,13 +10,15 @@ use super::long::TRANSFERS;
 use super::outcomes::OUTCOMES;
 use super::seed::{self, Report};
 
-/// Seeds that have failed once. They run whatever the range is. A seed that fails is added here with its
-/// mend.
-const FAILED_ONCE: [u64; 3] = [
-    // A call that may have run was said not to have started.
-    1238, // Two sides waited for memory in a circle.
-    4703, // Connections were replaced faster than they closed.
-    9706,
+/// Seeds that have failed once, with what they found. They run whatever the range is. A seed that fails is
+/// added here with its mend.
+const FAILED_ONCE: [(u64, &str); 3] = [
+    (
+        1238,
+        "a call that may have run was said not to have started",
+    ),
+    (4703, "two sides waited for memory in a circle"),
+    (9706, "connections were replaced faster than they closed"),
 ];
 
 /// Number of seeds, unless `SEEDS` is set.
@@ -38,7 +40,7 @@ pub(crate) fn run() -> ExitCode {
     ) {
         let range = (first..end).step_by(step as usize);
         let kept = std::env::var_os("FAULTS_KEPT").map_or(&[][..], |_| &FAILED_ONCE);
-        return run_share(kept.iter().copied().chain(range));
+        return run_share(kept.iter().map(|&(seed, _)| seed).chain(range));
     }
     run_all(
         number("FIRST").unwrap_or(0),

@@ -147,13 +147,8 @@ fn the_program_adds_no_device_to_those_that_the_environment_names() {
     let name = "over_tcp::the_program_adds_no_device_to_those_that_the_environment_names";
     let mut other = std::process::Command::new(this);
     other.args(["--exact", name]).env("VERBLINE_DEVICE", "soft");
-    assert!(
-        other
-            .env(SERVER_OF_ENVIRONMENT, "soft")
-            .status()
-            .unwrap()
-            .success()
-    );
+    let output = other.env(SERVER_OF_ENVIRONMENT, "soft").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 const SERVER_OF_ENVIRONMENT: &str = "SERVER_OF_ENVIRONMENT";

@@ -2,7 +2,7 @@
 //! needs no build script. This test generates them again from `proto/handshake.proto` and compares.
 //!
 //! After a change of the `.proto` file, run `UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs
-//! --test transport_handshake_golden`.
+//! --test it transport_handshake_golden`.
 
 use std::error::Error;
 use std::path::Path;

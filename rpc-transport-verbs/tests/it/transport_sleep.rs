@@ -271,7 +271,7 @@ fn a_transport_for_busy_polling_does_not_sleep() {
     wait(&mut rig.server, "it was not armed");
 }
 
-/// A measurement, not a check: `cargo test --release --test transport_sleep -- --ignored
+/// A measurement, not a check: `cargo test --release -p rpc-transport-verbs --test it -- --ignored
 /// --nocapture what_an_idle_process_costs`, with `SECONDS` if ten are not enough.
 #[test]
 #[ignore = "measures, and checks nothing"]

@@ -155,7 +155,8 @@ impl MemoryWindow {
 
     /// Records that the window's last binding was invalidated: nothing keeps its regions registered
     /// on behalf of the window any more. The completion of the local invalidate must have been
-    /// polled, and have been a success.
+    /// polled, and have been a success. A caller that is wrong about it exposes nothing: a device does
+    /// not deregister a region to which a window is bound, and the region's memory is then kept.
     #[doc(hidden)]
     pub fn note_invalidated(&self) {
         self.bound().regions.clear();

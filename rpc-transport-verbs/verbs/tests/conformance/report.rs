@@ -83,7 +83,7 @@ const ABOUT_RUNS: &str = "
 `soft` executes READs in one of two ways, and takes the receives of a shared queue in one of two orders
 (`SoftOptions`). `make conformance` runs all cases each way; *other* is the number of cases whose outcome is not that of
 the first run, which is the column of `soft` below. Situations that only READs in place have, such as a READ of a process
-that is stopped, are tested in [tests/verbs_reads](tests/verbs_reads).
+that is stopped, are tested in [tests/it/verbs_reads](tests/it/verbs_reads).
 
 | run | READs are executed by | shared receives | pass | deviation | not supported | other |
 | --- | --- | --- | ---: | ---: | ---: | ---: |

@@ -1,6 +1,6 @@
 //! Explanations of failures and events: meaning, usual causes, and what to check.
 //!
-//! `docs/verbs-errors.md` is generated from them: see `tests/verbs_explanations.rs`.
+//! `docs/verbs-errors.md` is generated from them: see `tests/it/verbs_explanations.rs`.
 
 mod events;
 mod statuses;

@@ -15,7 +15,8 @@ use super::node::Node;
 use super::tcp_port::set_up;
 use crate::log_limit::LogLimit;
 use crate::provider::soft::context::queue_pair::NewTcpLink;
-use crate::provider::soft::wire::hello::{Answer, HELLO_LEN, Hello};
+use crate::provider::soft::wire::hello::{Answer, GreetingError, HELLO_LEN, Hello};
+use crate::types::Gid;
 
 /// Maximum number of connections whose hello has not arrived. When there are more, the oldest makes
 /// room: an honest dialer's hello follows its connection at once.
@@ -110,7 +111,7 @@ impl TcpAccepter {
         let Some(newcomer) = self.newcomers.get_mut(&token) else {
             return;
         };
-        let hello = match newcomer.read() {
+        let hello = match newcomer.read(node) {
             Ok(None) => return,
             Ok(Some(hello)) => Ok(hello),
             Err(reason) => Err(reason),
@@ -153,7 +154,7 @@ impl TcpAccepter {
 
 impl Newcomer {
     /// Reads the hello, and not a byte more. Returns it once it is complete.
-    fn read(&mut self) -> Result<Option<Hello>, String> {
+    fn read(&mut self, node: &Node) -> Result<Option<Hello>, String> {
         while self.arrived < HELLO_LEN {
             match recv(
                 &self.socket,
@@ -167,28 +168,47 @@ impl Newcomer {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        Hello::parse(&self.hello)
-            .map(Some)
-            .map_err(|error| error.to_string())
+        match Hello::parse(&self.hello) {
+            Ok(hello) => Ok(Some(hello)),
+            Err(error) => {
+                // The peer then knows both versions, too.
+                if matches!(error, GreetingError::Version(_))
+                    && knows(node, Hello::to_in_every_version(&self.hello))
+                {
+                    self.refuse();
+                }
+                Err(error.to_string())
+            }
+        }
     }
 
     /// Checks that the hello is for this process and for one of its queue pairs.
     fn check(&self, node: &Node, hello: &Hello) -> Result<(), String> {
-        if node.tcp_port().is_none_or(|port| port.gid != hello.to) {
+        if !knows(node, hello.to) {
             return Err("it does not know this process's GID".to_owned());
         }
         if node.find_queue_pair(hello.to_qp_num).is_none() {
-            let refusal = Answer {
-                is_accepted: false,
-                expected_psn: 0,
-            };
-            // A peer that does not receive only learns that the connection was closed.
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let _ = send(&self.socket, &refusal.encode(), flags);
+            self.refuse();
             return Err(format!("there is no queue pair {}", hello.to_qp_num));
         }
         Ok(())
     }
+
+    /// Answers with this side's version and a refusal. A peer that does not receive only learns that the
+    /// connection was closed.
+    fn refuse(&self) {
+        let refusal = Answer {
+            is_accepted: false,
+            expected_psn: 0,
+        };
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = send(&self.socket, &refusal.encode(), flags);
+    }
+}
+
+/// Returns true if a hello names this process by its GID, which has its secret.
+fn knows(node: &Node, to: Gid) -> bool {
+    node.tcp_port().is_some_and(|port| port.gid == to)
 }
 
 fn hand_over(node: &Node, socket: TcpStream, hello: &Hello) {

@@ -20,8 +20,9 @@ use crate::types::Gid;
 
 /// The first bytes of both messages.
 const MAGIC: [u8; 4] = *b"VBLT";
-/// The version of the messages of a link. Both sides have the same: a link is dialed anew, so it can
-/// be refused.
+/// The version of the messages of a link. Both sides have the same. A hello of another version gets this
+/// side's answer, whose beginning has this version: in every version, the hello is as long and has the GID
+/// that it is for at the same place, and an answer that refuses is the same but for the version.
 pub(crate) const VERSION: u16 = 1;
 /// The first bytes of a GID of this form: those of a unique local address (RFC 4193).
 const GID_PREFIX: [u8; 2] = [0xfd, 0x76];
@@ -112,6 +113,12 @@ fn check_beginning<const N: usize>(bytes: &[u8; N]) -> Result<(), GreetingError>
     }
 }
 
+fn gid(bytes: &[u8; HELLO_LEN], at: usize) -> Gid {
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&bytes[at..at + 16]);
+    Gid(gid)
+}
+
 fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
@@ -131,20 +138,20 @@ impl Hello {
 
     pub(crate) fn parse(bytes: &[u8; HELLO_LEN]) -> Result<Self, GreetingError> {
         check_beginning(bytes)?;
-        let gid = |at: usize| {
-            let mut gid = [0; 16];
-            gid.copy_from_slice(&bytes[at..at + 16]);
-            Gid(gid)
-        };
         let hello = Self {
-            to: gid(8),
-            from: gid(24),
+            to: Self::to_in_every_version(bytes),
+            from: gid(bytes, 24),
             from_qp_num: word(bytes, 40),
             to_qp_num: word(bytes, 44),
             expected_psn: word(bytes, 48),
         };
         let is_valid = hello.encode() == *bytes && LinkAddress::of_gid(hello.from).is_some();
         is_valid.then_some(hello).ok_or(GreetingError::Field)
+    }
+
+    /// Returns [`to`](Self::to), which stands at the same place in a hello of any version.
+    pub(crate) fn to_in_every_version(bytes: &[u8; HELLO_LEN]) -> Gid {
+        gid(bytes, 8)
     }
 }
 

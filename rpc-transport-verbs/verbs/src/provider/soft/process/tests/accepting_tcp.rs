@@ -65,15 +65,29 @@ fn who_does_not_know_the_gid_is_told_nothing() {
     let (mut node, gid) = Accepting::over_tcp();
     let right = hello_to(gid);
     let mut cases = vec![[b'G'; HELLO_LEN]];
-    // The magic, the version, and each byte of the GID.
-    for at in [0, 4].into_iter().chain(8..24) {
+    // The magic, and each byte of the GID, also of another version.
+    for at in [0].into_iter().chain(8..24) {
         let mut wrong = right;
         wrong[at] ^= 1;
+        cases.push(wrong);
+        wrong[4] ^= 1;
         cases.push(wrong);
     }
     for wrong in cases {
         let mut socket = node.dialed(gid, &wrong);
         assert_eq!(answer(&mut socket), Some(Vec::new()), "{wrong:?}");
+    }
+}
+
+#[test]
+fn who_knows_the_gid_and_speaks_another_version_is_told_this_version() {
+    let (mut node, gid) = Accepting::over_tcp();
+    for version in [0, 2, u16::MAX] {
+        let mut hello = hello_to(gid);
+        hello[4..6].copy_from_slice(&version.to_le_bytes());
+        let mut socket = node.dialed(gid, &hello);
+        let answer = answer(&mut socket).expect("it was closed");
+        assert_eq!(answer, b"VBLT\x01\0\0\0\0\0\0\0");
     }
 }
 
