@@ -3,7 +3,8 @@
 //!
 //! Such calls need no `use`: `self.flush()` reaches any file with an `impl State`. They are counted
 //! where the receiver's type [can be seen](crate::variables). A name that several files define for one
-//! type is left out.
+//! type is left out. Not seen are: values of a `match` or an `if`, aliases of types, `Deref`, default
+//! methods of traits, generic impls, and functions that take the type by `&`.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
@@ -41,6 +42,7 @@ pub fn arrows(source: &Crate, definitions: &Definitions) -> Vec<Arrow> {
                 definitions,
                 variables: Variables::new(definitions, Scope::of(index, file)),
                 arrows: Vec::new(),
+                given: None,
             };
             visitor.visit_file(&file.syntax);
             arrows.extend(visitor.arrows);
@@ -55,6 +57,8 @@ struct Visitor<'a> {
     definitions: &'a Definitions,
     variables: Variables<'a>,
     arrows: Vec<Arrow>,
+    /// The type of the last argument with which the closure that comes next is called, if it can be seen.
+    given: Option<TypeAt>,
 }
 
 impl Visitor<'_> {
@@ -202,7 +206,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_expr_for_loop(&mut self, expr: &'ast ExprForLoop) {
         self.visit_expr(&expr.expr);
         self.nested(|this| {
-            this.variables.bind(&expr.pat, None);
+            this.variables.bind_each(&expr.pat, &expr.expr);
             this.visit_block(&expr.body);
         });
     }
@@ -219,9 +223,10 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_expr_closure(&mut self, closure: &'ast ExprClosure) {
+        let mut given = self.given.take();
         self.nested(|this| {
-            for input in &closure.inputs {
-                this.variables.bind(input, None);
+            for input in closure.inputs.iter().rev() {
+                this.variables.bind(input, given.take());
             }
             visit::visit_expr_closure(this, closure);
         });
@@ -243,7 +248,14 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
                 &name,
             );
         }
-        visit::visit_expr_method_call(self, call);
+        self.visit_expr(&call.receiver);
+        let given = self.variables.given_to_closures(call);
+        for argument in &call.args {
+            self.given = given
+                .clone()
+                .filter(|_| matches!(argument, Expr::Closure(_)));
+            self.visit_expr(argument);
+        }
     }
 
     /// A path that names a function, called or not.

@@ -111,7 +111,17 @@ impl Definitions {
             .then_some(first)
     }
 
-    /// The type of a field.
+    /// The type of a field of the struct, or of the variant of an enum, that a path names.
+    #[must_use]
+    pub fn member(&self, path: &[String], name: &str, scope: &Scope) -> Option<&TypeAt> {
+        if let Some(owner) = self.owner_at(path, scope) {
+            return self.field(owner, name);
+        }
+        let (variant, path) = path.split_last()?;
+        self.field(self.owner_at(path, scope)?, &format!("{variant}.{name}"))
+    }
+
+    /// The type of a field: `name`, or `Variant.name`.
     #[must_use]
     pub fn field(&self, owner: usize, name: &str) -> Option<&TypeAt> {
         self.owners[owner].fields.get(name)

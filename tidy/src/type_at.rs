@@ -17,8 +17,13 @@ const TRANSPARENT: [&str; 7] = [
     "RefMut",
 ];
 
-/// Types around another one that a method takes off: `unwrap`, `borrow_mut`.
-const CONTAINERS: [&str; 5] = ["Cell", "Mutex", "Option", "RefCell", "Result"];
+/// Types around another one that a method takes off: `unwrap`, `borrow_mut`, `get_mut`.
+const CONTAINERS: [&str; 9] = [
+    "Cell", "Mutex", "Option", "RefCell", "Result", "Slab", "SmallVec", "Vec", "VecDeque",
+];
+
+/// Types around values that a key finds.
+const MAPS: [&str; 2] = ["BTreeMap", "HashMap"];
 
 /// A type as it is written somewhere.
 #[derive(Clone)]
@@ -97,14 +102,34 @@ impl TypeAt {
         is_by_mut(&self.ty)
     }
 
-    /// The type inside of a container, for example of an `Option`.
+    /// The type inside of a container, for example of an `Option` or a `Vec`.
+    #[must_use]
+    pub fn inside(&self) -> Option<Self> {
+        let inner = match strip(&self.ty, &TRANSPARENT) {
+            Type::Slice(slice) => &slice.elem,
+            Type::Array(array) => &array.elem,
+            outer => strip_one(outer, &CONTAINERS).or_else(|| arguments(outer, &MAPS)?.nth(1))?,
+        };
+        Some(self.at(inner))
+    }
+
+    /// The type inside, or the type itself if it is no container.
     #[must_use]
     pub fn content(&self) -> Self {
-        let outer = strip(&self.ty, &TRANSPARENT);
-        let ty = match strip_one(outer, &CONTAINERS) {
-            Some(inner) => inner,
-            None => outer,
-        };
+        self.inside().unwrap_or_else(|| self.clone())
+    }
+
+    /// The types of a tuple.
+    #[must_use]
+    pub fn members(&self) -> Option<Vec<Self>> {
+        match strip(&self.ty, &TRANSPARENT) {
+            Type::Tuple(tuple) => Some(tuple.elems.iter().map(|ty| self.at(ty)).collect()),
+            _ => None,
+        }
+    }
+
+    /// A type that is a part of this one.
+    fn at(&self, ty: &Type) -> Self {
         Self {
             ty: Rc::new(ty.clone()),
             scope: Rc::clone(&self.scope),
@@ -125,19 +150,24 @@ fn strip_one<'a>(ty: &'a Type, names: &[&str]) -> Option<&'a Type> {
         Type::Reference(reference) => Some(&reference.elem),
         Type::Paren(inner) => Some(&inner.elem),
         Type::Group(inner) => Some(&inner.elem),
-        Type::Path(path) => {
-            let last = path.path.segments.last()?;
-            let PathArguments::AngleBracketed(arguments) = &last.arguments else {
-                return None;
-            };
-            names.iter().any(|name| last.ident == name).then_some(())?;
-            arguments.args.iter().find_map(|argument| match argument {
-                GenericArgument::Type(ty) => Some(ty),
-                _ => None,
-            })
-        }
-        _ => None,
+        ty => arguments(ty, names)?.next(),
     }
+}
+
+/// The type arguments of a type with one of these names.
+fn arguments<'a>(ty: &'a Type, names: &[&str]) -> Option<impl Iterator<Item = &'a Type>> {
+    let Type::Path(path) = ty else {
+        return None;
+    };
+    let last = path.path.segments.last()?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    names.iter().any(|name| last.ident == name).then_some(())?;
+    Some(arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    }))
 }
 
 fn is_by_mut(ty: &Type) -> bool {

@@ -2,25 +2,58 @@
 //! `self`, parameters, declared types, fields, and what functions return.
 
 use syn::visit::{self, Visit};
-use syn::{Expr, FnArg, Member, Pat, PatIdent, Signature};
+use syn::{Expr, ExprMethodCall, FnArg, Ident, Member, Pat, PatIdent, Signature};
 
 use crate::definitions::{Definitions, Function};
 use crate::type_at::{Scope, TypeAt, parts};
 
-/// Methods of `Option`, `RefCell`, `Pin` and the like that return what is inside.
-const GETTERS: [&str; 12] = [
+/// Methods of `Option`, `RefCell`, `Vec`, `Pin` and the like that return what is inside, or an iterator of it.
+const GETTERS: [&str; 27] = [
     "as_deref_mut",
     "as_mut",
     "as_ref",
+    "back_mut",
     "borrow",
     "borrow_mut",
     "clone",
+    "drain",
+    "enumerate",
     "expect",
+    "first_mut",
+    "front_mut",
+    "get",
     "get_mut",
+    "into_iter",
+    "iter",
+    "iter_mut",
+    "last_mut",
     "lock",
+    "pop",
+    "pop_front",
+    "remove",
     "take",
+    "try_borrow_mut",
     "unwrap",
     "unwrap_or_else",
+    "values_mut",
+];
+
+/// Methods that call a function with what is inside, or with each of it.
+const CALLERS: [&str; 14] = [
+    "all",
+    "and_then",
+    "any",
+    "filter",
+    "find",
+    "flat_map",
+    "for_each",
+    "inspect",
+    "is_none_or",
+    "is_some_and",
+    "map",
+    "map_or",
+    "map_or_else",
+    "retain_mut",
 ];
 
 /// What is known at a place in the code.
@@ -77,18 +110,32 @@ impl<'a> Variables<'a> {
             Pat::Type(typed) => self.bind(&typed.pat, Some(TypeAt::new(&typed.ty, &self.scope))),
             Pat::Reference(inner) => self.bind(&inner.pat, written),
             Pat::Paren(inner) => self.bind(&inner.pat, written),
-            Pat::TupleStruct(tuple) if tuple.elems.len() == 1 => {
-                let is_container = ["Ok", "Some"].iter().any(|name| tuple.path.is_ident(name));
-                let written = written.filter(|_| is_container);
-                self.bind(&tuple.elems[0], written.map(|written| written.content()));
+            Pat::TupleStruct(tuple) if ["Ok", "Some"].iter().any(|it| tuple.path.is_ident(it)) => {
+                let written = written.map(|written| written.content());
+                self.bind(&tuple.elems[0], written);
+            }
+            Pat::TupleStruct(tuple) => {
+                let path = parts(&tuple.path);
+                for (index, pattern) in tuple.elems.iter().enumerate() {
+                    let written = self
+                        .definitions
+                        .member(&path, &index.to_string(), &self.scope);
+                    self.bind(pattern, written.cloned());
+                }
             }
             Pat::Struct(pattern) => {
                 let path = parts(&pattern.path);
-                let owner = self.definitions.owner_at(&path, &self.scope);
                 for field in &pattern.fields {
                     let name = member(&field.member);
-                    let written = owner.and_then(|owner| self.definitions.field(owner, &name));
+                    let written = self.definitions.member(&path, &name, &self.scope);
                     self.bind(&field.pat, written.cloned());
+                }
+            }
+            Pat::Tuple(tuple) => {
+                let members = written.and_then(|written| written.members());
+                for (index, pattern) in tuple.elems.iter().enumerate() {
+                    let written = members.as_ref().and_then(|members| members.get(index));
+                    self.bind(pattern, written.cloned());
                 }
             }
             _ => {
@@ -113,8 +160,13 @@ impl<'a> Variables<'a> {
             Expr::Paren(inner) => self.type_of(&inner.expr),
             Expr::Unary(inner) => self.type_of(&inner.expr),
             Expr::Try(inner) => self.type_of(&inner.expr).map(|written| written.content()),
+            Expr::Index(index) => self.type_of(&index.expr)?.inside(),
             Expr::Field(field) => {
-                let owner = self.definitions.owner(&self.type_of(&field.base)?)?;
+                let base = self.type_of(&field.base)?;
+                if let (Some(members), Member::Unnamed(index)) = (base.members(), &field.member) {
+                    return members.get(index.index as usize).cloned();
+                }
+                let owner = self.definitions.owner(&base)?;
                 self.definitions
                     .field(owner, &member(&field.member))
                     .cloned()
@@ -138,6 +190,31 @@ impl<'a> Variables<'a> {
         }
     }
 
+    /// Adds the variables of the pattern of a loop over `expr`: of a key or an index and a value, the value.
+    pub fn bind_each(&mut self, pattern: &Pat, expr: &Expr) {
+        let written = self.type_of(expr).map(|written| written.content());
+        match pattern {
+            Pat::Tuple(tuple) if written.as_ref().is_some_and(|it| it.members().is_none()) => {
+                let last = tuple.elems.len().saturating_sub(1);
+                for (index, pattern) in tuple.elems.iter().enumerate() {
+                    self.bind(pattern, written.clone().filter(|_| index == last));
+                }
+            }
+            _ => self.bind(pattern, written),
+        }
+    }
+
+    /// The type with which a method calls the closures among its arguments.
+    #[must_use]
+    pub fn given_to_closures(&self, call: &ExprMethodCall) -> Option<TypeAt> {
+        let is_caller = CALLERS.iter().any(|name| call.method == name);
+        let receiver = self.type_of(&call.receiver).filter(|_| is_caller)?;
+        // An iterator is written as what it iterates over.
+        let iterates =
+            matches!(&*call.receiver, Expr::MethodCall(inner) if is_iterator(&inner.method));
+        receiver.inside().or(iterates.then_some(receiver))
+    }
+
     /// The function that a path names, and the type if it is one of its methods.
     #[must_use]
     pub fn called(&self, path: &[String]) -> Option<(Option<usize>, &'a Function)> {
@@ -149,6 +226,11 @@ impl<'a> Variables<'a> {
         (!is_variable).then_some(())?;
         Some((None, self.definitions.function(path, &self.scope)?))
     }
+}
+
+/// True for a method that returns an iterator, or an `Option` of what it has taken out.
+fn is_iterator(method: &Ident) -> bool {
+    GETTERS[..].iter().any(|name| method == name)
 }
 
 fn member(member: &Member) -> String {

@@ -54,6 +54,18 @@ fn a_method_in_another_file_is_called_where_the_type_can_be_seen() {
         "impl State {} fn f(states: Option<&mut State>) { let Some(state) = states else { return }; state.finish(); }",
         "impl State {} struct Turn { state: State } fn f(turn: Turn) { let Turn { state } = turn; state.finish(); }",
         "impl State {} fn f() { run(|state: &mut State| state.finish()); }",
+        "impl State {} fn f(states: &mut [State]) { states[0].finish(); }",
+        "impl State {} fn f(states: Vec<State>) { for state in &mut states { state.finish(); } }",
+        "impl State {} fn f(states: Vec<Box<State>>) { for (i, state) in states.iter_mut().enumerate() { state.finish(); } }",
+        "impl State {} struct All { by_name: HashMap<u32, State> } fn f(all: &mut All) { all.by_name.get_mut(&7).unwrap().finish(); }",
+        "impl State {} fn f(states: &mut Slab<State>) { if let Some(state) = states.get_mut(7) { state.finish(); } }",
+        "impl State {} fn f(maybe: Option<&mut State>) { maybe.map(|state| state.finish()); }",
+        "impl State {} fn f(states: Vec<State>) { states.iter_mut().for_each(|state| state.finish()); }",
+        "impl State {} fn f(cell: &RefCell<State>) { if let Ok(state) = cell.try_borrow_mut() { state.finish(); } }",
+        "impl State {} enum Link { Open(u32, State) } fn f(link: &mut Link) { match link { Link::Open(_, state) => state.finish() } }",
+        "impl State {} enum Link { Open { state: State } } fn f(link: &mut Link) { if let Link::Open { state } = link { state.finish(); } }",
+        "impl State {} fn f(pair: (u32, State)) { let (_, state) = pair; state.finish(); }",
+        "impl State {} fn f(pair: (u32, State)) { pair.1.finish(); }",
     ] {
         let found = calls_of(&format!("use crate::State; {body}"));
         assert_eq!(found, FINISHES, "{body}");

@@ -1,6 +1,7 @@
 //! Reads the definitions of a crate from its files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use syn::visit::{self, Visit};
 use syn::{
@@ -47,18 +48,18 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn add_type(&mut self, name: &Ident, fields: Option<&Fields>) {
-        let fields = fields
-            .into_iter()
-            .flatten()
-            .enumerate()
-            .map(|(index, field)| {
+    /// Adds a type with its fields, each behind this beginning.
+    fn add_type<'f>(&mut self, name: &Ident, fields: impl Iterator<Item = (String, &'f Fields)>) {
+        let scope = &self.scope;
+        let fields = fields.flat_map(|(beginning, fields)| {
+            fields.iter().enumerate().map(move |(index, field)| {
                 let name = field
                     .ident
                     .as_ref()
                     .map_or(index.to_string(), Ident::to_string);
-                (name, TypeAt::new(&field.ty, &self.scope))
-            });
+                (beginning.clone() + &name, TypeAt::new(&field.ty, scope))
+            })
+        });
         let owner = Owner {
             name: name.to_string(),
             module: self.scope.module.clone(),
@@ -138,15 +139,17 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
-        self.add_type(&item.ident, Some(&item.fields));
+        self.add_type(&item.ident, iter::once((String::new(), &item.fields)));
     }
 
     fn visit_item_enum(&mut self, item: &'ast ItemEnum) {
-        self.add_type(&item.ident, None);
+        let variants = item.variants.iter();
+        let variants = variants.map(|variant| (format!("{}.", variant.ident), &variant.fields));
+        self.add_type(&item.ident, variants);
     }
 
     fn visit_item_union(&mut self, item: &'ast ItemUnion) {
-        self.add_type(&item.ident, None);
+        self.add_type(&item.ident, iter::empty());
     }
 
     fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
