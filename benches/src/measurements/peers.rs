@@ -17,8 +17,7 @@ use crate::bandwidth::{in_flight, transfers};
 use crate::external::{Exchange, NO_UCX, Ucx};
 use crate::line::Distance;
 use crate::message::{FIXED_SIZE, Load, Shape};
-use crate::peers::iceoryx2::{Iceoryx, IceoryxRate, Pattern};
-use crate::peers::iceoryx2_puts::IceoryxPuts;
+use crate::peers::iceoryx2;
 use crate::peers::tonic::{Socket, Tonic};
 use crate::peers::tonic_puts::TonicPuts;
 use crate::rates::{LocalRate, Rated, SharedRate};
@@ -167,13 +166,12 @@ impl Peers {
             let rpc = ClosedLoop::new(rpc, load.clone())?;
             rows.push(Named::new(format!("Verbline, {shape}"), Some(shape), rpc));
             if shape == "fixed64" {
-                for (name, pattern) in [
-                    ("request-response", Pattern::RequestResponse),
-                    ("publish-subscribe, both ways", Pattern::PublishSubscribe),
-                ] {
-                    let side = Iceoryx::start(pattern, cores)?;
-                    rows.push(Named::new(format!("iceoryx2 {name}"), None, side));
-                }
+                let requests = iceoryx2::request_response(cores)?;
+                let name = "iceoryx2 request-response".to_owned();
+                rows.push(Named::new(name, None, requests));
+                let messages = iceoryx2::publish_subscribe(cores)?;
+                let name = "iceoryx2 publish-subscribe, both ways".to_owned();
+                rows.push(Named::new(name, None, messages));
             }
             for (name, socket) in [("a Unix socket", Socket::Unix), ("TCP", Socket::Tcp)] {
                 let tonic = Tonic::start(socket, cores, load.clone())?;
@@ -202,7 +200,7 @@ impl Peers {
         if self.size == FIXED_SIZE {
             rows.push((
                 format!("iceoryx2 request-response, {IN_FLIGHT} in flight"),
-                Box::new(IceoryxRate::start(bench.cores, IN_FLIGHT as usize)?),
+                Box::new(iceoryx2::rate(bench.cores, IN_FLIGHT as usize)?),
             ));
         }
         let rounds = rounds::alternate_rows(rows.len(), self.rounds, bench.cores, |row| {
@@ -265,7 +263,7 @@ impl Peers {
                 "unix socket",
                 Box::new(SocketPingPong::start(cores, socket)?),
             ),
-            ("iceoryx2", Box::new(IceoryxPuts::start(cores, size)?)),
+            ("iceoryx2", Box::new(iceoryx2::puts(cores, size)?)),
             (
                 "tonic",
                 Box::new(TonicPuts::start(Socket::Unix, cores, size)?),
