@@ -11,7 +11,7 @@
 //!
 //! - the frame: [`setup`] (the options of every measurement), [`measurements`] (what is measured),
 //!   [`role`] and [`child`] (the processes of the other side), [`report`] (one table and one object),
-//!   with [`table`], [`mod@unit`], [`hgrm`] (for HdrHistogram's plotter) and [`plot`] (SVG);
+//!   with [`mod@unit`], [`hgrm`] (for HdrHistogram's plotter) and [`plot`] (SVG);
 //! - subjects: [`raw`] (verbs without calls, over an [`endpoint`]), [`rpc`] (calls), [`shared`] (calls
 //!   through a shared client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many
 //!   calls in flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls
@@ -66,7 +66,6 @@ pub mod spin;
 pub mod streams;
 pub mod sweep;
 pub mod system_calls;
-pub mod table;
 pub mod task_set;
 pub mod unit;
 
