@@ -46,7 +46,7 @@ use rpc_core::frame::HEADER_LEN;
 use rpc_core::testing::{Clock, Node, SharedNode, block_on_between_turns};
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
-use rpc_core::{CallError, Intents, LocalChannel, LocalPoller, Service, sender};
+use rpc_core::{CallError, Intents, LocalChannel, LocalPoller, Sender, Service, Streaming, sender};
 use rpc_transport_verbs::{Device, VerbsTransport};
 
 /// Makes exchanges on one thread, for callgrind to count
@@ -94,15 +94,36 @@ impl Cli {
             return Err("the smallest call has a fixed message".into());
         };
         match self.over {
-            ExchangeLayer::Call => Calls::open(message)?.echo(message, self.calls),
-            ExchangeLayer::Bytes => Calls::open(message)?.echo_blobs(self.size, self.calls),
+            ExchangeLayer::Call => {
+                let calls = Calls::open(message)?;
+                let server = calls.server.node.poller();
+                exchange_calls(&calls.client, &calls.stub, server, message, self.calls)
+            }
+            ExchangeLayer::Bytes => {
+                let calls = Calls::open(message)?;
+                let blob = Load::new(Shape::Bytes, self.size)?;
+                let server = calls.server.node.poller();
+                exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)
+            }
             ExchangeLayer::Soft => {
                 let mut frames = Frames::open(message.encoded_len())?;
                 exchange_frames(&mut frames, self.calls)
             }
             ExchangeLayer::Shared => share(message, self.calls),
-            ExchangeLayer::Stream => Calls::open(message)?.stream(self.calls),
-            ExchangeLayer::PingPong => Calls::open(message)?.ping_pong(self.calls),
+            ExchangeLayer::Stream => {
+                let calls = Calls::open(message)?;
+                let response = calls.prepare(calls.streams.subscribe_fixed(endless(0)))?;
+                let mut reader = Reader::new(response.into_inner(), 0);
+                let server = calls.server.node.poller();
+                exchange_messages(&calls.client, &mut reader, server, self.calls)
+            }
+            ExchangeLayer::PingPong => {
+                let calls = Calls::open(message)?;
+                let (sender, requests) = sender();
+                let response = calls.prepare(calls.streams.ping_pong(requests))?;
+                let (messages, server) = (response.into_inner(), calls.server.node.poller());
+                exchange_ping_pong(&calls.client, sender, messages, server, self.calls)
+            }
             ExchangeLayer::IdleClient => {
                 exchange_nothing(&Calls::open(message)?.client, self.calls);
                 Ok(())
@@ -119,11 +140,81 @@ impl Cli {
 // own threads work by the clock, so their share would differ from run to run.
 
 #[inline(never)]
-fn exchange_in_turns(
+fn exchange_calls(
     client: &LocalPoller,
+    stub: &BenchClient<LocalChannel>,
     server: &LocalPoller,
-    exchanges: impl Future<Output = Outcome<()>>,
+    mut message: Fixed,
+    calls: usize,
 ) -> Outcome<()> {
+    let exchanges = async {
+        for _ in 0..calls {
+            // Each call sends a different message.
+            message.a = message.a.wrapping_add(2);
+            let answer = stub.echo_fixed(message).await?.into_inner();
+            assert_eq!(answer, message, "the server must echo the request");
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
+fn exchange_blobs(
+    client: &LocalPoller,
+    stub: &BenchClient<LocalChannel>,
+    server: &LocalPoller,
+    mut blob: Load,
+    calls: usize,
+) -> Outcome<()> {
+    let exchanges = async {
+        for _ in 0..calls {
+            blob.exchange(stub).await?;
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
+fn exchange_messages(
+    client: &LocalPoller,
+    reader: &mut Reader<Streaming<Fixed>>,
+    server: &LocalPoller,
+    messages: usize,
+) -> Outcome<()> {
+    let exchanges = async {
+        for _ in 0..messages {
+            reader.read().await?;
+        }
+        Ok(())
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
+fn exchange_ping_pong(
+    client: &LocalPoller,
+    mut sender: Sender<Fixed>,
+    mut messages: Streaming<Fixed>,
+    server: &LocalPoller,
+    count: usize,
+) -> Outcome<()> {
+    let exchanges = async {
+        for number in 0..count as u64 {
+            let message = Fixed::numbered(number, 0);
+            sender.send(message).await?;
+            let answer = messages.message().await?;
+            assert_eq!(answer, Some(message), "the server must send it back");
+        }
+        Ok(())
+    };
     block_on_between_turns(client, exchanges, || {
         server.turn();
     })?
@@ -221,58 +312,6 @@ impl Calls {
             // Valgrind runs one thread at a time.
             thread::yield_now();
         })??)
-    }
-
-    fn count(&self, exchanges: impl Future<Output = Outcome<()>>) -> Outcome<()> {
-        exchange_in_turns(&self.client, self.server.node.poller(), exchanges)
-    }
-
-    fn echo(&self, mut message: Fixed, calls: usize) -> Outcome<()> {
-        self.count(async {
-            for _ in 0..calls {
-                // Each call sends a different message.
-                message.a = message.a.wrapping_add(2);
-                let answer = self.stub.echo_fixed(message).await?.into_inner();
-                assert_eq!(answer, message, "the server must echo the request");
-            }
-            Ok(())
-        })
-    }
-
-    fn echo_blobs(&self, size: usize, calls: usize) -> Outcome<()> {
-        let mut blob = Load::new(Shape::Bytes, size)?;
-        self.count(async {
-            for _ in 0..calls {
-                blob.exchange(&self.stub).await?;
-            }
-            Ok(())
-        })
-    }
-
-    fn stream(&self, messages: usize) -> Outcome<()> {
-        let response = self.prepare(self.streams.subscribe_fixed(endless(0)))?;
-        let mut reader = Reader::new(response.into_inner(), 0);
-        self.count(async {
-            for _ in 0..messages {
-                reader.read().await?;
-            }
-            Ok(())
-        })
-    }
-
-    fn ping_pong(&self, count: usize) -> Outcome<()> {
-        let (mut sender, requests) = sender();
-        let response = self.prepare(self.streams.ping_pong(requests))?;
-        let mut messages = response.into_inner();
-        self.count(async {
-            for number in 0..count as u64 {
-                let message = Fixed::numbered(number, 0);
-                sender.send(message).await?;
-                let answer = messages.message().await?;
-                assert_eq!(answer, Some(message), "the server must send it back");
-            }
-            Ok(())
-        })
     }
 }
 
