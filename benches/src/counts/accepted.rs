@@ -146,11 +146,19 @@ mod tests {
         assert!(accepted().of_each(&[of(1000.0, 300.0), other]).is_err());
     }
 
+    fn read(text: &str) -> serde_json::Result<Accepted> {
+        serde_json::from_str(text)
+    }
+
+    #[test]
+    fn the_file_is_read_as_it_was_written() {
+        let text = serde_json::to_string(&accepted()).expect("text");
+        assert_eq!(read(&text).expect("it is whole"), accepted());
+    }
+
     #[test]
     fn a_file_with_a_damaged_line_is_an_error() {
         let text = serde_json::to_string(&accepted()).expect("text");
-        let read = |text: &str| serde_json::from_str::<Accepted>(text);
-        assert_eq!(read(&text).expect("it is whole"), accepted());
         for (from, to) in [
             ("\"toolchain\":\"rustc 1\",", ""),
             ("\"reason\":\"the first count\",", ""),

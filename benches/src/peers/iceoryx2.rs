@@ -190,7 +190,7 @@ pub fn request_response(cores: Cores) -> Outcome<impl Side> {
     })
 }
 
-/// Does the same with a publish-subscribe service in each direction.
+/// Starts a client with a publish-subscribe service in each direction, as [`request_response`] does.
 ///
 /// # Errors
 ///
@@ -218,7 +218,7 @@ fn echoed(mut exchange: impl FnMut(Message) -> Outcome<Message>) -> impl FnMut()
     }
 }
 
-/// Does the same with uploads of `size` bytes.
+/// Starts a client that uploads `size` bytes at a time, as [`request_response`] does.
 ///
 /// # Errors
 ///
