@@ -2,28 +2,12 @@
 //! (<https://hdrhistogram.github.io/HdrHistogram/plotFiles.html>), with the same lines as the Java
 //! library. Values are in nanoseconds; select that unit in the plotter.
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
 
 use hdrhistogram::Histogram;
 
 /// Number of lines for each halving of the distance to 100 %.
 const TICKS_PER_HALF_DISTANCE: u32 = 5;
-
-/// Writes a histogram to a file, and creates the file's directory.
-///
-/// # Errors
-///
-/// Returns the file system's error.
-pub fn save(histogram: &Histogram<u64>, path: &Path) -> io::Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let mut file = io::BufWriter::new(fs::File::create(path)?);
-    write(histogram, &mut file)?;
-    file.flush()
-}
 
 /// Writes a histogram.
 ///

@@ -11,11 +11,11 @@
 //!
 //! - the frame: [`setup`] (the options of every measurement), [`measurements`] (what is measured),
 //!   [`role`] and [`child`] (the processes of the other side), [`report`] (one table and one object),
-//!   with [`table`], [`mod@unit`], [`hgrm`] (for HdrHistogram's plotter) and [`plot`] (SVG);
-//! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
-//!   client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many calls in
-//!   flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls at
-//!   intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`streams`], [`spin`] (a
+//!   with [`mod@unit`], [`hgrm`] (for HdrHistogram's plotter) and [`plot`] (SVG);
+//! - subjects: [`raw`] (verbs without calls, over an [`endpoint`]), [`rpc`] (calls), [`shared`] (calls
+//!   through a shared client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many
+//!   calls in flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls
+//!   at intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`streams`], [`spin`] (a
 //!   server whose handlers take their time), [`overload`] (more calls than that server can answer) and
 //!   [`bandwidth`] (messages of any size);
 //! - comparison: `peers`, [`external`], [`sockets`], [`counts`] (with the accepted figures), [`baseline`]
@@ -39,6 +39,7 @@ pub mod cores;
 pub mod counts;
 mod dispatcher;
 pub mod drop_time;
+pub mod endpoint;
 pub mod external;
 pub mod hgrm;
 pub mod in_flight;
@@ -65,7 +66,6 @@ pub mod spin;
 pub mod streams;
 pub mod sweep;
 pub mod system_calls;
-pub mod table;
 pub mod task_set;
 pub mod unit;
 

@@ -56,7 +56,7 @@ impl RoundTrip {
         if cores.is_shared() {
             return Err("a cache line needs two cores to move between".into());
         }
-        let line = Line(AtomicU64::new(0));
+        let line = Line::default();
         let last = CHUNK * CHUNKS as u64;
         let mut chunks = Vec::with_capacity(CHUNKS);
         thread::scope(|scope| {
@@ -65,13 +65,13 @@ impl RoundTrip {
                 // Answer even if this thread is not pinned, because the other side waits for it.
                 for turn in 0..last {
                     line.wait_for(2 * turn + 1);
-                    line.0.store(2 * turn + 2, Ordering::Release);
+                    line.set(2 * turn + 2);
                 }
                 pinned
             });
             let mut start = Instant::now();
             for turn in 0..last {
-                line.0.store(2 * turn + 1, Ordering::Release);
+                line.set(2 * turn + 1);
                 line.wait_for(2 * turn + 2);
                 if (turn + 1).is_multiple_of(CHUNK) {
                     let now = Instant::now();
@@ -96,14 +96,23 @@ impl RoundTrip {
     }
 }
 
-/// A word with a cache line of its own, and the line beside it, which the processor may fetch too.
+/// A count in a cache line of its own, and the line beside it, which the processor may fetch too. One
+/// side counts, and another one waits for it.
+#[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line(AtomicU64);
+pub struct Line(AtomicU64);
 
 impl Line {
+    /// Publishes what this side did before it counted up to here.
     #[inline]
-    fn wait_for(&self, value: u64) {
-        while self.0.load(Ordering::Acquire) != value {
+    pub fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Release);
+    }
+
+    /// Waits until the other side has counted up to here.
+    #[inline]
+    pub fn wait_for(&self, count: u64) {
+        while self.0.load(Ordering::Acquire) < count {
             hint::spin_loop();
         }
     }

@@ -5,15 +5,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value};
 
 use crate::line::Distance;
 use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::rounds::Rounds;
-use crate::table::Table;
 use crate::unit::Unit;
 use crate::{Outcome, hgrm};
 
@@ -196,10 +198,15 @@ impl Report {
                 .filter(|word| !word.is_empty());
             folder.join(format!("{}.{ending}", words.collect::<Vec<_>>().join("-")))
         };
-        let failed = |path: &Path, error| format!("cannot write {}: {error}", path.display());
+        let write = |path: &Path, bytes: &[u8]| {
+            std::fs::create_dir_all(folder)
+                .and_then(|()| std::fs::write(path, bytes))
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))
+        };
         for (name, times) in &self.histograms {
-            let path = file(name, "hgrm");
-            hgrm::save(times, &path).map_err(|error| failed(&path, error))?;
+            let mut text = Vec::new();
+            hgrm::write(times, &mut text)?;
+            write(&file(name, "hgrm"), &text)?;
         }
         let percentiles = (!self.histograms.is_empty()).then(|| self.percentiles());
         let plots = percentiles.into_iter().chain(self.plots.iter().cloned());
@@ -209,9 +216,7 @@ impl Report {
             if plot.subtitle.is_empty() {
                 plot.subtitle = self.conditions();
             }
-            std::fs::create_dir_all(folder)
-                .and_then(|()| std::fs::write(&path, plot.to_svg()))
-                .map_err(|error| failed(&path, error))?;
+            write(&path, plot.to_svg().as_bytes())?;
             saved.push(path);
         }
         Ok(saved)
@@ -286,9 +291,9 @@ fn heading(figure: &str) -> String {
         .replace('_', " ")
 }
 
-/// Lays out a table. A column is left out if it only repeats the names of the rows, and those of the
+/// Lays out a table. There are no lines, so that figures are easy to copy. A column is left out if it only repeats the names of the rows, and those of the
 /// two states of the machine are if only one was seen.
-fn laid_out(title: &str, rows: &[Row]) -> Table {
+fn laid_out(title: &str, rows: &[Row]) -> String {
     let mut seen = BTreeSet::new();
     let all = rows.iter().flat_map(|row| row.figures.keys());
     let mut columns: Vec<&String> = all.filter(|figure| seen.insert(*figure)).collect();
@@ -302,17 +307,20 @@ fn laid_out(title: &str, rows: &[Row]) -> Table {
         value.map_or_else(String::new, |value| cell(column, value))
     };
     columns.retain(|column| rows.iter().any(|row| text(row, column) != row.name));
-    let headings: Vec<_> = columns.iter().map(|column| heading(column)).collect();
-    let mut table = Table::new(
-        [title]
-            .into_iter()
-            .chain(headings.iter().map(String::as_str)),
-    );
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header(once(title.to_owned()).chain(columns.iter().map(|column| heading(column))));
     for row in rows {
         let cells = columns.iter().map(|column| text(row, column));
-        table.add([row.name.clone()].into_iter().chain(cells));
+        table.add_row(once(row.name.clone()).chain(cells));
     }
-    table
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if index == 0 { 0 } else { 2 }, 0));
+        if index > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt() + "\n"
 }
 
 impl fmt::Display for Report {
@@ -389,9 +397,9 @@ mod tests {
         let row =
             |name: &str, bytes: u64| Row::new(name).with("size_bytes", bytes).with("p50_ns", 9);
         let one = row("1 KiB", 1024).with("near_p50_ns", 9);
-        let table = laid_out("puts", &[one.clone(), row("4 KiB", 4096)]).to_string();
+        let table = laid_out("puts", &[one.clone(), row("4 KiB", 4096)]);
         assert_eq!(table, "puts    p50\n1 KiB  9 ns\n4 KiB  9 ns\n");
-        let table = laid_out("puts", &[one.with("far_p50_ns", 70)]).to_string();
+        let table = laid_out("puts", &[one.with("far_p50_ns", 70)]);
         assert!(
             table.contains("near p50") && table.contains("far p50"),
             "{table}"

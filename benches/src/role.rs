@@ -30,8 +30,6 @@ pub enum Role {
     Tonic(crate::peers::tonic::TonicArgs),
     #[cfg(feature = "peers")]
     Iceoryx(crate::peers::iceoryx2::IceoryxArgs),
-    #[cfg(feature = "peers")]
-    IceoryxPuts(crate::peers::iceoryx2_puts::IceoryxPutArgs),
 }
 
 /// Returns the arguments of a process in a role.
@@ -70,8 +68,6 @@ impl Role {
             Self::Tonic(args) => args.serve(),
             #[cfg(feature = "peers")]
             Self::Iceoryx(args) => args.serve(),
-            #[cfg(feature = "peers")]
-            Self::IceoryxPuts(args) => args.serve(),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! top: there is no framing, encoding or dispatch. The receiver reads a word of each cache line.
 
 use std::hint::black_box;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -72,36 +72,27 @@ trait Socket: Read + Write {}
 
 impl<S: Read + Write> Socket for S {}
 
-/// A socket, and how to wait for it.
-struct Stream {
-    socket: Box<dyn Socket>,
-    busy: bool,
-}
+/// A socket, which blocks or not.
+struct Stream(Box<dyn Socket>);
 
 impl Stream {
     fn tcp(socket: TcpStream, busy: bool) -> Outcome<Self> {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(busy)?;
-        let socket = Box::new(socket);
-        Ok(Self { socket, busy })
+        Ok(Self(Box::new(socket)))
     }
 
     fn unix(socket: UnixStream, busy: bool) -> Outcome<Self> {
         socket.set_nonblocking(busy)?;
-        let socket = Box::new(socket);
-        Ok(Self { socket, busy })
+        Ok(Self(Box::new(socket)))
     }
 
     fn read(&mut self, mut bytes: &mut [u8]) -> Outcome<()> {
-        if !self.busy {
-            return Ok(self.socket.read_exact(bytes)?);
-        }
         while !bytes.is_empty() {
-            match self.socket.read(bytes) {
+            match self.0.read(bytes) {
                 Ok(0) => return Err("the peer closed the connection".into()),
                 Ok(len) => bytes = &mut bytes[len..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => wait(error)?,
             }
         }
         Ok(())
@@ -109,13 +100,20 @@ impl Stream {
 
     fn write(&mut self, mut bytes: &[u8]) -> Outcome<()> {
         while !bytes.is_empty() {
-            match self.socket.write(bytes) {
+            match self.0.write(bytes) {
                 Ok(len) => bytes = &bytes[len..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => wait(error)?,
             }
         }
         Ok(())
+    }
+}
+
+/// Returns an error other than those after which a side tries again.
+fn wait(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
     }
 }
 

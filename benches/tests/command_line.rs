@@ -14,12 +14,12 @@ fn bench(words: &str, arguments: &[&str]) -> Output {
         .expect("the program can be started")
 }
 
-/// Runs `bench`, which must fail, and returns its standard error.
-fn refused(words: &str, arguments: &[&str]) -> String {
-    let output = bench(words, arguments);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{words} {arguments:?}: {text}");
-    text
+/// Runs `bench`, which must fail and say `reason` on standard error.
+fn refused(words: &str, reason: &str) {
+    let output = bench(words, &[]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{words}: {text}");
+    assert!(text.contains(reason), "{words}: {text}");
 }
 
 /// Runs `bench` on `soft`, and returns what it printed and the object on its last line.
@@ -40,82 +40,63 @@ fn rows<'a>(report: &'a Value, table: &str) -> &'a [Value] {
 #[test]
 fn a_rate_that_is_none_is_refused_with_what_one_looks_like() {
     for rate in ["0", "fast", "1G", "-5"] {
-        let text = refused("open", &[&format!("--rate={rate}")]);
-        assert!(text.contains("200k"), "{text}");
+        refused(&format!("open --rate={rate}"), "200k");
     }
 }
 
 #[test]
 fn a_sweep_that_does_not_rise_is_refused_with_what_one_looks_like() {
     for sweep in ["10k", "10k:1k:5", "10k:1M:1"] {
-        let text = refused("open", &["--sweep", sweep]);
-        assert!(text.contains("from:to:steps"), "{text}");
+        refused(&format!("open --sweep {sweep}"), "from:to:steps");
     }
 }
 
 #[test]
 fn a_rate_and_a_sweep_exclude_each_other_and_the_closed_loop() {
-    let text = refused("open --rate 1k --sweep 1k:2k:2", &[]);
-    assert!(text.contains("cannot be used with"), "{text}");
-    for words in [
-        "open --rate 1k --calls 10",
-        "open --sweep 1k:2k:2 --slices 10",
-    ] {
-        let text = refused(words, &[]);
-        assert!(text.contains("unexpected argument"), "{text}");
-    }
+    refused("open --rate 1k --sweep 1k:2k:2", "cannot be used with");
+    refused("open --rate 1k --calls 10", "unexpected argument");
+    refused("open --sweep 1k:2k:2 --slices 10", "unexpected argument");
 }
 
 #[test]
 fn what_an_open_loop_alone_has_is_refused_without_one() {
-    for words in [
-        "open --arrivals poisson",
-        "open --seed 1",
-        "open --in-flight 3",
-        "open",
-    ] {
-        let text = refused(words, &[]);
-        assert!(text.contains("--rate"), "{text}");
+    for arguments in ["", " --arrivals poisson", " --seed 1", " --in-flight 3"] {
+        refused(&format!("open{arguments}"), "--rate");
     }
-    let text = refused("latency --arrivals poisson", &[]);
-    assert!(text.contains("unexpected argument"), "{text}");
+    refused("latency --arrivals poisson", "unexpected argument");
 }
 
 #[test]
 fn an_open_loop_that_could_send_or_record_nothing_is_refused() {
-    let text = refused("open --rate 1k --in-flight 0", &[]);
-    assert!(text.contains("no call could ever be sent"), "{text}");
+    let words = "open --rate 1k --in-flight 0";
+    refused(words, "no call could ever be sent");
     for seconds in ["0", "-1", "inf"] {
-        let text = refused("open --rate 1k", &[&format!("--seconds={seconds}")]);
-        assert!(text.contains("nothing could be recorded"), "{text}");
+        let words = format!("open --rate 1k --seconds={seconds}");
+        refused(&words, "nothing could be recorded");
     }
 }
 
 #[test]
 fn a_gap_that_is_no_duration_is_refused_with_what_one_looks_like() {
     for gap in ["100", "soon", "-1s"] {
-        let text = refused("idle", &[&format!("--gap={gap}")]);
-        assert!(text.contains("100ms"), "{text}");
+        refused(&format!("idle --gap={gap}"), "100ms");
     }
 }
 
 #[test]
 fn an_unknown_measurement_or_option_is_refused_with_what_there_is() {
-    let text = refused("latencies", &[]);
-    assert!(text.contains("'latency'"), "{text}");
-    let text = refused("latency --slice 2", &[]);
-    assert!(text.contains("--slices"), "{text}");
+    refused("latencies", "'latency'");
+    refused("latency --slice 2", "--slices");
 }
 
 #[test]
 fn what_one_client_alone_has_is_refused_for_the_other() {
-    for words in ["throughput --pollers 2", "throughput --client-threads 2"] {
-        let text = refused(words, &[]);
-        assert!(text.contains("--client shared"), "{text}");
+    for option in ["--pollers", "--client-threads"] {
+        refused(&format!("throughput {option} 2"), "--client shared");
     }
     for option in ["--connections", "--idle-connections"] {
-        let text = refused("throughput --client shared", &[option, "2"]);
-        assert!(text.contains("--client local"), "{text}");
+        let words = format!("throughput --client shared {option} 2");
+        refused(&words, "--client local");
     }
 }
 
@@ -148,22 +129,19 @@ fn a_latency_has_a_table_an_object_histograms_and_a_drawing() {
     let drawing = text.lines().find_map(|line| line.strip_prefix("drawing: "));
     let drawing = drawing.expect("a drawing");
     let svg = std::fs::read_to_string(drawing).expect("it was written");
-    assert_eq!(svg.matches("<polyline").count(), 4, "{svg}");
+    for name in ["raw", "rpc", "shared async", "shared blocking"] {
+        assert!(svg.contains(&format!("\n{name}\n")), "{name}: {svg}");
+    }
     let histogram = drawing.replace("percentiles.svg", "rpc.hgrm");
     assert!(std::path::Path::new(&histogram).exists(), "{histogram}");
 }
 
 #[test]
 fn an_overload_without_any_load_or_time_is_refused() {
-    for (words, reason) in [
-        ("overload --in-flight 0", "no call could ever be sent"),
-        ("overload --connections 0", "no call could ever be sent"),
-        ("overload --seconds 0", "nothing could be recorded"),
-        ("overload --loads 0.5,0", "multiples of the capacity"),
-    ] {
-        let text = refused(words, &[]);
-        assert!(text.contains(reason), "{text}");
-    }
+    refused("overload --in-flight 0", "no call could ever be sent");
+    refused("overload --connections 0", "no call could ever be sent");
+    refused("overload --seconds 0", "nothing could be recorded");
+    refused("overload --loads 0.5,0", "multiples of the capacity");
 }
 
 #[test]
@@ -211,13 +189,10 @@ fn an_unfair_load_ends_with_the_rate_of_each_client() {
 #[test]
 fn a_size_that_is_none_is_refused_with_what_one_looks_like() {
     for sizes in ["0", "1K,large", "2G", "-1"] {
-        let text = refused("bandwidth", &[&format!("--sizes={sizes}")]);
-        assert!(text.contains("4096, 64K, 8M"), "{text}");
+        refused(&format!("bandwidth --sizes={sizes}"), "4096, 64K, 8M");
     }
-    let text = refused("neighbour --size 1K,2K", &[]);
-    assert!(text.contains("4096, 64K, 8M"), "{text}");
-    let text = refused("bandwidth --rounds 0", &[]);
-    assert!(text.contains("nothing could be measured"), "{text}");
+    refused("neighbour --size 1K,2K", "4096, 64K, 8M");
+    refused("bandwidth --rounds 0", "nothing could be measured");
 }
 
 #[test]
@@ -227,16 +202,15 @@ fn bandwidth_measures_one_thing_at_a_time() {
         "idle-memory --sizes 1K",
         "idle-memory --rounds 2",
     ] {
-        let text = refused(words, &[]);
-        assert!(text.contains("unexpected argument"), "{text}");
+        refused(words, "unexpected argument");
     }
 }
 
 /// Returns the report of a measurement that compares two cores, or `None` on a machine with one core.
 fn report_of_two_cores(words: &str) -> Option<Value> {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1) {
-        let text = refused(words, &["--device", "soft"]);
-        assert!(text.contains("a cache line needs two cores"), "{text}");
+        let words = format!("{words} --device soft");
+        refused(&words, "a cache line needs two cores");
         return None;
     }
     Some(report(words).1)

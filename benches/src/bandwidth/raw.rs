@@ -3,25 +3,25 @@
 
 use std::time::Instant;
 
-use rpc_transport_verbs::verbs::{
-    Access, Context, ProtectionDomain, RemoteKey, RemoteMemory, Slot, WorkRequest,
-};
+use rpc_transport_verbs::verbs::{Access, RemoteKey, RemoteMemory, Slot, WorkRequest};
 
 use super::pattern::word_of_each_line;
-use super::source::{ACKNOWLEDGED_AT_ONCE, End, MESSAGE_LEN, SEND_WINDOW, SourceArgs};
+use super::source::{ACKNOWLEDGED_AT_ONCE, MESSAGE_LEN, SEND_WINDOW, SourceArgs, queues};
 use super::{in_flight, transfers};
 use crate::Outcome;
 use crate::child::Process;
 use crate::cores::Cores;
-use crate::raw::{endpoint_of, line_of};
+use crate::endpoint::Endpoint;
 use crate::role::Role;
+
+/// Length in bytes of the receives for acknowledgements.
+const ACKNOWLEDGEMENT_LEN: usize = 64;
 
 /// This thread's side, with the process of the other side.
 pub struct Raw {
     // Declared before the process, so that the queue pair is destroyed before its peer.
-    end: End,
+    endpoint: Endpoint,
     messages: Vec<Slot>,
-    domain: ProtectionDomain,
     memory: RemoteMemory,
     bytes: usize,
     written: u8,
@@ -42,21 +42,18 @@ impl Raw {
             bytes,
         };
         let (mut process, peer) = Process::start(&Role::Memory(args))?;
-        let context = Context::open(device)?;
-        let domain = context.alloc_pd()?;
-        let mut end = End::open(&context, &domain, 2 * SEND_WINDOW, 64)?;
+        let mut endpoint = Endpoint::open(device, &queues(ACKNOWLEDGEMENT_LEN))?;
+        let domain = &endpoint.domain;
         let messages = domain.register(SEND_WINDOW * MESSAGE_LEN, Access::LOCAL_WRITE)?;
-        end.ready_to_receive(endpoint_of(&peer)?)?;
-        let memory = memory_of(&process.read_line()?)?;
-        process.write_line(&line_of(&end.local))?;
-        process.read_line()?;
-        end.ready_to_send()?;
+        let (addr, key) = serde_json::from_str(&endpoint.connect(&mut process, &peer)?)?;
         process.pause()?;
         Ok(Self {
-            end,
+            endpoint,
             messages: messages.into_slots(MESSAGE_LEN)?,
-            domain,
-            memory,
+            memory: RemoteMemory {
+                addr,
+                key: RemoteKey(key),
+            },
             bytes,
             written: 0,
             process,
@@ -77,9 +74,8 @@ impl Raw {
 
         let size = size.min(self.bytes);
         let (reads, at_a_time) = (transfers(self.bytes, size), in_flight(size));
-        let region = self
-            .domain
-            .register(at_a_time * size, Access::LOCAL_WRITE)?;
+        let domain = &self.endpoint.domain;
+        let region = domain.register(at_a_time * size, Access::LOCAL_WRITE)?;
         let mut slots = region.into_slots(size)?;
         for slot in &mut slots {
             slot.fill(0);
@@ -94,11 +90,11 @@ impl Raw {
             {
                 let from = self.memory.offset((begun * size) as u64);
                 let read = WorkRequest::read(slot, from).signaled();
-                let posted = self.end.queue_pair.post_one(read);
+                let posted = self.endpoint.queue_pair.post_one(read);
                 posted.map_err(|(_, reason)| reason)?;
                 begun += 1;
             }
-            self.end.poll(|slot| ended.push(slot), |_, _| ())?;
+            self.endpoint.poll(|slot| ended.push(slot), |_| Ok(()))?;
             for slot in ended.drain(..) {
                 std::hint::black_box(word_of_each_line(&slot));
                 if slot[0] != self.written {
@@ -123,59 +119,33 @@ impl Raw {
         self.process.resume()?;
         let sends = transfers(self.bytes, MESSAGE_LEN).next_multiple_of(ACKNOWLEDGED_AT_ONCE);
         let (mut begun, mut acknowledged) = (0, 0);
-        let Self { end, messages, .. } = self;
+        let Self {
+            endpoint, messages, ..
+        } = self;
         let start = Instant::now();
         while acknowledged < sends {
             while begun < sends
                 && begun < acknowledged + SEND_WINDOW
                 && let Some(slot) = messages.pop()
             {
-                let send = WorkRequest::send(slot).signaled();
-                end.queue_pair
-                    .post_one(send)
-                    .map_err(|(_, reason)| reason)?;
+                let posted = endpoint
+                    .queue_pair
+                    .post_one(WorkRequest::send(slot).signaled());
+                posted.map_err(|(_, reason)| reason)?;
                 begun += 1;
             }
-            let mut receives = Vec::new();
-            end.poll(
-                |slot| messages.push(slot),
-                |slot, _| {
-                    receives.push(slot);
-                    acknowledged += ACKNOWLEDGED_AT_ONCE;
-                },
-            )?;
-            let count = receives.len();
-            end.queue_pair.post_recv(&mut receives, count)?;
+            let acknowledge = |_: &[u8]| {
+                acknowledged += ACKNOWLEDGED_AT_ONCE;
+                Ok(())
+            };
+            endpoint.poll(|slot| messages.push(slot), acknowledge)?;
         }
         let elapsed = start.elapsed();
         // The last SENDs may have no completion yet. The next turn takes its own slots only.
         while messages.len() < SEND_WINDOW {
-            end.poll(|slot| messages.push(slot), |_, _| ())?;
+            endpoint.poll(|slot| messages.push(slot), |_| Ok(()))?;
         }
         self.process.pause()?;
         Ok((sends * MESSAGE_LEN) as f64 / elapsed.as_secs_f64())
-    }
-}
-
-/// Reads a remote address and key from their line.
-fn memory_of(line: &str) -> Outcome<RemoteMemory> {
-    let Some((addr, key)) = line.split_once(' ') else {
-        return Err(format!("'{line}' is not a remote address and key").into());
-    };
-    Ok(RemoteMemory {
-        addr: addr.parse()?,
-        key: RemoteKey(key.parse()?),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn remote_memory_survives_its_line() {
-        let memory = memory_of("4096 77").expect("a line");
-        assert_eq!((memory.addr, memory.key), (4096, RemoteKey(77)));
-        assert!(memory_of("ready").is_err());
     }
 }

@@ -5,21 +5,23 @@
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::cmp::Ordering;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::{env, fmt, fs, io};
+use std::{env, fs};
 
 use benches::Outcome;
-use benches::counts::accepted::{Accepted, Verdict};
-use benches::counts::callgrind::{self, LINE_LEN, Profile};
-use benches::counts::figure::{Figure, Runs};
+use benches::counts::accepted::Accepted;
+use benches::counts::callgrind::{self, Cost, LINE_LEN, Profile};
+use benches::counts::figure::{Figure, Runs, Unit};
 use clap::Parser;
 
 /// Counts instructions per call and compares them with the accepted figures
 #[derive(Parser)]
 struct Cli {
     /// The file with the accepted figures
-    #[arg(long, default_value = "benches/accepted-counts.txt")]
+    #[arg(long, default_value = "benches/accepted-counts.json")]
     file: PathBuf,
     /// Accept what is counted, for this reason
     #[arg(long, value_parser = reason)]
@@ -52,23 +54,40 @@ const MANY: u64 = 5500;
 /// use the lowest count.
 const REPETITIONS: usize = 3;
 
+/// What is counted in instructions: the layers of the program `instructions`, and the raw verbs.
+const LAYERS: [&str; 7] = [
+    "call",
+    "soft",
+    "verbs",
+    "stream",
+    "ping-pong",
+    "idle-client",
+    "idle-server",
+];
+
+/// Says what is counted of a layer.
+fn what(layer: &str) -> &str {
+    match layer {
+        "call" => "for one whole call: client and server, transport and soft, one empty turn each",
+        "soft" => "for one frame there and one back through the transport, soft included",
+        "verbs" => "for one raw message there and one back through the verbs layer, soft included",
+        "stream" => "for one message of 64 bytes of a server stream, in frames of many",
+        "ping-pong" => "for one message there and one back on an open stream, one empty turn each",
+        "idle-client" => "for an empty turn of a client with one connection",
+        _ => "for an empty turn of a server with one connection",
+    }
+}
+
 impl Cli {
     fn run(&self) -> Outcome<ExitCode> {
         let toolchain = toolchain()?;
-        let mut counted = count(&self.programs, self.functions)?;
-        counted.extend(count_without_lto(&self.without_lto)?);
-        let known = match fs::read_to_string(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.accept.is_some() => {
-                Accepted {
-                    toolchain: toolchain.clone(),
-                    entries: Vec::new(),
-                }
-            }
-            text => self.accepted(text)?,
-        };
+        let mut counted = self.count()?;
+        counted.extend(self.count_without_lto()?);
+        let known = self.accepted()?;
         if let Some(reason) = &self.accept {
             let accepted = known.accept(&toolchain, counted, reason);
-            fs::write(&self.file, accepted.to_string())?;
+            let text = serde_json::to_string_pretty(&accepted)?;
+            fs::write(&self.file, text + "\n")?;
             println!(
                 "\n{} is written again: review the difference",
                 self.file.display()
@@ -88,27 +107,88 @@ impl Cli {
                 None => ExitCode::SUCCESS,
             });
         }
-        Ok(self.report(&counted, &known.compare(&counted)?))
+        Ok(self.compare(&known.of_each(&counted)?, &counted))
     }
 
-    fn accepted(&self, text: io::Result<String>) -> Outcome<Accepted> {
-        let in_file = |error: &dyn fmt::Display| format!("{}: {error}", self.file.display());
-        let text = text.map_err(|error| in_file(&error))?;
-        Ok(Accepted::parse(&text).map_err(|error| in_file(&error))?)
+    fn accepted(&self) -> Outcome<Accepted> {
+        let in_file = |error: &dyn Error| format!("{}: {error}", self.file.display());
+        let text = fs::read_to_string(&self.file).map_err(|error| in_file(&error))?;
+        Ok(serde_json::from_str(&text).map_err(|error| in_file(&error))?)
     }
 
-    fn report(&self, counted: &[Figure], verdicts: &[Verdict]) -> ExitCode {
+    /// Counts all figures, and prints each as soon as it is known.
+    fn count(&self) -> Outcome<Vec<Figure>> {
+        let mut figures = Vec::new();
+        let mut add = |figure: Figure, what: &str| {
+            println!("{} {what}", line(&figure));
+            figures.push(figure);
+        };
+        let call = runs(&self.programs, "call")?;
+        for layer in LAYERS {
+            let name = match layer.split_once('-') {
+                Some(("idle", side)) => format!("idle {side}"),
+                _ => format!("over {layer}"),
+            };
+            let runs = match layer {
+                "call" => call.clone(),
+                layer => runs(&self.programs, layer)?,
+            };
+            let figure = runs.figure(&name, Unit::Instructions, Cost::instructions);
+            add(figure, what(layer));
+        }
+        let lines = call.hot_lines("hot code of a call");
+        let kib = lines.value * LINE_LEN as f64 / 1024.0;
+        add(
+            lines,
+            &format!("of {LINE_LEN} bytes that a call executes, {kib:.1} KiB"),
+        );
+        let caches = "in a simulated cache of 32 KiB, 8 ways, 64-byte lines";
+        for (name, event) in [
+            ("I1 misses of a call", Cost::i1_misses as fn(&Cost) -> u64),
+            ("D1 misses of a call", Cost::d1_misses),
+        ] {
+            add(call.figure(name, Unit::Misses, event), caches);
+        }
+        for figure in &figures[..2] {
+            if self.functions > 0 {
+                println!("\nfunctions of '{}':", figure.name);
+            }
+            let mut functions: Vec<_> = figure.functions.iter().collect();
+            functions.sort_by(|a, b| b.1.total_cmp(a.1));
+            for (name, value) in functions.into_iter().take(self.functions) {
+                println!("{value:>8} {name}");
+            }
+        }
+        Ok(figures)
+    }
+
+    /// Counts what the smallest call costs a user, whose build has no LTO, and prints each figure.
+    fn count_without_lto(&self) -> Outcome<Vec<Figure>> {
+        println!();
+        let count = |layer: &str| {
+            let runs = runs(&self.without_lto, layer)?;
+            let name = format!("{} without LTO", layer.replace('-', " "));
+            let figure = runs.figure(&name, Unit::InstructionsNoLto, Cost::instructions);
+            println!("{}", line(&figure));
+            Ok(figure)
+        };
+        let layers = ["call", "idle-client", "idle-server"];
+        layers.into_iter().map(count).collect()
+    }
+
+    fn compare(&self, accepted: &[&Figure], counted: &[Figure]) -> ExitCode {
         println!();
         let mut code = ExitCode::SUCCESS;
-        for (figure, verdict) in counted.iter().zip(verdicts) {
-            match verdict {
-                Verdict::Within => {}
-                Verdict::Lower { accepted } => println!(
-                    "{} is lower than the accepted {accepted}. Keep the gain with: make count ACCEPT='why'",
-                    line(figure)
+        for (accepted, counted) in accepted.iter().zip(counted) {
+            match accepted.compare(counted) {
+                Ordering::Equal => {}
+                Ordering::Less => println!(
+                    "{} is lower than the accepted {}. Keep the gain with: make count ACCEPT='why'",
+                    line(counted),
+                    accepted.value
                 ),
-                Verdict::Exceeded(growth) => {
-                    eprintln!("!!! {growth}");
+                Ordering::Greater => {
+                    eprintln!("!!! {}", accepted.growth(counted));
                     code = ExitCode::FAILURE;
                 }
             }
@@ -125,107 +205,35 @@ impl Cli {
     }
 }
 
-/// Counts all figures, and prints each as soon as it is known.
-fn count(programs: &Path, functions: usize) -> Outcome<Vec<Figure>> {
-    let runs = |program, arguments: &[&str]| runs(&programs.join(program), arguments);
-    let over = |name| vec!["--over", name];
-    let call = runs("instructions", &over("call"))?;
-    let mut figures = Vec::new();
-    let mut add = |figure: Figure, what: &str| {
-        println!("{} {what}", line(&figure));
-        figures.push(figure);
-    };
-    add(
-        call.instructions("over call"),
-        "for one whole call: client and server, transport and soft, one empty turn each",
-    );
-    add(
-        runs("instructions", &over("soft"))?.instructions("over soft"),
-        "for one frame there and one back through the transport, soft included",
-    );
-    add(
-        runs("raw_instructions", &[])?.instructions("over verbs"),
-        "for one raw message there and one back through the verbs layer, soft included",
-    );
-    add(
-        runs("instructions", &over("stream"))?.instructions("over stream"),
-        "for one message of 64 bytes of a server stream, in frames of many",
-    );
-    add(
-        runs("instructions", &over("ping-pong"))?.instructions("over ping-pong"),
-        "for one message there and one back on an open stream, one empty turn each",
-    );
-    add(
-        runs("instructions", &over("idle-client"))?.instructions("idle client"),
-        "for an empty turn of a client with one connection",
-    );
-    add(
-        runs("instructions", &over("idle-server"))?.instructions("idle server"),
-        "for an empty turn of a server with one connection",
-    );
-    let lines = call.hot_lines("hot code of a call");
-    let kib = lines.value * LINE_LEN as f64 / 1024.0;
-    add(
-        lines,
-        &format!("of {LINE_LEN} bytes that a call executes, {kib:.1} KiB"),
-    );
-    let caches = "in a simulated cache of 32 KiB, 8 ways, 64-byte lines";
-    add(call.i1_misses("I1 misses of a call"), caches);
-    add(call.d1_misses("D1 misses of a call"), caches);
-    for figure in &figures[..2] {
-        if functions > 0 {
-            println!("\nfunctions of '{}':", figure.name);
-        }
-        for (name, value) in figure.functions().into_iter().take(functions) {
-            println!("{value:>8} {name}");
-        }
-    }
-    Ok(figures)
-}
-
-/// Counts what the smallest call costs a user, whose build has no LTO, and prints each figure.
-fn count_without_lto(programs: &Path) -> Outcome<Vec<Figure>> {
-    println!();
-    ["call", "idle-client", "idle-server"]
-        .map(|layer| {
-            let runs = runs(&programs.join("instructions"), &["--over", layer])?;
-            let figure =
-                runs.instructions_no_lto(&format!("{} without LTO", layer.replace('-', " ")));
-            println!("{}", line(&figure));
-            Ok(figure)
-        })
-        .into_iter()
-        .collect()
-}
-
 fn line(figure: &Figure) -> String {
     format!("{}: {} {}", figure.name, figure.value, figure.unit.name())
 }
 
-/// Counts a program's exchanges in a short and in a long run.
-fn runs(program: &Path, arguments: &[&str]) -> Outcome<Runs> {
+/// Counts the exchanges of a layer in a short and in a long run.
+fn runs(programs: &Path, layer: &str) -> Outcome<Runs> {
     Ok(Runs {
-        few: lowest_run(program, arguments, FEW)?,
-        many: lowest_run(program, arguments, MANY)?,
+        few: lowest_run(programs, layer, FEW)?,
+        many: lowest_run(programs, layer, MANY)?,
         exchanges: MANY - FEW,
     })
 }
 
-fn lowest_run(program: &Path, arguments: &[&str], exchanges: u64) -> Outcome<Profile> {
+fn lowest_run(programs: &Path, layer: &str, exchanges: u64) -> Outcome<Profile> {
+    let (program, over) = match layer {
+        "verbs" => ("raw_instructions", None),
+        layer => ("instructions", Some(["--over", layer])),
+    };
     let calls = exchanges.to_string();
-    let mut arguments = arguments.to_vec();
-    arguments.extend(["--calls", &calls]);
-    let mut profiles = Vec::new();
-    for _ in 0..REPETITIONS {
-        let (profile, text) = callgrind::run(program, &arguments)?;
-        if !text.contains(&format!("{exchanges} exchanges made")) {
-            return Err(format!("{} made no exchanges: {text}", program.display()).into());
-        }
-        profiles.push(profile);
-    }
+    let arguments: Vec<&str> = over
+        .into_iter()
+        .flatten()
+        .chain(["--calls", &calls])
+        .collect();
+    let run = |_| callgrind::run(&programs.join(program), &arguments);
+    let profiles: Vec<Profile> = (0..REPETITIONS).map(run).collect::<Outcome<_>>()?;
     let lowest = profiles
         .into_iter()
-        .min_by_key(|profile| profile.total.instructions);
+        .min_by_key(|profile| profile.total().instructions());
     Ok(lowest.ok_or("no run was made")?)
 }
 

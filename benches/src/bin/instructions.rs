@@ -46,7 +46,7 @@ use rpc_core::frame::HEADER_LEN;
 use rpc_core::testing::{Clock, Node, SharedNode, block_on_between_turns};
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
-use rpc_core::{LocalChannel, LocalPoller, Sender, Service, Streaming, sender};
+use rpc_core::{CallError, Intents, LocalChannel, LocalPoller, Sender, Service, Streaming, sender};
 use rpc_transport_verbs::{Device, VerbsTransport};
 
 /// Makes exchanges on one thread, for callgrind to count
@@ -83,6 +83,8 @@ enum ExchangeLayer {
     IdleServer,
 }
 
+const DEVICE: &str = "soft";
+
 /// Handshake timeout. It is long because valgrind is slow and runs all threads on one core.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -93,55 +95,44 @@ impl Cli {
         };
         match self.over {
             ExchangeLayer::Call => {
-                let calls = Calls::open("soft", message)?;
-                exchange_calls(
-                    &calls.client,
-                    &calls.stub,
-                    calls.server.poller(),
-                    message,
-                    self.calls,
-                )?;
+                let calls = Calls::open(message)?;
+                let server = calls.server.node.poller();
+                exchange_calls(&calls.client, &calls.stub, server, message, self.calls)
             }
             ExchangeLayer::Bytes => {
-                let calls = Calls::open("soft", message)?;
+                let calls = Calls::open(message)?;
                 let blob = Load::new(Shape::Bytes, self.size)?;
-                let server = calls.server.poller();
-                exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)?;
+                let server = calls.server.node.poller();
+                exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)
             }
             ExchangeLayer::Soft => {
-                let mut frames = Frames::open("soft", message.encoded_len())?;
-                exchange_frames(&mut frames, self.calls)?;
+                let mut frames = Frames::open(message.encoded_len())?;
+                exchange_frames(&mut frames, self.calls)
             }
-            ExchangeLayer::Shared => {
-                SharedCalls::open("soft", message)?.run(message, self.calls)?
-            }
+            ExchangeLayer::Shared => share(message, self.calls),
             ExchangeLayer::Stream => {
-                let calls = Calls::open("soft", message)?;
-                let mut reader = Reader::new(calls.subscribe()?, 0);
-                exchange_messages(
-                    &calls.client,
-                    &mut reader,
-                    calls.server.poller(),
-                    self.calls,
-                )?;
+                let calls = Calls::open(message)?;
+                let response = calls.prepare(calls.streams.subscribe_fixed(endless(0)))?;
+                let mut reader = Reader::new(response.into_inner(), 0);
+                let server = calls.server.node.poller();
+                exchange_messages(&calls.client, &mut reader, server, self.calls)
             }
             ExchangeLayer::PingPong => {
-                let calls = Calls::open("soft", message)?;
-                let (sender, messages) = calls.ping_pong()?;
-                let (client, server) = (&calls.client, calls.server.poller());
-                exchange_ping_pong(client, sender, messages, server, self.calls)?;
+                let calls = Calls::open(message)?;
+                let (sender, requests) = sender();
+                let response = calls.prepare(calls.streams.ping_pong(requests))?;
+                let (messages, server) = (response.into_inner(), calls.server.node.poller());
+                exchange_ping_pong(&calls.client, sender, messages, server, self.calls)
             }
             ExchangeLayer::IdleClient => {
-                let calls = Calls::open("soft", message)?;
-                exchange_nothing(&calls.client, self.calls);
+                exchange_nothing(&Calls::open(message)?.client, self.calls);
+                Ok(())
             }
             ExchangeLayer::IdleServer => {
-                let calls = Calls::open("soft", message)?;
-                exchange_nothing(calls.server.poller(), self.calls);
+                exchange_nothing(Calls::open(message)?.server.node.poller(), self.calls);
+                Ok(())
             }
         }
-        println!("{} exchanges made", self.calls);
-        Ok(())
     }
 }
 
@@ -244,120 +235,6 @@ fn exchange_frames(frames: &mut Frames, calls: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A client and a server of one device.
-struct Calls {
-    client: LocalPoller,
-    server: Node<VerbsTransport>,
-    stub: BenchClient<LocalChannel>,
-    streams: BenchStreamsClient<LocalChannel>,
-    /// Keeps the address open.
-    _listener: Box<dyn Listener>,
-}
-
-impl Calls {
-    fn open(device: &str, message: Fixed) -> Outcome<Self> {
-        let device = Device::open(device)?;
-        let intents = intents_for(message.encoded_len());
-        let transport = device.open(&intents)?;
-        let ports = vec![device.port(&transport)];
-        let server = Node::over(transport, &Clock::system(), |methods| {
-            BenchServer::per_poller(Echo::default).register(methods);
-            BenchStreamsServer::per_poller(Streams::default).register(methods);
-        });
-        let listener = device.listen("127.0.0.1:0", ports, Arc::clone(server.admission()))?;
-        let client = LocalPoller::builder(&device)
-            .intents(intents.clone())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .build()?;
-        let address = listener.local_addr().to_string();
-        let channel = client.connect(&address)?;
-        let stub = BenchClient::new(channel.clone());
-        let streams = BenchStreamsClient::new(channel);
-        // The device's thread may still be connecting the two sides, so the first call may have to
-        // wait for it.
-        block_on_between_turns(&client, stub.echo_fixed(message), || {
-            server.step();
-            // Valgrind runs one thread at a time.
-            thread::yield_now();
-        })??;
-        Ok(Self {
-            client,
-            server,
-            stub,
-            streams,
-            _listener: listener,
-        })
-    }
-
-    /// Opens a server stream.
-    fn subscribe(&self) -> Outcome<Streaming<Fixed>> {
-        let opening = self.streams.subscribe_fixed(endless(0));
-        let response = block_on_between_turns(&self.client, opening, || {
-            self.server.step();
-        })??;
-        Ok(response.into_inner())
-    }
-
-    /// Opens a stream in both directions.
-    fn ping_pong(&self) -> Outcome<(Sender<Fixed>, Streaming<Fixed>)> {
-        let (sender, requests) = sender();
-        let opening = self.streams.ping_pong(requests);
-        let response = block_on_between_turns(&self.client, opening, || {
-            self.server.step();
-        })??;
-        Ok((sender, response.into_inner()))
-    }
-}
-
-/// A server, and a shared channel whose poller is stepped on this thread.
-struct SharedCalls {
-    node: SharedNode<VerbsTransport>,
-    server: Node<VerbsTransport>,
-    /// Keeps the address open.
-    _listener: Box<dyn Listener>,
-}
-
-impl SharedCalls {
-    fn open(device: &str, message: Fixed) -> Outcome<Self> {
-        let device = Device::open(device)?;
-        let intents = intents_for(message.encoded_len());
-        let transport = device.open(&intents)?;
-        let ports = vec![device.port(&transport)];
-        let server = Node::over(transport, &Clock::system(), |methods| {
-            BenchServer::per_poller(Echo::default).register(methods);
-        });
-        let listener = device.listen("127.0.0.1:0", ports, Arc::clone(server.admission()))?;
-        let address = listener.local_addr().to_string();
-        let node = SharedNode::over(device.open(&intents)?, &Clock::system(), &address, 1);
-        Ok(Self {
-            node,
-            server,
-            _listener: listener,
-        })
-    }
-
-    /// Makes calls one by one: the caller's thread and the poller's take turns.
-    fn run(&self, mut message: Fixed, calls: usize) -> Outcome<()> {
-        let stub = BenchClient::new(self.node.channel().clone());
-        for _ in 0..calls {
-            message.a = message.a.wrapping_add(2);
-            let mut call = pin!(stub.echo_fixed(message));
-            let answer = loop {
-                if let Poll::Ready(answer) = exchange_caller(call.as_mut()) {
-                    break answer?.into_inner();
-                }
-                exchange_poller(&self.node);
-                self.server.step();
-                exchange_poller(&self.node);
-                // The device's thread may still be connecting the two sides.
-                thread::yield_now();
-            };
-            assert_eq!(answer, message, "the server must echo the request");
-        }
-        Ok(())
-    }
-}
-
 #[inline(never)]
 fn exchange_caller<F: Future>(call: Pin<&mut F>) -> Poll<F::Output> {
     call.poll(&mut Context::from_waker(Waker::noop()))
@@ -366,6 +243,100 @@ fn exchange_caller<F: Future>(call: Pin<&mut F>) -> Poll<F::Output> {
 #[inline(never)]
 fn exchange_poller(node: &SharedNode<VerbsTransport>) {
     node.step();
+}
+
+/// A server of the software device, which is stepped on this thread.
+struct Server {
+    device: Device,
+    intents: Intents,
+    node: Node<VerbsTransport>,
+    listener: Box<dyn Listener>,
+}
+
+impl Server {
+    fn open(message: Fixed) -> Outcome<Self> {
+        let device = Device::open(DEVICE)?;
+        let intents = intents_for(message.encoded_len());
+        let transport = device.open(&intents)?;
+        let ports = vec![device.port(&transport)];
+        let node = Node::over(transport, &Clock::system(), |methods| {
+            BenchServer::per_poller(Echo::default).register(methods);
+            BenchStreamsServer::per_poller(Streams::default).register(methods);
+        });
+        let listener = device.listen("127.0.0.1:0", ports, Arc::clone(node.admission()))?;
+        Ok(Self {
+            device,
+            intents,
+            node,
+            listener,
+        })
+    }
+
+    fn address(&self) -> String {
+        self.listener.local_addr().to_string()
+    }
+}
+
+/// A client and a server.
+struct Calls {
+    client: LocalPoller,
+    server: Server,
+    stub: BenchClient<LocalChannel>,
+    streams: BenchStreamsClient<LocalChannel>,
+}
+
+impl Calls {
+    fn open(message: Fixed) -> Outcome<Self> {
+        let server = Server::open(message)?;
+        let client = LocalPoller::builder(&server.device)
+            .intents(server.intents.clone())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()?;
+        let channel = client.connect(&server.address())?;
+        let this = Self {
+            client,
+            server,
+            stub: BenchClient::new(channel.clone()),
+            streams: BenchStreamsClient::new(channel),
+        };
+        this.prepare(this.stub.echo_fixed(message))?;
+        Ok(this)
+    }
+
+    /// Makes a call that is not counted.
+    fn prepare<R>(&self, call: impl Future<Output = Result<R, CallError>>) -> Outcome<R> {
+        // The device's thread may still be connecting the two sides, so the first call may have to
+        // wait for it.
+        Ok(block_on_between_turns(&self.client, call, || {
+            self.server.node.step();
+            // Valgrind runs one thread at a time.
+            thread::yield_now();
+        })??)
+    }
+}
+
+/// Makes calls one by one through a shared channel: the caller's thread and the poller's take turns.
+fn share(mut message: Fixed, calls: usize) -> Outcome<()> {
+    let server = Server::open(message)?;
+    let transport = server.device.open(&server.intents)?;
+    let client = SharedNode::over(transport, &Clock::system(), &server.address(), 1);
+    let stub = BenchClient::new(client.channel().clone());
+    for _ in 0..calls {
+        message.a = message.a.wrapping_add(2);
+        let mut call = pin!(stub.echo_fixed(message));
+        let answer = loop {
+            if let Poll::Ready(answer) = exchange_caller(call.as_mut()) {
+                break answer?.into_inner();
+            }
+            exchange_poller(&client);
+            server.node.step();
+            exchange_poller(&client);
+            // The device's thread may still be connecting the two sides.
+            thread::yield_now();
+        };
+        assert_eq!(answer, message, "the server must echo the request");
+    }
+    Ok(())
 }
 
 /// Two connected transports of one device.
@@ -384,8 +355,8 @@ struct End {
 }
 
 impl Frames {
-    fn open(device: &str, encoded_len: usize) -> Outcome<Self> {
-        let device = Device::open(device)?;
+    fn open(encoded_len: usize) -> Outcome<Self> {
+        let device = Device::open(DEVICE)?;
         let intents = intents_for(encoded_len);
         let mut server = device.open(&intents)?;
         let ports = vec![device.port(&server)];
@@ -394,9 +365,13 @@ impl Frames {
         let address = listener.local_addr().to_string();
         let connected = client.connect(&address, b"", CONNECT_TIMEOUT)?;
         let accepted = accept(&mut server)?;
+        let end = |transport, connection| End {
+            transport,
+            connection,
+        };
         let mut this = Self {
-            client: End::new(client, connected.connection),
-            server: End::new(server, accepted),
+            client: end(client, connected.connection),
+            server: end(server, accepted),
             frame: vec![0x5a; HEADER_LEN + encoded_len],
             _listener: listener,
         };
@@ -427,13 +402,6 @@ fn accept(server: &mut VerbsTransport) -> Outcome<ConnectionId> {
 }
 
 impl End {
-    fn new(transport: VerbsTransport, connection: ConnectionId) -> Self {
-        Self {
-            transport,
-            connection,
-        }
-    }
-
     #[inline]
     fn send(&mut self, frame: &[u8]) -> Outcome<()> {
         self.transport.check_inline(self.connection, frame.len())?;

@@ -13,12 +13,13 @@ use std::process::ExitCode;
 use std::thread;
 
 use benches::Outcome;
+use benches::endpoint::Link;
 use benches::message::{FIXED_SIZE, Load, Shape};
 use clap::Parser;
 use rpc_core::frame::HEADER_LEN;
 use rpc_transport_verbs::verbs::{
-    Access, AddressWish, CompletionQueue, Context, Psn, QueuePair, QueuePairConfig, RemoteEndpoint,
-    RtrAttributes, RtsAttributes, SendRequest, Slot, WorkCompletion, WorkKind,
+    Access, CompletionQueue, Context, QueuePair, QueuePairConfig, SendRequest, Slot,
+    WorkCompletion, WorkKind,
 };
 
 /// Makes raw ping-pongs on one thread, for callgrind to count
@@ -59,6 +60,7 @@ struct PingPong {
 struct Side {
     cq: CompletionQueue,
     qp: QueuePair,
+    link: Link,
     free: Vec<Slot>,
     /// Reused buffers.
     list: Vec<SendRequest>,
@@ -67,26 +69,14 @@ struct Side {
 
 impl PingPong {
     fn open(device: &str, len: usize) -> Outcome<Self> {
-        // One for each side, as two processes have.
-        let contexts = [Context::open(device)?, Context::open(device)?];
-        let address = contexts[0].choose_address(AddressWish::default())?;
-        let mut sides = [Side::open(&contexts[0])?, Side::open(&contexts[1])?];
-        let psn = Psn::new(1);
-        let endpoints = sides.each_ref().map(|side| RemoteEndpoint {
-            gid: address.gid,
-            lid: address.lid,
-            qp_num: side.qp.qp_num(),
-            psn,
-        });
-        for (side, remote) in sides.iter_mut().zip(endpoints.into_iter().rev()) {
-            side.qp.to_init(address.port, Access::NONE)?;
-            side.qp.to_rtr(RtrAttributes {
-                sgid_index: address.gid_index,
-                ..RtrAttributes::new(remote)
-            })?;
+        // A context for each side, as two processes have.
+        let mut sides = [Side::open(device)?, Side::open(device)?];
+        let peers = sides.each_ref().map(|side| side.link.local);
+        for (side, peer) in sides.iter_mut().zip(peers.into_iter().rev()) {
+            side.link.receive_from(&mut side.qp, peer)?;
         }
         for side in &mut sides {
-            side.qp.to_rts(RtsAttributes::new(psn))?;
+            side.link.send(&mut side.qp)?;
             side.qp.post_recv(&mut side.free, 8)?;
         }
         let mut this = Self { sides, len };
@@ -107,14 +97,16 @@ impl PingPong {
 }
 
 impl Side {
-    fn open(context: &Context) -> Outcome<Self> {
+    fn open(device: &str) -> Outcome<Self> {
+        let context = Context::open(device)?;
         let domain = context.alloc_pd()?;
         let cq = context.create_cq(64)?;
-        let qp = domain.create_qp(QueuePairConfig::new(&cq, &cq))?;
+        let mut qp = domain.create_qp(QueuePairConfig::new(&cq, &cq))?;
         let free = domain
             .register(64 * 256, Access::LOCAL_WRITE)?
             .into_slots(256)?;
         Ok(Self {
+            link: Link::begin(&context, &mut qp)?,
             cq,
             qp,
             free,

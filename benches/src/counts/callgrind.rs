@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::{self, Command};
-use std::{env, fs};
+use std::{env, fs, mem};
 
 use crate::Outcome;
 
@@ -24,57 +24,65 @@ const COUNTED: &str = "*instructions::exchange_*";
 /// line out.
 const EVENTS: &str = "Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw";
 
-/// What an instruction, a function or a whole run cost.
+/// What an instruction or a whole run cost, by event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Instructions executed.
-    pub instructions: u64,
-    /// Misses of the first-level instruction cache.
-    pub i1_misses: u64,
-    /// Misses of the first-level data cache, for reading and for writing.
-    pub d1_misses: u64,
-}
+pub struct Cost([u64; 9]);
 
 impl Cost {
-    fn parse(columns: &[u64]) -> Self {
-        let column = |index: usize| columns.get(index).copied().unwrap_or(0);
-        Self {
-            instructions: column(0),
-            i1_misses: column(3),
-            d1_misses: column(4) + column(5),
-        }
+    fn of_columns(columns: &[u64]) -> Self {
+        let column = |index| columns.get(index).copied().unwrap_or(0);
+        Self(std::array::from_fn(column))
+    }
+
+    /// Returns the instructions executed.
+    #[must_use]
+    pub fn instructions(&self) -> u64 {
+        self.0[0]
+    }
+
+    /// Returns the misses of the first-level instruction cache.
+    #[must_use]
+    pub fn i1_misses(&self) -> u64 {
+        self.0[3]
+    }
+
+    /// Returns the misses of the first-level data cache, for reading and for writing.
+    #[must_use]
+    pub fn d1_misses(&self) -> u64 {
+        self.0[4] + self.0[5]
     }
 
     fn add(&mut self, other: Self) {
-        self.instructions += other.instructions;
-        self.i1_misses += other.i1_misses;
-        self.d1_misses += other.d1_misses;
+        for (sum, event) in self.0.iter_mut().zip(other.0) {
+            *sum += event;
+        }
     }
 }
 
-/// Where an instruction is: the program or library, and its address there.
-pub type Address = (String, u64);
-
-/// What callgrind counted in one run. Each function and each source file has its own cost, without
-/// the functions that it calls.
-#[derive(Clone, Debug, Default)]
-pub struct Profile {
-    /// The whole run.
-    pub total: Cost,
-    /// By emitted function. What was inlined into a function is part of it.
-    pub functions: BTreeMap<String, Cost>,
-    /// By source file. What was inlined belongs to the file that it was written in.
-    pub sources: BTreeMap<String, Cost>,
-    /// Executions of each instruction, by function.
-    pub instructions: HashMap<Address, (u64, String)>,
+/// Where an instruction is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The program or library.
+    pub object: String,
+    /// The address there.
+    pub address: u64,
+    /// The emitted function. What was inlined into a function is part of it.
+    pub function: String,
+    /// The source file. What was inlined belongs to the file that it was written in.
+    pub source: String,
 }
 
-/// Runs `program`, and returns what callgrind counted and what the program printed.
+/// What callgrind counted in one run: the cost of each instruction itself, without that of the
+/// functions that it calls.
+#[derive(Clone, Debug, Default)]
+pub struct Profile(HashMap<Place, Cost>);
+
+/// Runs `program`, and returns what callgrind counted.
 ///
 /// # Errors
 ///
 /// Fails if the program fails, if nothing was counted, or if the output file cannot be understood.
-pub fn run(program: &Path, arguments: &[&str]) -> Outcome<(Profile, String)> {
+pub fn run(program: &Path, arguments: &[&str]) -> Outcome<Profile> {
     let output = env::temp_dir().join(format!("verbline-{}.callgrind", process::id()));
     let ran = Command::new("valgrind")
         // The environment lies on the stack: without it, the stack's addresses are the same for
@@ -98,14 +106,14 @@ pub fn run(program: &Path, arguments: &[&str]) -> Outcome<(Profile, String)> {
     fs::remove_file(&output)?;
     let profile = Profile::parse(&text)
         .map_err(|error| format!("cannot read callgrind's output file: {error}"))?;
-    if profile.total.instructions == 0 {
+    if profile.total().instructions() == 0 {
         return Err(format!(
             "nothing was counted: no function of {} is named {COUNTED}",
             program.display()
         )
         .into());
     }
-    Ok((profile, String::from_utf8_lossy(&ran.stdout).into_owned()))
+    Ok(profile)
 }
 
 impl Profile {
@@ -116,69 +124,63 @@ impl Profile {
     /// Fails if a line is not understood, or if the costs do not add up to callgrind's own total.
     pub fn parse(text: &str) -> Outcome<Self> {
         let mut this = Self::default();
-        let (mut object, mut source, mut function) = ("", String::new(), String::new());
+        let mut place = Place::default();
         let mut of_callee = false;
         let mut total = None;
         for (number, line) in text.lines().enumerate() {
             let not_understood = || format!("line {}: {line:?} is not understood", number + 1);
-            if line.starts_with("0x") {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let Some(end) = line.find(['=', ':']) else {
+                let (address, cost) = cost_line(line).ok_or_else(not_understood)?;
                 // The line after `calls=` has the cost of the callee, which is counted there.
-                if !std::mem::take(&mut of_callee) {
-                    let (address, cost) = cost_line(line).ok_or_else(not_understood)?;
-                    this.add((object.to_owned(), address), &function, &source, cost);
+                if !mem::take(&mut of_callee) {
+                    place.address = address;
+                    this.0.entry(place.clone()).or_default().add(cost);
                 }
-            } else if let Some((key, value)) = line.split_once('=').filter(|(key, _)| is_word(key))
-            {
-                match key {
-                    "ob" => object = value,
-                    "fl" | "fi" | "fe" => source = short(value),
-                    "fn" => function = value.to_owned(),
-                    "calls" => of_callee = true,
-                    "cob" | "cfi" | "cfl" | "cfn" => {}
-                    _ => return Err(not_understood().into()),
+                continue;
+            };
+            let (key, value) = line.split_at(end + 1);
+            match key {
+                "ob=" => value.clone_into(&mut place.object),
+                "fl=" | "fi=" | "fe=" => place.source = short(value),
+                "fn=" => value.clone_into(&mut place.function),
+                "calls=" => of_callee = true,
+                "cob=" | "cfi=" | "cfl=" | "cfn=" => {}
+                "events:" if value.trim() == EVENTS => {}
+                "positions:" if value.trim() == "instr line" => {}
+                "totals:" => {
+                    let columns = numbers(value.split_whitespace());
+                    total = Some(Cost::of_columns(&columns.ok_or_else(not_understood)?));
                 }
-            } else if let Some((key, value)) = line.split_once(':') {
-                match key {
-                    "events" if value.trim() != EVENTS => return Err(not_understood().into()),
-                    "positions" if value.trim() != "instr line" => {
-                        return Err(not_understood().into());
-                    }
-                    "totals" => {
-                        let columns = numbers(value.split_whitespace());
-                        total = Some(Cost::parse(&columns.ok_or_else(not_understood)?));
-                    }
-                    _ => {}
-                }
-            } else if !line.is_empty() && !line.starts_with('#') {
-                return Err(not_understood().into());
+                "events:" | "positions:" => return Err(not_understood().into()),
+                _ if key.ends_with(':') => {}
+                _ => return Err(not_understood().into()),
             }
         }
         let total = total.ok_or("the line `totals:` is missing")?;
-        if total != this.total {
-            return Err(
-                format!("the costs add up to {:?} instead of {total:?}", this.total).into(),
-            );
+        let sum = this.total();
+        if total != sum {
+            return Err(format!("the costs add up to {sum:?} instead of {total:?}").into());
         }
         Ok(this)
     }
 
-    fn add(&mut self, address: Address, function: &str, source: &str, cost: Cost) {
-        self.total.add(cost);
-        self.functions
-            .entry(function.to_owned())
-            .or_default()
-            .add(cost);
-        self.sources.entry(source.to_owned()).or_default().add(cost);
-        let instruction = self
-            .instructions
-            .entry(address)
-            .or_insert_with(|| (0, function.to_owned()));
-        instruction.0 += cost.instructions;
+    /// Returns the cost of the whole run.
+    #[must_use]
+    pub fn total(&self) -> Cost {
+        self.by(|_| ()).remove(&()).unwrap_or_default()
     }
-}
 
-fn is_word(text: &str) -> bool {
-    text.chars().all(|letter| letter.is_ascii_lowercase())
+    /// Returns the sums of the costs by a part of the place.
+    pub fn by<'a, K: Ord>(&'a self, part: impl Fn(&'a Place) -> K) -> BTreeMap<K, Cost> {
+        let mut sums = BTreeMap::<K, Cost>::new();
+        for (place, cost) in &self.0 {
+            sums.entry(part(place)).or_default().add(*cost);
+        }
+        sums
+    }
 }
 
 /// Parses a line of an instruction's address, its source line and its costs.
@@ -187,7 +189,7 @@ fn cost_line(line: &str) -> Option<(u64, Cost)> {
     let address = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
     let columns = numbers(words)?;
     let (_, costs) = columns.split_first()?;
-    (!costs.is_empty()).then(|| (address, Cost::parse(costs)))
+    (!costs.is_empty()).then(|| (address, Cost::of_columns(costs)))
 }
 
 fn numbers<'a>(words: impl Iterator<Item = &'a str>) -> Option<Vec<u64>> {
@@ -202,16 +204,10 @@ fn short(path: &str) -> String {
     if let Some(own) = own {
         return own.display().to_string();
     }
-    let package = path
-        .split_once("/registry/src/")
-        .and_then(|(_, rest)| rest.split_once('/'));
-    let library = path
-        .strip_prefix("/rustc/")
-        .and_then(|rest| rest.split_once('/'));
-    package
-        .or(library)
-        .map_or(path, |(_, rest)| rest)
-        .to_owned()
+    let outside = ["/registry/src/", "/rustc/"]
+        .iter()
+        .find_map(|folder| path.split_once(folder)?.1.split_once('/'));
+    outside.map_or(path, |(_, rest)| rest).to_owned()
 }
 
 #[cfg(test)]
@@ -233,26 +229,24 @@ mod tests {
     #[test]
     fn costs_are_of_the_function_itself() {
         let profile = Profile::parse(TEXT).expect("it is whole");
-        let encode = profile.functions["<prost::A as B>::encode"];
+        let functions = profile.by(|place| place.function.as_str());
+        let encode = functions["<prost::A as B>::encode"];
         assert_eq!(
-            (encode.instructions, encode.i1_misses, encode.d1_misses),
+            (
+                encode.instructions(),
+                encode.i1_misses(),
+                encode.d1_misses()
+            ),
             (20, 2, 7)
         );
-        assert_eq!(profile.functions["memcpy"].instructions, 500);
-        assert_eq!(
-            profile.sources["prost-0.14.4/src/encoding.rs"].instructions,
-            10
-        );
-        assert_eq!(
-            profile.sources["library/core/src/option.rs"].instructions,
-            10
-        );
-        let (executions, function) =
-            &profile.instructions[&("/bin/instructions".to_owned(), 0x1004)];
-        assert_eq!(
-            (*executions, function.as_str()),
-            (10, "<prost::A as B>::encode")
-        );
+        assert_eq!(functions["memcpy"].instructions(), 500);
+        let sources = profile.by(|place| place.source.as_str());
+        for source in ["prost-0.14.4/src/encoding.rs", "library/core/src/option.rs"] {
+            assert_eq!(sources[source].instructions(), 10);
+        }
+        let addresses = profile.by(|place| (place.object.as_str(), place.address));
+        let executions = addresses[&("/bin/instructions", 0x1004)].instructions();
+        assert_eq!(executions, 10);
     }
 
     #[test]

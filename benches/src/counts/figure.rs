@@ -1,12 +1,18 @@
 //! [`Figure`]: one figure of `make count`, and what it is made of.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::callgrind::{Cost, LINE_LEN, Profile};
+use serde::{Deserialize, Serialize};
+
+use super::callgrind::{Cost, LINE_LEN, Place, Profile};
+
+/// Parts of each kind that the text about a growth names.
+const NAMED: usize = 12;
 
 /// What a figure counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Instructions per exchange.
     Instructions,
@@ -19,14 +25,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// All units.
-    pub const ALL: [Self; 4] = [
-        Self::Instructions,
-        Self::InstructionsNoLto,
-        Self::Lines,
-        Self::Misses,
-    ];
-
     /// By how much a value may exceed the accepted one. The linker places functions anew whenever
     /// any code changes, so that a function may straddle one line more: the same code has executed 318
     /// and 326 lines. Without LTO, any change may move a function to another codegen unit, where it
@@ -55,29 +53,24 @@ impl Unit {
             Self::Misses => "misses",
         }
     }
-}
 
-/// A part of a figure.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// An emitted function, with what was inlined into it.
-    Function(String),
-    /// A source file, wherever its code was inlined.
-    Source(String),
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Rounds to what the file of accepted figures holds: misses to tenths, all else to whole numbers.
+    fn rounded(self, value: f64) -> f64 {
         match self {
-            Self::Function(name) => write!(f, "function {name}"),
-            Self::Source(path) => write!(f, "source {path}"),
+            Self::Misses => tenths(value),
+            _ => value.round(),
         }
     }
 }
 
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
 /// A figure, and how much of it each part has. The functions of a figure add up to it, and so do the
 /// source files of instructions. A code line that two functions share counts for both.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Figure {
     /// The name, which stays the same.
     pub name: String,
@@ -85,8 +78,79 @@ pub struct Figure {
     pub unit: Unit,
     /// Per exchange.
     pub value: f64,
-    /// The parts, without those that round to zero.
-    pub parts: BTreeMap<Part, f64>,
+    /// Why an accepted figure is what it is: what changed it last by more than its room.
+    pub reason: String,
+    /// Emitted functions, each with what was inlined into it.
+    pub functions: BTreeMap<String, f64>,
+    /// Source files, each with its code wherever that was inlined.
+    pub sources: BTreeMap<String, f64>,
+}
+
+impl Figure {
+    /// A figure that was just counted, without the parts that round to zero.
+    fn new(
+        name: &str,
+        unit: Unit,
+        value: f64,
+        functions: BTreeMap<&str, f64>,
+        sources: BTreeMap<&str, f64>,
+    ) -> Self {
+        let rounded = |parts: BTreeMap<&str, f64>| {
+            let parts = parts.into_iter();
+            let parts = parts.map(|(name, value)| (name.to_owned(), unit.rounded(value)));
+            parts.filter(|(_, value)| *value > 0.0).collect()
+        };
+        Self {
+            name: name.to_owned(),
+            unit,
+            value: unit.rounded(value),
+            reason: String::new(),
+            functions: rounded(functions),
+            sources: rounded(sources),
+        }
+    }
+
+    /// Compares a newly counted figure with this accepted one. It is equal if it is at most
+    /// [`room`](Unit::room) more or less.
+    #[must_use]
+    pub fn compare(&self, counted: &Self) -> Ordering {
+        let room = self.unit.room(self.value);
+        match counted.value - self.value {
+            growth if growth > room => Ordering::Greater,
+            growth if growth < -room => Ordering::Less,
+            _ => Ordering::Equal,
+        }
+    }
+
+    /// Says by how much a newly counted figure exceeds this accepted one, and which parts grew.
+    #[must_use]
+    pub fn growth(&self, counted: &Self) -> String {
+        let percent = (counted.value / self.value - 1.0) * 100.0;
+        let mut text = format!(
+            "{}: {} {}, {percent:.1} % more than the accepted {}",
+            self.name,
+            counted.value,
+            self.unit.name(),
+            self.value
+        );
+        for (kind, accepted, counted) in [
+            ("function", &self.functions, &counted.functions),
+            ("source", &self.sources, &counted.sources),
+        ] {
+            let before = |name| accepted.get(name).copied().unwrap_or(0.0);
+            let parts = counted.iter().map(|(name, &after)| {
+                // Without the digits that subtraction adds.
+                (tenths(after - before(name)), name, after)
+            });
+            let mut grown: Vec<_> = parts.filter(|(growth, ..)| *growth > 0.0).collect();
+            grown.sort_by(|a, b| b.0.total_cmp(&a.0));
+            for (growth, name, after) in grown.into_iter().take(NAMED) {
+                let (growth, before) = (format!("+{growth}"), before(name));
+                text += &format!("\n  {growth:>6} {kind} {name} (from {before} to {after})");
+            }
+        }
+        text
+    }
 }
 
 /// Two runs of one program with different numbers of exchanges. The difference gives the cost of an
@@ -102,116 +166,51 @@ pub struct Runs {
 }
 
 impl Runs {
-    fn per_exchange(&self, few: u64, many: u64) -> f64 {
-        (many as f64 - few as f64) / self.exchanges as f64
-    }
-
-    /// Returns the instructions of an exchange.
+    /// Returns the cost of an exchange in one event, such as [`Cost::instructions`].
     #[must_use]
-    pub fn instructions(&self, name: &str) -> Figure {
-        self.figure(name, Unit::Instructions, |cost| cost.instructions)
-    }
-
-    /// Returns the instructions of an exchange of a program that was built without LTO.
-    #[must_use]
-    pub fn instructions_no_lto(&self, name: &str) -> Figure {
-        self.figure(name, Unit::InstructionsNoLto, |cost| cost.instructions)
-    }
-
-    /// Returns the misses of an exchange in the simulated first-level instruction cache.
-    #[must_use]
-    pub fn i1_misses(&self, name: &str) -> Figure {
-        self.figure(name, Unit::Misses, |cost| cost.i1_misses)
-    }
-
-    /// Returns the misses of an exchange in the simulated first-level data cache.
-    #[must_use]
-    pub fn d1_misses(&self, name: &str) -> Figure {
-        self.figure(name, Unit::Misses, |cost| cost.d1_misses)
-    }
-
-    fn figure(&self, name: &str, unit: Unit, of: impl Fn(&Cost) -> u64) -> Figure {
-        let functions = self.parts(&self.few.functions, &self.many.functions, &of);
-        let sources = self.parts(&self.few.sources, &self.many.sources, &of);
-        let functions = functions.map(|(name, value)| (Part::Function(name), value));
-        let sources = sources.map(|(name, value)| (Part::Source(name), value));
+    pub fn figure(&self, name: &str, unit: Unit, event: fn(&Cost) -> u64) -> Figure {
+        let total: f64 = self.by(|_| (), event).into_values().sum();
+        let functions = self.by(|place| place.function.as_str(), event);
+        let mut sources = self.by(|place| place.source.as_str(), event);
         // A miss is seldom the fault of the file that the code was written in.
-        let sources = sources.filter(|_| unit != Unit::Misses);
-        Figure::new(
-            name,
-            unit,
-            self.per_exchange(of(&self.few.total), of(&self.many.total)),
-            functions.chain(sources),
-        )
-    }
-
-    fn parts<'a>(
-        &'a self,
-        few: &'a BTreeMap<String, Cost>,
-        many: &'a BTreeMap<String, Cost>,
-        of: &'a impl Fn(&Cost) -> u64,
-    ) -> impl Iterator<Item = (String, f64)> + 'a {
-        many.iter().map(move |(name, cost)| {
-            let before = few.get(name).map_or(0, of);
-            (name.clone(), self.per_exchange(before, of(cost)))
-        })
+        sources.retain(|_, _| unit != Unit::Misses);
+        Figure::new(name, unit, total, functions, sources)
     }
 
     /// Returns the number of code lines of which an instruction is executed in at least every second
     /// exchange. Work that is done once in 32 messages is not hot.
     #[must_use]
-    pub fn hot_lines(&self, name: &str) -> Figure {
-        let mut lines = BTreeSet::new();
-        let mut functions: HashMap<&str, BTreeSet<(&str, u64)>> = HashMap::new();
-        for (address, (executions, function)) in &self.many.instructions {
-            let before = self.few.instructions.get(address).map_or(0, |few| few.0);
-            if self.per_exchange(before, *executions) >= 0.5 {
-                let line = (address.0.as_str(), address.1 / LINE_LEN);
-                lines.insert(line);
-                functions.entry(function).or_default().insert(line);
-            }
+    pub fn hot_lines<'a>(&'a self, name: &str) -> Figure {
+        let place = |place: &'a Place| (&*place.function, &*place.object, place.address);
+        let mut executions = self.by(place, Cost::instructions);
+        executions.retain(|_, executions| *executions >= 0.5);
+        let lines = executions.into_keys();
+        let lines =
+            lines.map(|(function, object, address)| (function, (object, address / LINE_LEN)));
+        let lines: BTreeSet<_> = lines.collect();
+        let mut functions = BTreeMap::new();
+        for (function, _) in &lines {
+            *functions.entry(*function).or_default() += 1.0;
         }
-        let parts = functions
-            .into_iter()
-            .map(|(name, lines)| (Part::Function(name.to_owned()), lines.len() as f64));
-        Figure::new(name, Unit::Lines, lines.len() as f64, parts)
-    }
-}
-
-impl Figure {
-    fn new(name: &str, unit: Unit, value: f64, parts: impl Iterator<Item = (Part, f64)>) -> Self {
-        Self {
-            name: name.to_owned(),
-            unit,
-            value: rounded(unit, value),
-            parts: parts
-                .map(|(part, value)| (part, rounded(unit, value)))
-                .filter(|(_, value)| *value > 0.0)
-                .collect(),
-        }
+        let lines: BTreeSet<_> = lines.into_iter().map(|(_, line)| line).collect();
+        let count = lines.len() as f64;
+        Figure::new(name, Unit::Lines, count, functions, BTreeMap::new())
     }
 
-    /// Returns the functions, the most expensive first.
-    #[must_use]
-    pub fn functions(&self) -> Vec<(&str, f64)> {
-        let mut functions: Vec<(&str, f64)> = self
-            .parts
-            .iter()
-            .filter_map(|(part, value)| match part {
-                Part::Function(name) => Some((name.as_str(), *value)),
-                Part::Source(_) => None,
-            })
-            .collect();
-        functions.sort_by(|a, b| b.1.total_cmp(&a.1));
-        functions
-    }
-}
-
-/// Rounds to what the file of accepted figures holds: misses to tenths, all else to whole numbers.
-fn rounded(unit: Unit, value: f64) -> f64 {
-    match unit {
-        Unit::Instructions | Unit::InstructionsNoLto | Unit::Lines => value.round(),
-        Unit::Misses => (value * 10.0).round() / 10.0,
+    /// Returns the sums of an event by a part of the place, per exchange.
+    fn by<'a, K: Ord>(
+        &'a self,
+        part: impl Fn(&'a Place) -> K,
+        event: fn(&Cost) -> u64,
+    ) -> BTreeMap<K, f64> {
+        let few = self.few.by(&part);
+        let many = self.many.by(&part).into_iter();
+        many.map(|(part, many)| {
+            let few = few.get(&part).map_or(0, event);
+            let difference = event(&many) as f64 - few as f64;
+            (part, difference / self.exchanges as f64)
+        })
+        .collect()
     }
 }
 
@@ -243,21 +242,16 @@ mod tests {
 
     #[test]
     fn what_happens_once_cancels_out() {
-        let figure = runs().instructions("over call");
+        let figure = runs().figure("over call", Unit::Instructions, Cost::instructions);
         assert_eq!(figure.value, 10.0);
-        let parts = [
-            (Part::Function("call".to_owned()), 10.0),
-            (Part::Source("/a.rs".to_owned()), 10.0),
-        ];
-        assert_eq!(figure.parts, BTreeMap::from(parts));
+        assert_eq!(figure.functions, [("call".to_owned(), 10.0)].into());
+        assert_eq!(figure.sources, [("/a.rs".to_owned(), 10.0)].into());
     }
 
     #[test]
     fn lines_are_hot_if_most_exchanges_execute_them() {
         let figure = runs().hot_lines("hot code");
-        assert_eq!(
-            (figure.value, figure.functions()),
-            (2.0, vec![("call", 2.0)])
-        );
+        assert_eq!(figure.value, 2.0);
+        assert_eq!(figure.functions, [("call".to_owned(), 2.0)].into());
     }
 }

@@ -67,7 +67,7 @@ impl Measurement for Compare {
             if let Some(folder) = self.file.parent() {
                 fs::create_dir_all(folder)?;
             }
-            fs::write(&self.file, format!("{:#}\n", now.to_json()))?;
+            fs::write(&self.file, serde_json::to_string_pretty(&now)? + "\n")?;
             bench.report.note(format!("wrote {}", self.file.display()));
             return Ok(());
         };
@@ -94,7 +94,7 @@ fn read(file: &Path) -> Outcome<Baseline> {
         let file = file.display();
         format!("{file}: {error}. `make bench-compare WRITE=1` writes the file")
     })?;
-    Ok(Baseline::from_json(&text).map_err(|error| format!("{}: {error}", file.display()))?)
+    Ok(serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?)
 }
 
 /// Describes what the figures depend on besides the source code.

@@ -7,7 +7,6 @@
 //! process from those of two.
 
 use std::hint;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -16,6 +15,7 @@ use clap::Args;
 use rpc_transport_verbs::verbs::{Access, Context, CopyRule, Slot};
 
 use crate::cores::{self, Cores};
+use crate::line::Line;
 use crate::report::Row;
 use crate::rounds::alternate_rows;
 use crate::setup::{Bench, Measurement};
@@ -133,21 +133,8 @@ struct Message {
     /// the two counts say whose turn it is.
     pieces: Vec<Mutex<Slot>>,
     /// Pieces written and read since the beginning of the turn.
-    written: Count,
-    read: Count,
-}
-
-/// A count in a cache line of its own, and the line beside it, which the processor may fetch too.
-#[derive(Default)]
-#[repr(align(128))]
-struct Count(AtomicU64);
-
-impl Count {
-    fn wait_for(&self, count: u64) {
-        while self.0.load(Ordering::Acquire) < count {
-            hint::spin_loop();
-        }
-    }
+    written: Line,
+    read: Line,
 }
 
 impl Message {
@@ -158,8 +145,8 @@ impl Message {
         let pieces = region.into_slots(case.piece)?.into_iter().map(Mutex::new);
         Ok(Self {
             pieces: pieces.take(count).collect(),
-            written: Count::default(),
-            read: Count::default(),
+            written: Line::default(),
+            read: Line::default(),
         })
     }
 
@@ -195,9 +182,7 @@ impl Message {
             let mut piece = piece.lock().unwrap_or_else(PoisonError::into_inner);
             rule.copy(&mut piece[..from.len()], from);
             drop(piece);
-            self.written
-                .0
-                .store(before + index as u64 + 1, Ordering::Release);
+            self.written.set(before + index as u64 + 1);
         }
     }
 
@@ -213,7 +198,7 @@ impl Message {
                 drop(piece);
                 hint::black_box(touch(to));
                 read += 1;
-                self.read.0.store(read, Ordering::Release);
+                self.read.set(read);
             }
         }
     }

@@ -17,8 +17,7 @@ use crate::bandwidth::{in_flight, transfers};
 use crate::external::{Exchange, NO_UCX, Ucx};
 use crate::line::Distance;
 use crate::message::{FIXED_SIZE, Load, Shape};
-use crate::peers::iceoryx2::{Iceoryx, IceoryxRate, Pattern};
-use crate::peers::iceoryx2_puts::IceoryxPuts;
+use crate::peers::iceoryx2;
 use crate::peers::tonic::{Socket, Tonic};
 use crate::peers::tonic_puts::TonicPuts;
 use crate::rates::{LocalRate, Rated, SharedRate};
@@ -56,18 +55,8 @@ pub struct Peers {
 /// A side with the name of its row. Every row has its ratio to those with a base.
 struct Named {
     name: String,
-    base: Option<String>,
+    base: Option<&'static str>,
     side: Box<dyn Side>,
-}
-
-impl Named {
-    fn new(name: String, base: Option<&str>, side: impl Side + 'static) -> Self {
-        Self {
-            name,
-            base: base.map(str::to_owned),
-            side: Box::new(side),
-        }
-    }
 }
 
 /// Calls in flight from one thread when rates are measured, of a local and of a shared client.
@@ -142,46 +131,34 @@ impl Peers {
             ("bytes", Some(Load::new(Shape::Bytes, self.size)?)),
         ];
         let mut rows = Vec::new();
-        for (shape, load) in loads {
-            let Some(load) = load else { continue };
+        let mut add = |name: String, base, side| rows.push(Named { name, base, side });
+        let loads = loads
+            .into_iter()
+            .filter_map(|(shape, load)| Some((shape, load?)));
+        for (index, (shape, load)) in loads.enumerate() {
             let rpc = Rpc::start_pinned(&bench.device, cores, &intents(&load, 1))?;
-            if rows.is_empty() {
+            if index == 0 {
                 // The lower bounds come first. The first shape determines their frame length.
                 let len = HEADER_LEN + load.encoded_len();
                 let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, len);
-                let raw = PingPong::start(&like_rpc, cores.server)?;
-                rows.push(Named::new(
-                    format!("raw verbs, {len} bytes"),
-                    Some("raw"),
-                    raw,
-                ));
+                let raw = Box::new(PingPong::start(&like_rpc, cores.server)?);
+                add(format!("raw verbs, {len} bytes"), Some("raw"), raw);
                 match Ucx::find(cores, self.size, Exchange::RoundTrip) {
-                    Some(ucx) => rows.push(Named::new(
-                        "UCX active message".to_owned(),
-                        Some("ucx"),
-                        ucx,
-                    )),
+                    Some(ucx) => add("UCX active message".to_owned(), Some("ucx"), Box::new(ucx)),
                     None => bench.report.note(NO_UCX),
                 }
             }
-            let rpc = ClosedLoop::new(rpc, load.clone())?;
-            rows.push(Named::new(format!("Verbline, {shape}"), Some(shape), rpc));
+            let rpc = Box::new(ClosedLoop::new(rpc, load.clone())?);
+            add(format!("Verbline, {shape}"), Some(shape), rpc);
             if shape == "fixed64" {
-                for (name, pattern) in [
-                    ("request-response", Pattern::RequestResponse),
-                    ("publish-subscribe, both ways", Pattern::PublishSubscribe),
-                ] {
-                    let side = Iceoryx::start(pattern, cores)?;
-                    rows.push(Named::new(format!("iceoryx2 {name}"), None, side));
-                }
+                let name = "iceoryx2 request-response".to_owned();
+                add(name, None, Box::new(iceoryx2::request_response(cores)?));
+                let name = "iceoryx2 publish-subscribe, both ways".to_owned();
+                add(name, None, Box::new(iceoryx2::publish_subscribe(cores)?));
             }
             for (name, socket) in [("a Unix socket", Socket::Unix), ("TCP", Socket::Tcp)] {
-                let tonic = Tonic::start(socket, cores, load.clone())?;
-                rows.push(Named::new(
-                    format!("tonic over {name}, {shape}"),
-                    None,
-                    tonic,
-                ));
+                let tonic = Box::new(Tonic::start(socket, cores, load.clone())?);
+                add(format!("tonic over {name}, {shape}"), None, tonic);
             }
         }
         Ok(rows)
@@ -189,21 +166,15 @@ impl Peers {
 
     fn rates(&self, bench: &mut Bench, load: &Load, shared: SharedRate) -> Outcome<()> {
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents(load, IN_FLIGHT))?;
-        let mut rows: Vec<(String, Box<dyn Rated>)> = vec![
-            (
-                format!("Verbline, {IN_FLIGHT} in flight"),
-                Box::new(LocalRate::new(rpc, load, IN_FLIGHT as usize, 1)?),
-            ),
-            (
-                format!("its shared client, {IN_FLIGHT_SHARED} in flight from one thread"),
-                Box::new(shared),
-            ),
-        ];
+        let local = LocalRate::new(rpc, load, IN_FLIGHT as usize, 1)?;
+        let one = format!("Verbline, {IN_FLIGHT} in flight");
+        let its = format!("its shared client, {IN_FLIGHT_SHARED} in flight from one thread");
+        let mut rows: Vec<(String, Box<dyn Rated>)> =
+            vec![(one, Box::new(local)), (its, Box::new(shared))];
         if self.size == FIXED_SIZE {
-            rows.push((
-                format!("iceoryx2 request-response, {IN_FLIGHT} in flight"),
-                Box::new(IceoryxRate::start(bench.cores, IN_FLIGHT as usize)?),
-            ));
+            let iceoryx = iceoryx2::rate(bench.cores, IN_FLIGHT as usize)?;
+            let name = format!("iceoryx2 request-response, {IN_FLIGHT} in flight");
+            rows.push((name, Box::new(iceoryx)));
         }
         let rounds = rounds::alternate_rows(rows.len(), self.rounds, bench.cores, |row| {
             rows[row].1.take_turn()
@@ -256,20 +227,15 @@ impl Peers {
             path: Some(directory.path().join("puts")),
             ..SocketArgs::default()
         };
+        let verbline = Puts::from(Calls::new(rpc, client, size, Source::Heap)?);
+        let socket = SocketPingPong::start(cores, socket)?;
+        let iceoryx = iceoryx2::puts(cores, size)?;
+        let tonic = TonicPuts::start(Socket::Unix, cores, size)?;
         let mut rows: Vec<(&'static str, Box<dyn Side + '_>)> = vec![
-            (
-                "verbline",
-                Box::new(Puts::from(Calls::new(rpc, client, size, Source::Heap)?)),
-            ),
-            (
-                "unix socket",
-                Box::new(SocketPingPong::start(cores, socket)?),
-            ),
-            ("iceoryx2", Box::new(IceoryxPuts::start(cores, size)?)),
-            (
-                "tonic",
-                Box::new(TonicPuts::start(Socket::Unix, cores, size)?),
-            ),
+            ("verbline", Box::new(verbline)),
+            ("unix socket", Box::new(socket)),
+            ("iceoryx2", Box::new(iceoryx)),
+            ("tonic", Box::new(tonic)),
         ];
         match Ucx::find(cores, size, Exchange::OneWay) {
             Some(ucx) => rows.push(("ucx", Box::new(ucx))),
@@ -357,7 +323,7 @@ fn compare<'a>(
                 .with("p50_ns", rounds.median(index, state))
                 .with("p99_ns", p99(record));
             let bases = rows.iter().enumerate();
-            let bases = bases.filter_map(|(index, row)| Some((row.base.as_deref()?, index)));
+            let bases = bases.filter_map(|(index, row)| Some((row.base?, index)));
             bases.fold(row, |row, (name, base)| {
                 row.with(format!("ratio_to_{name}"), rounds.ratio(index, base, state))
             })

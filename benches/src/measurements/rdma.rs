@@ -28,6 +28,13 @@ const TRACED: [usize; 2] = [500, 2500];
 /// The three sides, in the order of their turns.
 const SIDES: [&str; 3] = ["ib_send_lat", "raw", "rpc"];
 
+/// The ratios of one side to another, by their places in the order of turns.
+const RATIOS: [(&str, usize, usize); 3] = [
+    ("ratio_raw_to_ib_send_lat", 1, 0),
+    ("ratio_rpc_to_ib_send_lat", 2, 0),
+    ("ratio_rpc_to_raw", 2, 1),
+];
+
 /// A call over an RDMA device beside raw verbs and `ib_send_lat`, and the system calls of each
 #[derive(Clone, Debug, Args)]
 pub struct Rdma {
@@ -152,29 +159,23 @@ impl Measurement for Rdma {
 
 /// Adds the times of each side, and those of each round.
 fn report_times(report: &mut Report, records: &[Record]) {
-    let of_rounds = |row: Row, nanos: [f64; 3], ratios: [f64; 3]| {
-        let named = SIDES.into_iter().zip(nanos);
-        let row = named.fold(row, |row, (name, nanos)| {
-            row.with(format!("{name}_p50_ns"), nanos)
-        });
-        let [raw, rpc, rpc_to_raw] = ratios;
-        row.with("ratio_raw_to_ib_send_lat", raw)
-            .with("ratio_rpc_to_ib_send_lat", rpc)
-            .with("ratio_rpc_to_raw", rpc_to_raw)
-    };
-    let of_each = |of: &dyn Fn(&Record) -> u64| [0, 1, 2].map(|side| of(&records[side]) as f64);
+    let row =
+        |name: String, nanos: &dyn Fn(&Record) -> f64, ratio: &dyn Fn(&Record, &Record) -> f64| {
+            let sides = SIDES.into_iter().zip(records);
+            let row = sides.fold(Row::new(name), |row, (side, record)| {
+                row.with(format!("{side}_p50_ns"), nanos(record))
+            });
+            RATIOS.into_iter().fold(row, |row, (name, side, base)| {
+                row.with(name, ratio(&records[side], &records[base]))
+            })
+        };
     let rounds = (0..records[0].slice_p50.len()).map(|round| {
-        let nanos @ [perftest, raw, rpc] = of_each(&|record| record.slice_p50[round]);
-        let row = Row::new(format!("round {}", round + 1));
-        of_rounds(row, nanos, [raw / perftest, rpc / perftest, rpc / raw])
+        let p50 = |record: &Record| record.slice_p50[round] as f64;
+        let ratio = |side: &Record, base: &Record| p50(side) / p50(base);
+        row(format!("round {}", round + 1), &p50, &ratio)
     });
-    let medians = of_each(&|record| median(&mut record.slice_p50.clone()));
-    let ratio = |side: usize, base: usize| ratio_p50(&records[side], &records[base]);
-    let medians = of_rounds(
-        Row::new("median"),
-        medians,
-        [ratio(1, 0), ratio(2, 0), ratio(2, 1)],
-    );
+    let p50 = |record: &Record| median(&mut record.slice_p50.clone()) as f64;
+    let medians = row("median".to_owned(), &p50, &ratio_p50);
     report.table("round trips", rounds.chain([medians]).collect::<Vec<_>>());
     report.histogram("raw", &records[1].histogram);
     report.histogram("rpc", &records[2].histogram);

@@ -5,8 +5,7 @@
 //! the message types that `rpc-codegen` generated.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::marker::PhantomData;
+use std::future::ready;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,11 +18,12 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::codegen::{Service, StdError, http};
-use tonic::server::{NamedService, UnaryService};
+use tonic::server::NamedService;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server as TonicServer};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tower::service_fn;
 
 use super::{tonic_puts, tonic_streams};
 use crate::Outcome;
@@ -33,8 +33,8 @@ use crate::message::Load;
 use crate::role::Role;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 
-const ECHO_FIXED: &str = "/verbline.bench.Bench/EchoFixed";
-const ECHO_BLOB: &str = "/verbline.bench.Bench/EchoBlob";
+const ECHO_FIXED: &str = "/verbline.Peer/EchoFixed";
+const ECHO_BLOB: &str = "/verbline.Peer/EchoBlob";
 
 /// The kind of socket that carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,9 +69,7 @@ impl TonicArgs {
             let server = TonicServer::builder()
                 .initial_stream_window_size(tonic_puts::WINDOW)
                 .initial_connection_window_size(tonic_puts::WINDOW)
-                .add_service(Echo)
-                .add_service(Streams)
-                .add_service(Bulk);
+                .add_service(Methods);
             match self.socket {
                 Socket::Unix => {
                     let listener = UnixListener::bind(&self.path)?;
@@ -93,15 +91,16 @@ impl TonicArgs {
 
 /// A connection of this thread to its own server process.
 pub(super) struct Connection {
-    pub(super) runtime: Runtime,
-    pub(super) client: Grpc<Channel>,
-    pub(super) server: Process,
+    runtime: Runtime,
+    client: Grpc<Channel>,
+    server: Process,
     // Keeps the directory of the Unix socket.
     _directory: tempfile::TempDir,
 }
 
 impl Connection {
-    /// Starts the server process and connects. Pin the calling thread first.
+    /// Starts the server process, connects, and pauses the server until the first turn. Pin the
+    /// calling thread first.
     pub(super) fn start(socket: Socket, cores: Cores) -> Outcome<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("tonic");
@@ -113,12 +112,22 @@ impl Connection {
         let runtime = runtime()?;
         let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);
         let channel = runtime.block_on(endpoint.connect())?;
+        server.pause()?;
         Ok(Self {
             runtime,
             client: Grpc::new(channel),
             server,
             _directory: directory,
         })
+    }
+
+    /// Lets the server continue for the time of `turn`.
+    pub(super) fn in_turn<R>(
+        &mut self,
+        turn: impl AsyncFnOnce(&mut Grpc<Channel>) -> Outcome<R>,
+    ) -> Outcome<R> {
+        let turn = turn(&mut self.client);
+        self.server.in_turn(|| self.runtime.block_on(turn))
     }
 }
 
@@ -135,13 +144,8 @@ impl Tonic {
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start(socket: Socket, cores: Cores, mut load: Load) -> Outcome<Self> {
-        let mut connection = Connection::start(socket, cores)?;
-        let Connection {
-            runtime, client, ..
-        } = &mut connection;
-        runtime.block_on(exchange(client, &mut load))?;
-        connection.server.pause()?;
+    pub fn start(socket: Socket, cores: Cores, load: Load) -> Outcome<Self> {
+        let connection = Connection::start(socket, cores)?;
         Ok(Self { connection, load })
     }
 }
@@ -153,16 +157,11 @@ const SHARE_OF_CALLS: usize = 20;
 impl Side for Tonic {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         let Self { connection, load } = self;
-        let Connection {
-            runtime,
-            client,
-            server,
-            ..
-        } = connection;
         let [unrecorded, calls] = [UNRECORDED, calls].map(|calls| calls.div_ceil(SHARE_OF_CALLS));
-        let exchange = async || exchange(client, load).await;
-        let timed = stopwatch.time_async(unrecorded, calls, exchange);
-        server.in_turn(|| runtime.block_on(timed))
+        connection.in_turn(async |client| {
+            let exchange = async || exchange(client, load).await;
+            Ok(stopwatch.time_async(unrecorded, calls, exchange).await?)
+        })
     }
 }
 
@@ -210,66 +209,43 @@ where
     Ok(response.into_inner())
 }
 
-/// Defines a service as tonic's generator would write it: its name, and what serves each path.
-macro_rules! service {
-    ($service:ident, $name:literal, $($path:path => $serve:expr),+) => {
-        #[derive(Clone)]
-        struct $service;
+/// All methods, as tonic's generator would write them.
+#[derive(Clone)]
+struct Methods;
 
-        impl NamedService for $service {
-            const NAME: &'static str = $name;
-        }
-
-        impl Service<http::Request<Body>> for $service {
-            type Response = http::Response<Body>;
-            type Error = Infallible;
-            type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
-            }
-
-            fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-                match request.uri().path() {
-                    $($path => Box::pin($serve(request)),)+
-                    path => {
-                        let status = Status::unimplemented(format!("no method {path}"));
-                        Box::pin(ready(Ok(status.into_http())))
-                    }
-                }
-            }
-        }
-    };
+impl NamedService for Methods {
+    const NAME: &'static str = "verbline.Peer";
 }
 
-service!(
-    Echo, "verbline.bench.Bench",
-    ECHO_FIXED => serve::<Fixed>,
-    ECHO_BLOB => serve::<Blob>
-);
-service!(
-    Streams, "verbline.bench.BenchStreams",
-    tonic_streams::SUBSCRIBE_FIXED => tonic_streams::serve::<Fixed>,
-    tonic_streams::SUBSCRIBE_BLOB => tonic_streams::serve::<Blob>
-);
-service!(Bulk, "verbline.bulk.Bulk", tonic_puts::PUT => tonic_puts::serve);
+impl Service<http::Request<Body>> for Methods {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
-/// One method of the service.
-struct EchoOf<M>(PhantomData<fn() -> M>);
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
 
-impl<M: Send + 'static> UnaryService<M> for EchoOf<M> {
-    type Response = M;
-    type Future = Ready<Result<Response<M>, Status>>;
-
-    fn call(&mut self, request: Request<M>) -> Self::Future {
-        ready(Ok(Response::new(request.into_inner())))
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        match request.uri().path() {
+            ECHO_FIXED => Box::pin(echo::<Fixed>(request)),
+            ECHO_BLOB => Box::pin(echo::<Blob>(request)),
+            tonic_streams::SUBSCRIBE_FIXED => Box::pin(tonic_streams::serve::<Fixed>(request)),
+            tonic_streams::SUBSCRIBE_BLOB => Box::pin(tonic_streams::serve::<Blob>(request)),
+            tonic_puts::PUT => Box::pin(tonic_puts::serve(request)),
+            path => {
+                let status = Status::unimplemented(format!("no method {path}"));
+                Box::pin(ready(Ok(status.into_http())))
+            }
+        }
     }
 }
 
-async fn serve<M>(request: http::Request<Body>) -> Result<http::Response<Body>, Infallible>
+async fn echo<M>(request: http::Request<Body>) -> Result<http::Response<Body>, Infallible>
 where
     M: prost::Message + Default + 'static,
 {
     let mut grpc = tonic::server::Grpc::new(ProstCodec::<M, M>::default());
-    Ok(grpc.unary(EchoOf::<M>(PhantomData), request).await)
+    let method = async |request: Request<M>| Ok(Response::new(request.into_inner()));
+    Ok(grpc.unary(service_fn(method), request).await)
 }

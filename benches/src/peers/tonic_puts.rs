@@ -1,7 +1,6 @@
 //! Uploads through tonic, one at a time and several.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -11,10 +10,10 @@ use rpc_core::codegen::v1::bytes::Bytes;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::codegen::http;
-use tonic::server::UnaryService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tower::service_fn;
 
 use super::tonic::{Connection, Socket, unary};
 use crate::Outcome;
@@ -24,7 +23,7 @@ use crate::cores::Cores;
 use crate::slices::{Side, Stopwatch};
 
 /// Path of the method.
-pub(super) const PUT: &str = "/verbline.bulk.Bulk/Put";
+pub(super) const PUT: &str = "/verbline.Peer/Put";
 
 /// Bytes that a server takes before it has read any. With HTTP/2's default of 64 KiB, every upload
 /// would wait for the server many times.
@@ -47,10 +46,8 @@ impl TonicPuts {
     ///
     /// Fails if either side cannot be set up.
     pub fn start(socket: Socket, cores: Cores, size: usize) -> Outcome<Self> {
-        let connection = Connection::start(socket, cores)?;
-        connection.server.pause()?;
         Ok(Self {
-            connection,
+            connection: Connection::start(socket, cores)?,
             payload: payload(size),
         })
     }
@@ -62,19 +59,16 @@ impl TonicPuts {
     ///
     /// Returns the error of the first put that fails.
     pub fn rate(&mut self, puts: usize, at_a_time: usize) -> Outcome<f64> {
-        let Connection {
-            runtime,
-            client,
-            server,
-            ..
-        } = &self.connection;
-        let timed = async {
-            all(client, &self.payload, at_a_time, at_a_time).await?;
+        let Self {
+            connection,
+            payload,
+        } = self;
+        connection.in_turn(async |client| {
+            all(client, payload, at_a_time, at_a_time).await?;
             let start = Instant::now();
-            all(client, &self.payload, puts, at_a_time).await?;
-            Outcome::Ok((puts * self.payload.len()) as f64 / start.elapsed().as_secs_f64())
-        };
-        server.in_turn(|| runtime.block_on(timed))
+            all(client, payload, puts, at_a_time).await?;
+            Ok((puts * payload.len()) as f64 / start.elapsed().as_secs_f64())
+        })
     }
 }
 
@@ -118,30 +112,13 @@ impl Side for TonicPuts {
             connection,
             payload,
         } = self;
-        let Connection {
-            runtime,
-            client,
-            server,
-            ..
-        } = connection;
         // A put of a few KiB takes so long that fewer make a turn.
         let puts = puts_in_a_turn(payload.len()).min(calls).min(512);
-        let put = async || put(client, payload).await;
-        let timed = stopwatch.time_async(unrecorded_puts(puts), puts, put);
-        server.in_turn(|| runtime.block_on(timed))
-    }
-}
-
-/// The method of the service.
-struct Put;
-
-impl UnaryService<PutRequest> for Put {
-    type Response = PutReply;
-    type Future = Ready<Result<Response<PutReply>, Status>>;
-
-    fn call(&mut self, request: Request<PutRequest>) -> Self::Future {
-        let sum = word_of_each_line(&request.into_inner().data);
-        ready(Ok(Response::new(PutReply { sum })))
+        connection.in_turn(async |client| {
+            let put = async || put(client, payload).await;
+            let unrecorded = unrecorded_puts(puts);
+            Ok(stopwatch.time_async(unrecorded, puts, put).await?)
+        })
     }
 }
 
@@ -151,5 +128,9 @@ pub(super) async fn serve(
 ) -> Result<http::Response<Body>, Infallible> {
     let codec = ProstCodec::<PutReply, PutRequest>::default();
     let mut grpc = tonic::server::Grpc::new(codec).max_decoding_message_size(LONGEST);
-    Ok(grpc.unary(Put, request).await)
+    let method = async |request: Request<PutRequest>| {
+        let sum = word_of_each_line(&request.into_inner().data);
+        Ok(Response::new(PutReply { sum }))
+    };
+    Ok(grpc.unary(service_fn(method), request).await)
 }
