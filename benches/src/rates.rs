@@ -30,7 +30,7 @@ impl<F: FnMut() -> Outcome<f64>> Rated for F {
 /// # Errors
 ///
 /// Fails if the server cannot be paused.
-pub fn rate<C: Client>(client: C, load: &Load, in_flight: usize) -> Outcome<impl Rated> {
+pub fn rate<C: Client>(client: C, load: &Load, in_flight: usize) -> Outcome<impl Rated + use<C>> {
     client.server().pause()?;
     let (connections, load) = ([client.client()], load.clone());
     Ok(move || rate_of_turn(&client, &connections, &load, in_flight))
