@@ -13,7 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use benches::child::Process;
-use benches::spin::{SpinArgs, SpinServer};
+use benches::service::ServerArgs;
+use benches::spin::handlers_begun;
 use benches::unit::Unit;
 use benches::{Outcome, cores, role};
 use rpc_core::Intents;
@@ -179,16 +180,15 @@ impl Campaign {
 
     fn measure(&self, attack: Attack, attacks: bool, time: Duration) -> Outcome<Measured> {
         let user = attack.server();
-        let server = self.start_server(attack)?;
-        let address = server.address();
-        let memory = resident_mib(server.pid())?;
+        let (server, address) = self.start_server(attack)?;
+        let memory = resident_mib(server.id())?;
         // The attacker has half a second to begin, and ends before the good client does.
         let whole = time + Duration::from_millis(500);
         let mut good = self.start_as(
             user,
             Role::Good {
                 device: self.device.clone(),
-                address: address.to_owned(),
+                address: address.clone(),
                 time: whole,
                 reconnects: attack == Attack::Fewfiles,
             },
@@ -196,7 +196,7 @@ impl Campaign {
         good.read_line()?;
         let end = Instant::now() + whole;
         let mut attacker = match attacks {
-            true => self.start_attacker(attack, &server, time)?,
+            true => self.start_attacker(attack, &server, &address, time)?,
             false => self.start_as(None, Role::Idler)?,
         };
         let limiter = Limiter::start(&attacker, self.share);
@@ -204,16 +204,16 @@ impl Campaign {
         let stops = AtomicBool::new(false);
         let mut measured = thread::scope(|scope| {
             let watcher = scope.spawn(|| {
-                let mut watch = Watch::new(server.pid());
+                let mut watch = Watch::new(server.id());
                 let mut most = memory;
                 // Ends with the server, too.
                 while !stops.load(Ordering::Relaxed) && watch.look().is_ok() {
-                    most = resident_mib(server.pid()).unwrap_or_default().max(most);
+                    most = resident_mib(server.id()).unwrap_or_default().max(most);
                     thread::sleep(LOOK);
                 }
                 (watch.blocked(), watch.is_harmed(), most - memory)
             });
-            let clients = self.new_clients(user, address, end);
+            let clients = self.new_clients(user, &address, end);
             let line = good.read_line().map_err(|error| error.to_string());
             stops.store(true, Ordering::Relaxed);
             let (blocked, blocks, growth) = watcher.join().map_err(|_| "the watcher panicked")?;
@@ -239,51 +239,49 @@ impl Campaign {
         }
         drop((limiter, attacker));
         thread::sleep(PAUSE);
-        measured.afterwards = self.call_once(user, address)?;
+        measured.afterwards = self.call_once(user, &address)?;
         Ok(measured)
     }
 
     /// Runs the calls whose deadline passes while the poller is blocked.
     fn dead_calls(&self, time: Duration) -> Outcome<(String, Vec<&'static str>)> {
-        let mut server = self.start_server(Attack::Deadcalls)?;
-        let mut clients = self.start_attacker(Attack::Deadcalls, &server, time)?;
+        let (mut server, address) = self.start_server(Attack::Deadcalls)?;
+        let mut clients = self.start_attacker(Attack::Deadcalls, &server, &address, time)?;
         let line = clients.read_line()?;
         thread::sleep(PAUSE);
-        let handlers = server.handlers(dead_calls::PHASE)?;
+        let begun = handlers_begun(&mut server, dead_calls::PHASE)?;
         let mut harm = Vec::new();
-        if handlers.begun > 0 {
+        if begun > 0 {
             harm.push("handlers for nobody");
         }
         if !line.ends_with(SERVED) {
             harm.push("a call that was in time was not served");
         }
-        Ok((
-            format!("{line} | handlers begun for them: {}", handlers.begun),
-            harm,
-        ))
+        Ok((format!("{line} | handlers begun for them: {begun}"), harm))
     }
 
-    fn start_server(&self, attack: Attack) -> Outcome<SpinServer> {
-        let args = SpinArgs {
-            device: self.device.clone(),
-            core: cores::Cores::choose()?.server,
-            connections: Intents::default().connections,
-            max_in_flight: Intents::default().max_in_flight,
-            max_files: attack.server_files(),
-        };
-        SpinServer::start_as(attack.server(), args)
+    /// Starts a server, and returns its address, too.
+    fn start_server(&self, attack: Attack) -> Outcome<(Process, String)> {
+        let core = cores::Cores::choose()?.server;
+        let mut args = ServerArgs::spinning(&self.device, core, &Intents::default());
+        args.max_files = attack.server_files();
+        let role = Role::Server(role::Role::Calls(args));
+        let mut server = self.start_as(attack.server(), role)?;
+        let address = server.read_line()?;
+        Ok((server, address))
     }
 
     fn start_attacker(
         &self,
         attack: Attack,
-        server: &SpinServer,
+        server: &Process,
+        address: &str,
         time: Duration,
     ) -> Outcome<Process> {
         let target = Target {
-            address: server.address().to_owned(),
+            address: address.to_owned(),
             device: self.device.clone(),
-            pid: server.pid(),
+            pid: server.id(),
         };
         let role = Role::Attacker {
             attack,

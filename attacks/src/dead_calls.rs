@@ -88,11 +88,7 @@ async fn call(
     phase: usize,
     spin: Duration,
 ) -> Result<Response<Fixed>, CallError> {
-    let work = Work {
-        phase,
-        spin,
-        give_up: None,
-    };
+    let work = Work { phase, spin };
     let request = Request::new(work.to_message());
     let request = match spin {
         Duration::ZERO => request.with_timeout(DEADLINE),

@@ -240,7 +240,6 @@ impl Peer {
         let work = Work {
             phase: 0,
             spin: Duration::ZERO,
-            give_up: None,
         };
         let generation = self.next_request as u32 & 0xfff;
         let frame = handshake::request(self.method, generation, &work.to_message());

@@ -84,7 +84,6 @@ impl TcpPeer {
         let work = Work {
             phase: 0,
             spin: Duration::ZERO,
-            give_up: None,
         };
         let generation = self.next_request & 0xfff;
         let frame = handshake::request(self.method, generation, &work.to_message());

@@ -11,17 +11,9 @@ use rpc_core::Waiting;
 ///
 /// Returns a sentence that describes the expected format.
 pub fn rate(text: &str) -> Result<f64, String> {
-    let (number, factor) = match text.strip_suffix(['k', 'K']) {
-        Some(number) => (number, 1e3),
-        None => match text.strip_suffix('M') {
-            Some(number) => (number, 1e6),
-            None => (text, 1.0),
-        },
-    };
-    match number.parse::<f64>() {
-        Ok(number) if (1e-3..=1e9).contains(&(number * factor)) => Ok(number * factor),
-        _ => Err("expected calls per second, over 0 and up to 1000M: 2000, 200k, 1.5M".to_owned()),
-    }
+    let rate = scaled(text, &[("k", 1e3), ("K", 1e3), ("M", 1e6), ("", 1.0)]);
+    rate.filter(|rate| (1e-3..=1e9).contains(rate))
+        .ok_or("expected calls per second, over 0 and up to 1000M: 2000, 200k, 1.5M".to_owned())
 }
 
 /// Parses a duration with its unit: `100ms`, `2.5s`, `10us`.
@@ -38,14 +30,36 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         ("ms", 1e-3),
         ("s", 1.0),
     ];
-    units
-        .iter()
-        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))
-        .and_then(|(number, seconds)| {
-            let number: f64 = number.trim_end().parse().ok()?;
-            Duration::try_from_secs_f64(number * seconds).ok()
-        })
-        .ok_or_else(|| "expected a number with a unit: 100ms, 2.5s, 10us".to_owned())
+    scaled(text, &units)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or("expected a number with a unit: 100ms, 2.5s, 10us".to_owned())
+}
+
+/// Parses a number of bytes: `4096`, `64K`, `8M`, with units of 1024.
+///
+/// # Errors
+///
+/// Returns a sentence that describes the expected format.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let units = [
+        ("k", 1024.0),
+        ("K", 1024.0),
+        ("M", 1024.0 * 1024.0),
+        ("", 1.0),
+    ];
+    let bytes = scaled(text, &units).filter(|_| !text.contains('.'));
+    bytes
+        .filter(|bytes| (1.0..=f64::from(1 << 30)).contains(bytes))
+        .map(|bytes| bytes as usize)
+        .ok_or("expected a number of bytes, from 1 to 1024M: 4096, 64K, 8M".to_owned())
+}
+
+/// Parses a number with the first of these units that it ends with.
+fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let mut units = units.iter();
+    let (number, factor) =
+        units.find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    Some(number.trim_end().parse::<f64>().ok()? * factor)
 }
 
 /// Returns the time of `--seconds`.
@@ -69,26 +83,6 @@ pub fn at_least_one_round(rounds: usize) -> Result<(), String> {
     match rounds {
         0 => Err("--rounds 0: nothing could be measured".to_owned()),
         _ => Ok(()),
-    }
-}
-
-/// Parses a number of bytes: `4096`, `64K`, `8M`, with units of 1024.
-///
-/// # Errors
-///
-/// Returns a sentence that describes the expected format.
-pub fn bytes(text: &str) -> Result<usize, String> {
-    let (number, factor) = match text.strip_suffix(['k', 'K']) {
-        Some(number) => (number, 1 << 10),
-        None => match text.strip_suffix('M') {
-            Some(number) => (number, 1 << 20),
-            None => (text, 1),
-        },
-    };
-    let bytes = number.parse::<usize>().ok();
-    match bytes.and_then(|bytes| bytes.checked_mul(factor)) {
-        Some(bytes) if (1..=1 << 30).contains(&bytes) => Ok(bytes),
-        _ => Err("expected a number of bytes, from 1 to 1024M: 4096, 64K, 8M".to_owned()),
     }
 }
 

@@ -35,7 +35,7 @@ pub struct Schedule {
     index: u64,
     /// Time of the latest Poisson arrival, in nanoseconds.
     latest: f64,
-    random: SplitMix,
+    random: fastrand::Rng,
 }
 
 impl Schedule {
@@ -48,7 +48,7 @@ impl Schedule {
             nanos_between: 1e9 / rate,
             index: 0,
             latest: 0.0,
-            random: SplitMix(seed),
+            random: fastrand::Rng::with_seed(seed),
         }
     }
 }
@@ -65,28 +65,13 @@ impl Iterator for Schedule {
                 nanos
             }
             Arrivals::Poisson => {
-                self.latest -= self.random.uniform().ln() * self.nanos_between;
+                // Above 0 and at most 1, since 0 has no logarithm.
+                let uniform = 1.0 - self.random.f64();
+                self.latest -= uniform.ln() * self.nanos_between;
                 self.latest
             }
         };
         Some(Duration::from_nanos(nanos as u64))
-    }
-}
-
-/// The generator from Steele, Lea and Flood, "Fast splittable pseudorandom number generators". It
-/// works well with any seed, including zero.
-#[derive(Clone, Debug)]
-struct SplitMix(u64);
-
-impl SplitMix {
-    /// Returns a number above 0 and at most 1.
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 }
 

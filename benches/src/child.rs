@@ -114,6 +114,12 @@ impl Process {
         self.pid
     }
 
+    /// Returns the id of the process as a plain number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns a handle that reads the server's CPU time.
     #[must_use]
     pub fn cpu_time(&self) -> CpuTime {
@@ -144,15 +150,6 @@ impl Process {
         let result = turn()?;
         self.pause()?;
         Ok(result)
-    }
-
-    /// Returns the resident memory of the process, in bytes.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system does not report it.
-    pub fn resident(&self) -> Outcome<u64> {
-        resident(self.pid)
     }
 }
 

@@ -31,12 +31,12 @@ struct Caller<T> {
 impl<T> Dispatcher<T> {
     /// Creates a dispatcher for this many callers, which have the numbers from 0.
     pub(crate) fn new(callers: usize) -> Self {
-        let caller = || Caller {
+        let callers = (0..callers).map(|_| Caller {
             call: None,
             waker: None,
-        };
+        });
         Self {
-            callers: RefCell::new((0..callers).map(|_| caller()).collect()),
+            callers: RefCell::new(callers.collect()),
             idle: RefCell::default(),
             is_closed: Cell::new(false),
         }

@@ -48,21 +48,27 @@ impl Period {
     /// Returns true if the period is over.
     #[inline]
     pub fn add(&self, began: Instant, counted: &mut Histogram<u64>) -> bool {
-        let now = Instant::now();
-        if now >= self.start && now < self.end {
-            let nanos = (now - began).as_nanos() as u64;
-            counted.saturating_record(nanos.max(1));
+        self.add_ended(began, Instant::now(), counted)
+    }
+
+    #[inline]
+    fn add_ended(&self, began: Instant, now: Instant, counted: &mut Histogram<u64>) -> bool {
+        let is_over = self.is_over(now);
+        if self.has_begun(now) && !is_over {
+            counted.saturating_record(((now - began).as_nanos() as u64).max(1));
         }
-        now >= self.end
+        is_over
     }
 
     /// Returns true if the warm-up is over at this time.
+    #[inline]
     #[must_use]
     pub fn has_begun(&self, now: Instant) -> bool {
         now >= self.start
     }
 
     /// Returns true if the period is over at this time.
+    #[inline]
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.end
@@ -88,51 +94,31 @@ pub async fn keep_in_flight<C: Caller>(
     period: Period,
 ) -> Result<Histogram<u64>, CallError> {
     let histogram = RefCell::new(slices::histogram());
-    let workers = (0..in_flight).map(|index| Worker {
-        clients,
-        next: index % clients.len(),
-        step: in_flight % clients.len(),
-        load: load.clone(),
-        histogram: &histogram,
-        period,
-    });
-    run_all(workers.map(Worker::run)).await?;
-    Ok(histogram.into_inner())
-}
-
-/// Makes calls one after the other; each worker is one call in flight.
-struct Worker<'a, C> {
-    clients: &'a [BenchClient<C>],
-    /// Index of the client that makes the next call.
-    next: usize,
-    step: usize,
-    load: Load,
-    histogram: &'a RefCell<Histogram<u64>>,
-    period: Period,
-}
-
-impl<C: Caller> Worker<'_, C> {
-    async fn run(mut self) -> Result<(), CallError> {
-        let mut began = Instant::now();
-        loop {
-            self.load.exchange(&self.clients[self.next]).await?;
-            self.next += self.step;
-            if self.next >= self.clients.len() {
-                self.next -= self.clients.len();
+    let step = in_flight % clients.len();
+    // Each worker is one call in flight.
+    let workers = (0..in_flight).map(|index| {
+        let (histogram, mut load) = (&histogram, load.clone());
+        let mut next = index % clients.len();
+        async move {
+            let mut began = Instant::now();
+            loop {
+                load.exchange(&clients[next]).await?;
+                next += step;
+                if next >= clients.len() {
+                    next -= clients.len();
+                }
+                // The end of one call is the start of the next, so one clock reading per call is
+                // enough.
+                let now = Instant::now();
+                if period.add_ended(began, now, &mut histogram.borrow_mut()) {
+                    return Ok(());
+                }
+                began = now;
             }
-            // The end of one call is the start of the next, so one clock reading per call is
-            // enough.
-            let now = Instant::now();
-            if now >= self.period.end {
-                return Ok(());
-            }
-            if now >= self.period.start {
-                let nanos = (now - began).as_nanos() as u64;
-                self.histogram.borrow_mut().saturating_record(nanos.max(1));
-            }
-            began = now;
         }
-    }
+    });
+    run_all(workers).await?;
+    Ok(histogram.into_inner())
 }
 
 /// Raises the limit of open files to its maximum. A connection has a socket and shared memory in

@@ -16,8 +16,8 @@
 //!   through a shared client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many
 //!   calls in flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls
 //!   at intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`streams`], [`spin`] (a
-//!   server whose handlers take their time), [`overload`] (more calls than that server can answer) and
-//!   [`bandwidth`] (messages of any size);
+//!   service whose handlers take their time), [`overload`] (more calls than its server can answer, made
+//!   with [`due`]) and [`bandwidth`] (messages of any size);
 //! - comparison: `peers`, [`external`], [`sockets`], [`counts`] (with the accepted figures), [`baseline`]
 //!   (the figures of another day);
 //! - method: [`cores`], [`clock`], [`line`](mod@line), [`slices`], [`rounds`], [`allocations`],
@@ -39,6 +39,7 @@ pub mod cores;
 pub mod counts;
 mod dispatcher;
 pub mod drop_time;
+pub mod due;
 pub mod endpoint;
 pub mod external;
 pub mod hgrm;

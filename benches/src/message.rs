@@ -40,21 +40,27 @@ impl Load {
                 "eight fixed64 fields have {FIXED_SIZE} bytes; use --message bytes with --size {size}"
             )
             .into()),
-            // No field is zero, because zeros are not encoded.
-            Shape::Fixed64 => Ok(Self::Fixed(Fixed {
-                a: 0x0101_0101_0101_0101,
-                b: 0x0202_0202_0202_0202,
-                c: 0x0303_0303_0303_0303,
-                d: 0x0404_0404_0404_0404,
-                e: 0x0505_0505_0505_0505,
-                f: 0x0606_0606_0606_0606,
-                g: 0x0707_0707_0707_0707,
-                h: u64::MAX,
-            })),
+            Shape::Fixed64 => Ok(Self::fixed()),
             Shape::Bytes => Ok(Self::Blob(Blob {
                 payload: (0..size).map(|index| index as u8).collect(),
             })),
         }
+    }
+
+    /// Creates the message of eight `fixed64`.
+    #[must_use]
+    pub fn fixed() -> Self {
+        // No field is zero, because zeros are not encoded.
+        Self::Fixed(Fixed {
+            a: 0x0101_0101_0101_0101,
+            b: 0x0202_0202_0202_0202,
+            c: 0x0303_0303_0303_0303,
+            d: 0x0404_0404_0404_0404,
+            e: 0x0505_0505_0505_0505,
+            f: 0x0606_0606_0606_0606,
+            g: 0x0707_0707_0707_0707,
+            h: u64::MAX,
+        })
     }
 
     /// Returns the length of the encoded message in bytes.

@@ -85,10 +85,10 @@ impl OpenLoop {
         let callers: Vec<C> = callers.into_iter().collect();
         let dispatcher = Dispatcher::new(callers.len());
         let failure = RefCell::new(None);
-        let recorder = RefCell::new(Recorder::new(&self));
+        let record = RefCell::new(OpenRecord::new(self.rate));
         let callers = callers.into_iter().enumerate().map(|(index, caller)| {
-            let (dispatcher, recorder, failure) = (&dispatcher, &recorder, &failure);
-            let now = &now;
+            let (dispatcher, record, failure) = (&dispatcher, &record, &failure);
+            let (plan, now) = (&self, &now);
             async move {
                 let mut caller = caller;
                 while let Some(intended) = dispatcher.next_call(index).await {
@@ -98,7 +98,7 @@ impl OpenLoop {
                         dispatcher.close();
                         return;
                     }
-                    recorder.borrow_mut().count(intended, sent, now());
+                    record.borrow_mut().count(plan, intended, sent, now());
                 }
             }
         });
@@ -128,63 +128,38 @@ impl OpenLoop {
         if let Some(error) = failure.take() {
             return Err(error);
         }
-        let mut recorder = recorder.borrow_mut();
-        for intended in schedule {
-            recorder.count_unsent(intended);
+        let mut record = record.replace(OpenRecord::new(0.0));
+        for intended in schedule.filter(|&intended| intended >= self.warm_up) {
+            record.unsent += 1;
+            add(&mut record.response, end - intended);
         }
-        Ok(recorder.to_record())
+        record.achieved /= self.time.as_secs_f64();
+        Ok(record)
     }
 }
 
-struct Recorder {
-    warm_up: Duration,
-    end: Duration,
-    /// Responses that arrived in the recorded period.
-    completed: u64,
-    record: OpenRecord,
-}
-
-impl Recorder {
-    fn new(plan: &OpenLoop) -> Self {
+impl OpenRecord {
+    fn new(wanted: f64) -> Self {
         Self {
-            warm_up: plan.warm_up,
-            end: plan.warm_up + plan.time,
-            completed: 0,
-            record: OpenRecord {
-                wanted: plan.rate,
-                achieved: 0.0,
-                service: slices::histogram(),
-                response: slices::histogram(),
-                late: 0,
-                unsent: 0,
-            },
+            wanted,
+            achieved: 0.0,
+            service: slices::histogram(),
+            response: slices::histogram(),
+            late: 0,
+            unsent: 0,
         }
     }
 
+    /// Counts a call that was answered, as a call and not as a rate yet.
     #[inline]
-    fn count(&mut self, intended: Duration, sent: Duration, completed: Duration) {
-        self.completed += u64::from((self.warm_up..self.end).contains(&completed));
-        if intended < self.warm_up {
-            return;
+    fn count(&mut self, plan: &OpenLoop, intended: Duration, sent: Duration, completed: Duration) {
+        if (plan.warm_up..plan.warm_up + plan.time).contains(&completed) {
+            self.achieved += 1.0;
         }
-        let record = &mut self.record;
-        record.late += u64::from(sent - intended > LATE);
-        add(&mut record.service, completed - sent);
-        add(&mut record.response, completed - intended);
-    }
-
-    fn count_unsent(&mut self, intended: Duration) {
-        if intended >= self.warm_up {
-            self.record.unsent += 1;
-            add(&mut self.record.response, self.end - intended);
-        }
-    }
-
-    fn to_record(&self) -> OpenRecord {
-        let time = self.end - self.warm_up;
-        OpenRecord {
-            achieved: self.completed as f64 / time.as_secs_f64(),
-            ..self.record.clone()
+        if intended >= plan.warm_up {
+            self.late += u64::from(sent - intended > LATE);
+            add(&mut self.service, completed - sent);
+            add(&mut self.response, completed - intended);
         }
     }
 }
@@ -197,10 +172,10 @@ fn add(histogram: &mut Histogram<u64>, time: Duration) {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::sync::Arc;
-    use std::task::{Context, Poll, Wake, Waker};
+    use std::task::{Context, Poll};
 
     use super::*;
+    use crate::task_set;
 
     const MICROSECOND: Duration = Duration::from_micros(1);
 
@@ -262,13 +237,9 @@ mod tests {
 
     /// Polls a future without waiting for wakeups.
     fn poll_to_end<F: Future>(future: F) -> F::Output {
-        struct Nobody;
-        impl Wake for Nobody {
-            fn wake(self: Arc<Self>) {}
-        }
         let mut future = pin!(future);
-        let waker = Waker::from(Arc::new(Nobody));
-        let mut cx = Context::from_waker(&waker);
+        let executor = task_set::tests::waker();
+        let mut cx = Context::from_waker(&executor);
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                 return output;

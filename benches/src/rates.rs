@@ -1,13 +1,12 @@
 //! Rates of calls, measured in short alternating turns.
 
 use proto::bench::BenchClient;
-use rpc_core::{CallError, LocalChannel, block_on};
+use rpc_core::CallError;
 
 use crate::Outcome;
 use crate::in_flight::{Period, keep_in_flight};
 use crate::message::Load;
-use crate::rpc::Rpc;
-use crate::shared::Shared;
+use crate::rpc::Client;
 
 /// Makes calls at the highest rate.
 pub trait Rated {
@@ -20,78 +19,37 @@ pub trait Rated {
     fn take_turn(&mut self) -> Outcome<f64>;
 }
 
-/// A local client with calls in flight, over some of its connections in turn.
-pub struct LocalRate {
-    rpc: Rpc,
-    clients: Vec<BenchClient<LocalChannel>>,
-    connections: usize,
-    in_flight: usize,
-    load: Load,
-}
-
-impl LocalRate {
-    /// Pauses the server until the first turn.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the server cannot be paused.
-    pub fn new(rpc: Rpc, load: &Load, in_flight: usize, connections: usize) -> Outcome<Self> {
-        rpc.server().pause()?;
-        Ok(Self {
-            connections,
-            clients: rpc.clients(),
-            rpc,
-            in_flight,
-            load: load.clone(),
-        })
-    }
-
-    /// Makes calls over this many connections in the following turns.
-    pub fn use_connections(&mut self, connections: usize) {
-        self.connections = connections;
-    }
-}
-
-impl Rated for LocalRate {
+impl<F: FnMut() -> Outcome<f64>> Rated for F {
     fn take_turn(&mut self) -> Outcome<f64> {
-        self.rpc.server().in_turn(|| {
-            let period = Period::turn();
-            let clients = &self.clients[..self.connections];
-            let calls = keep_in_flight(clients, self.in_flight, &self.load, period);
-            Ok::<_, CallError>(period.rate(&self.rpc.poller().block_on(calls)?))
-        })
+        self()
     }
 }
 
-/// A shared client with calls in flight from this thread.
-pub struct SharedRate {
-    shared: Shared,
+/// Keeps calls in flight over the first connection of a client. Pauses the server until the first turn.
+///
+/// # Errors
+///
+/// Fails if the server cannot be paused.
+pub fn rate<C: Client>(client: C, load: &Load, in_flight: usize) -> Outcome<impl Rated + use<C>> {
+    client.server().pause()?;
+    let (connections, load) = ([client.client()], load.clone());
+    Ok(move || rate_of_turn(&client, &connections, &load, in_flight))
+}
+
+/// Keeps calls in flight for one turn, over these connections in turn. Returns the calls per second.
+///
+/// # Errors
+///
+/// Returns the error of the first call that fails.
+pub fn rate_of_turn<C: Client>(
+    client: &C,
+    connections: &[BenchClient<C::Channel>],
+    load: &Load,
     in_flight: usize,
-    load: Load,
-}
-
-impl SharedRate {
-    /// Pauses the server until the first turn.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the server cannot be paused.
-    pub fn new(shared: Shared, load: &Load, in_flight: usize) -> Outcome<Self> {
-        shared.server().pause()?;
-        Ok(Self {
-            shared,
-            in_flight,
-            load: load.clone(),
-        })
-    }
-}
-
-impl Rated for SharedRate {
-    fn take_turn(&mut self) -> Outcome<f64> {
-        self.shared.server().in_turn(|| {
-            let (period, clients) = (Period::turn(), [self.shared.client()]);
-            let calls = keep_in_flight(&clients, self.in_flight, &self.load, period);
-            Ok::<_, CallError>(period.rate(&block_on(calls)?))
-        })
-    }
+) -> Outcome<f64> {
+    client.in_turn(async {
+        let period = Period::turn();
+        let counted = keep_in_flight(connections, in_flight, load, period).await?;
+        Ok::<_, CallError>(period.rate(&counted))
+    })
 }

@@ -88,9 +88,9 @@ impl Row {
         row: usize,
         base: Option<usize>,
     ) -> Self {
-        self.set(figure, rounds.median_of_all(row));
+        self.set(figure, rounds.median(row, None));
         if let Some(base) = base {
-            self.set("ratio", rounds.ratio_of_all(row, base));
+            self.set("ratio", rounds.ratio(row, base, None));
         }
         for distance in [Distance::Near, Distance::Far] {
             if rounds.count(distance) == 0 {

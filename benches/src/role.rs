@@ -10,7 +10,6 @@ use crate::bandwidth::SourceArgs;
 use crate::raw::RawArgs;
 use crate::service::ServerArgs;
 use crate::sockets::SocketArgs;
-use crate::spin::SpinArgs;
 
 /// The first argument of a process that has a role. The second one is the role, as JSON.
 const AS: &str = "as";
@@ -22,7 +21,6 @@ pub enum Role {
     Calls(ServerArgs),
     Frames(RawArgs),
     Memory(SourceArgs),
-    Spins(SpinArgs),
     Socket(SocketArgs),
     Channels(crate::measurements::channels::RowArgs),
     Exchange(crate::measurements::rdma::ExchangeArgs),
@@ -60,7 +58,6 @@ impl Role {
             Self::Calls(args) => args.serve(),
             Self::Frames(args) => args.serve(),
             Self::Memory(args) => args.serve(),
-            Self::Spins(args) => args.serve(),
             Self::Socket(args) => args.serve(),
             Self::Channels(args) => args.measure(),
             Self::Exchange(args) => args.run(),

@@ -30,8 +30,10 @@ impl Rounds {
         Self { values, lines }
     }
 
-    fn distance(&self, row: usize, round: usize) -> Distance {
-        self.lines[round * self.values.len() + row].distance()
+    /// Returns the same rounds with other values.
+    #[must_use]
+    pub fn with_values(&self, values: Vec<Vec<f64>>) -> Self {
+        Self::new(values, self.lines.clone())
     }
 
     /// Returns the number of values that were measured in a state.
@@ -41,46 +43,43 @@ impl Rounds {
         lines.filter(|line| line.distance() == distance).count()
     }
 
-    /// Returns the median of a row's values in a state, if there are any.
-    #[must_use]
-    pub fn median(&self, row: usize, distance: Distance) -> Option<f64> {
+    fn is_in(&self, state: Option<Distance>, row: usize, round: usize) -> bool {
+        let line = self.lines[round * self.values.len() + row];
+        state.is_none_or(|state| line.distance() == state)
+    }
+
+    /// Returns the median of a row's values in a state, or in all, if there are any.
+    pub fn median(&self, row: usize, state: impl Into<Option<Distance>>) -> Option<f64> {
+        let state = state.into();
         let values = self.values[row].iter().enumerate();
         median(
             values
-                .filter(|(round, _)| self.distance(row, *round) == distance)
+                .filter(|(round, _)| self.is_in(state, row, *round))
                 .map(|(_, value)| *value),
         )
     }
 
-    /// Returns the median of a row's values in all states.
-    #[must_use]
-    pub fn median_of_all(&self, row: usize) -> Option<f64> {
-        median(self.values[row].iter().copied())
-    }
-
-    /// Returns the ratio of a row to another: the median over all rounds.
-    #[must_use]
-    pub fn ratio_of_all(&self, row: usize, base: usize) -> Option<f64> {
-        let pairs = self.values[row].iter().zip(&self.values[base]);
-        median(pairs.map(|(value, base)| value / base))
-    }
-
     /// Returns the ratio of a row to another: the median over the rounds in which both were measured
-    /// in this state.
-    #[must_use]
-    pub fn ratio(&self, row: usize, base: usize, distance: Distance) -> Option<f64> {
-        let rounds = 0..self.values[row].len().min(self.values[base].len());
-        let in_state = |row, round: &usize| self.distance(row, *round) == distance;
+    /// in this state, or over all.
+    pub fn ratio(
+        &self,
+        row: usize,
+        base: usize,
+        state: impl Into<Option<Distance>>,
+    ) -> Option<f64> {
+        let state = state.into();
+        let pairs = self.values[row].iter().zip(&self.values[base]).enumerate();
+        let is_in = |round| self.is_in(state, row, round) && self.is_in(state, base, round);
         median(
-            rounds
-                .filter(|round| in_state(row, round) && in_state(base, round))
-                .map(|round| self.values[row][round] / self.values[base][round]),
+            pairs
+                .filter(|(round, _)| is_in(*round))
+                .map(|(_, (value, base))| value / base),
         )
     }
 }
 
 /// Lets each side take `rounds` turns of `calls` calls, and measures a cache line just before each.
-/// Returns the records, and the medians of the turns in nanoseconds. `after_each` is called after each
+/// Returns the records, and the medians of the turns in nanoseconds. `before_each` is called before each
 /// turn with the number of turns taken so far.
 ///
 /// # Errors
@@ -91,15 +90,12 @@ pub fn alternate(
     rounds: usize,
     calls: usize,
     cores: Cores,
-    mut after_each: impl FnMut(usize),
+    mut before_each: impl FnMut(usize),
 ) -> Outcome<(Vec<Record>, Rounds)> {
-    let turns = sides.len() * rounds;
-    let mut lines = vec![RoundTrip::measure(cores)];
+    let mut lines = Vec::new();
     let records = slices::alternate(sides, rounds, calls, |taken| {
-        if taken < turns {
-            lines.push(RoundTrip::measure(cores));
-        }
-        after_each(taken);
+        before_each(taken);
+        lines.push(RoundTrip::measure(cores));
     })?;
     let of_row = |record: &Record| record.slice_p50.iter().map(|&p50| p50 as f64).collect();
     let values = records.iter().map(of_row).collect();
@@ -170,8 +166,8 @@ mod tests {
         assert_eq!(rounds.ratio(1, 0, Distance::Far), Some(3.0));
         assert_eq!(rounds.median(0, Distance::Near), Some(2.0));
         assert_eq!(rounds.median(1, Distance::Far), Some(99.0));
-        assert_eq!(rounds.ratio_of_all(1, 0), Some(3.0));
-        assert_eq!(rounds.median_of_all(0), Some(3.0));
+        assert_eq!(rounds.ratio(1, 0, None), Some(3.0));
+        assert_eq!(rounds.median(0, None), Some(3.0));
         assert_eq!(
             (rounds.count(Distance::Near), rounds.count(Distance::Far)),
             (5, 3)

@@ -1,21 +1,100 @@
-//! The measured client: a local client on the measuring thread, with a server process.
+//! The measured clients: what a local and a shared one have in common, and the local client on the
+//! measuring thread.
 
+use std::cell::Cell;
+use std::error::Error;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use proto::bench::{BenchClient, BenchStreamsClient, StatsReply, StatsRequest};
 use proto::bulk::BulkClient;
 use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
-use rpc_core::{CallError, Intents, LocalChannel, LocalPoller};
+use rpc_core::{CallError, Caller, Intents, LocalChannel, LocalPoller};
 use rpc_transport_verbs::Device;
+use rustix::process::getpid;
 
-use crate::child::Process;
+use crate::child::{Process, resident};
 use crate::cores::{self, Cores};
 use crate::message::Load;
 use crate::role::Role;
 use crate::service::ServerArgs;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, allocations};
+
+/// A client with its own server process. This thread waits for its responses.
+pub trait Client {
+    /// What carries the calls.
+    type Channel: Caller + Clone;
+
+    /// Returns the channel of the first connection.
+    fn channel(&self) -> Self::Channel;
+
+    /// Returns the server's process.
+    fn server(&self) -> &Process;
+
+    /// Returns the server's process, to talk with it.
+    fn server_mut(&mut self) -> &mut Process;
+
+    /// Waits for a future on this thread.
+    fn block_on<F: Future>(&self, future: F) -> F::Output;
+
+    /// Waits for a future that is also to be polled at the times in `due`.
+    fn block_on_due<F: Future>(&self, due: &Cell<Option<Instant>>, future: F) -> F::Output;
+
+    /// Returns a client of the unary methods.
+    fn client(&self) -> BenchClient<Self::Channel> {
+        BenchClient::new(self.channel())
+    }
+
+    /// Returns a client of the streaming methods.
+    fn streams(&self) -> BenchStreamsClient<Self::Channel> {
+        BenchStreamsClient::new(self.channel())
+    }
+
+    /// Lets the server continue until a future is ready.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the future, or fails if the server has ended.
+    fn in_turn<T, E>(&self, turn: impl Future<Output = Result<T, E>>) -> Outcome<T>
+    where
+        Box<dyn Error>: From<E>,
+    {
+        self.server().in_turn(|| self.block_on(turn))
+    }
+
+    /// Returns the server's counters. The server must not be paused.
+    ///
+    /// # Errors
+    ///
+    /// Returns the call's error.
+    fn stats(&self) -> Outcome<StatsReply> {
+        let client = self.client();
+        Ok(self.block_on(client.stats(StatsRequest {}))?.into_inner())
+    }
+
+    /// Returns the resident memory of this process and of the server's, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does not report it.
+    fn resident(&self) -> Outcome<[u64; 2]> {
+        Ok([resident(getpid())?, resident(self.server().pid())?])
+    }
+
+    /// Returns the growth of the memory of both since an earlier reading, for each of `count` things.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does not report it.
+    fn growth_per(&self, earlier: [u64; 2], count: usize) -> Outcome<[u64; 2]> {
+        let now = self.resident()?;
+        Ok([0, 1].map(|side| now[side].saturating_sub(earlier[side]) / count.max(1) as u64))
+    }
+}
 
 /// A client on this thread, connected to its own server process.
 pub struct Rpc {
@@ -24,6 +103,35 @@ pub struct Rpc {
     poller: LocalPoller,
     server: Process,
     address: String,
+}
+
+impl Client for Rpc {
+    type Channel = LocalChannel;
+
+    fn channel(&self) -> LocalChannel {
+        self.channels[0].clone()
+    }
+
+    fn server(&self) -> &Process {
+        &self.server
+    }
+
+    fn server_mut(&mut self) -> &mut Process {
+        &mut self.server
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.poller.block_on(future)
+    }
+
+    /// Polls the future in each turn of the poller.
+    fn block_on_due<F: Future>(&self, _: &Cell<Option<Instant>>, future: F) -> F::Output {
+        let mut future = pin!(future);
+        self.poller.block_on(poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            future.as_mut().poll(cx)
+        }))
+    }
 }
 
 impl Rpc {
@@ -35,7 +143,7 @@ impl Rpc {
     /// Fails if either side cannot be set up.
     pub fn start(device: &Device, cores: Cores, intents: &Intents) -> Outcome<Self> {
         let args = ServerArgs::new(device.name(), cores.server, intents);
-        Self::over(device, args, intents)
+        Self::start_with(device, args, intents)
     }
 
     /// Starts the server process, pins the calling thread, and connects once. The thread must not be
@@ -46,26 +154,16 @@ impl Rpc {
     /// Fails if either side cannot be set up.
     pub fn start_pinned(device: &Device, cores: Cores, intents: &Intents) -> Outcome<Self> {
         let args = ServerArgs::new(device.name(), cores.server, intents);
-        Self::start_pinned_with(device, cores, args, intents)
+        Self::start_with(&OnCore::new(device, cores.client), args, intents)
     }
 
-    /// Does the same with a server that is told something else than the client's intents.
+    /// Does the same with a server that is told something else than the client's intents, over a device
+    /// or over [`OnCore`].
     ///
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start_pinned_with(
-        device: &Device,
-        cores: Cores,
-        args: ServerArgs,
-        intents: &Intents,
-    ) -> Outcome<Self> {
-        let device = device.clone();
-        let core = cores.client;
-        Self::over(&OnCore { device, core }, args, intents)
-    }
-
-    fn over<F: Fabric>(fabric: &F, args: ServerArgs, intents: &Intents) -> Outcome<Self> {
+    pub fn start_with(fabric: &impl Fabric, args: ServerArgs, intents: &Intents) -> Outcome<Self> {
         let (server, address) = Process::start(&Role::Calls(args))?;
         let poller = LocalPoller::builder(fabric)
             .intents(intents.clone())
@@ -99,18 +197,6 @@ impl Rpc {
         channels.map(BenchClient::new).collect()
     }
 
-    /// Returns a client of the unary methods, over the first connection.
-    #[must_use]
-    pub fn client(&self) -> BenchClient<LocalChannel> {
-        BenchClient::new(self.channels[0].clone())
-    }
-
-    /// Returns a client of the streaming methods, over the first connection.
-    #[must_use]
-    pub fn streams(&self) -> BenchStreamsClient<LocalChannel> {
-        BenchStreamsClient::new(self.channels[0].clone())
-    }
-
     /// Returns a client of messages of any size, over a new connection.
     ///
     /// # Errors
@@ -125,32 +211,24 @@ impl Rpc {
     pub fn poller(&self) -> &LocalPoller {
         &self.poller
     }
-
-    /// Returns the server's process.
-    #[must_use]
-    pub fn server(&self) -> &Process {
-        &self.server
-    }
-
-    /// Returns the server's counters. The server must not be paused.
-    ///
-    /// # Errors
-    ///
-    /// Returns the call's error.
-    pub fn stats(&self) -> Outcome<StatsReply> {
-        let client = self.client();
-        let reply = client.stats(StatsRequest {});
-        Ok(self.poller.block_on(reply)?.into_inner())
-    }
 }
 
 /// Pins the thread that opens a transport, as a server does. A poller counts the cores that the
 /// process may use before it opens its transport, so the count is not that of the pinned thread; and
 /// the transport's memory comes from the core's own NUMA node.
 #[derive(Clone)]
-struct OnCore {
+pub struct OnCore {
     device: Device,
     core: usize,
+}
+
+impl OnCore {
+    /// Returns the device as it is used from a core.
+    #[must_use]
+    pub fn new(device: &Device, core: usize) -> Self {
+        let device = device.clone();
+        Self { device, core }
+    }
 }
 
 impl Fabric for OnCore {
@@ -206,66 +284,52 @@ pub struct ClosedLoop {
     allocations_of_a_look: u64,
 }
 
-/// Heap allocations per call.
-#[derive(Clone, Copy, Debug)]
-pub struct AllocationsPerCall {
-    /// In the client's process.
-    pub client: f64,
-    /// In the server's process.
-    pub server: f64,
-}
-
 impl ClosedLoop {
     /// Warms up both sides and pauses the server until the first turn.
     ///
     /// # Errors
     ///
     /// Returns the error of the first call that fails.
-    pub fn new(rpc: Rpc, load: Load) -> Outcome<Self> {
-        let mut this = Self {
-            client: rpc.client(),
+    pub fn new(rpc: Rpc, mut load: Load) -> Outcome<Self> {
+        let client = rpc.client();
+        let exchange = async || load.exchange(&client).await;
+        rpc.block_on(Stopwatch::new(0).time_async(UNRECORDED, 0, exchange))?;
+        // The first readings allocate buffers that later ones reuse. Two more readings, with
+        // nothing between them, differ by the cost of one reading.
+        for _ in 0..UNRECORDED {
+            rpc.stats()?;
+        }
+        let before = rpc.stats()?;
+        let first = rpc.stats()?;
+        rpc.server.pause()?;
+        Ok(Self {
+            allocations_of_a_look: first.allocations - before.allocations,
+            first,
+            client,
             rpc,
             load,
             calls: 0,
             allocations: 0,
-            first: StatsReply::default(),
-            allocations_of_a_look: 0,
-        };
-        let Self {
-            rpc, client, load, ..
-        } = &mut this;
-        let mut stopwatch = Stopwatch::new(0);
-        let exchange = async || load.exchange(client).await;
-        rpc.poller
-            .block_on(stopwatch.time_async(UNRECORDED, 0, exchange))?;
-        // The first readings allocate buffers that later ones reuse. Two more readings, with
-        // nothing between them, differ by the cost of one reading.
-        for _ in 0..UNRECORDED {
-            this.rpc.stats()?;
-        }
-        let before = this.rpc.stats()?;
-        this.first = this.rpc.stats()?;
-        this.allocations_of_a_look = this.first.allocations - before.allocations;
-        this.rpc.server.pause()?;
-        Ok(this)
+        })
     }
 
-    /// Returns the allocations per call over all turns. The server's count covers all of its calls,
-    /// including the unrecorded ones at the beginning of each turn.
+    /// Returns the heap allocations per call of the client's and of the server's process, over all
+    /// turns. The server's count covers all of its calls, including the unrecorded ones at the
+    /// beginning of each turn.
     ///
     /// # Errors
     ///
     /// Fails if the server's counters cannot be read.
-    pub fn allocations_per_call(&self) -> Outcome<AllocationsPerCall> {
+    pub fn allocations_per_call(&self) -> Outcome<[f64; 2]> {
         let last = self.rpc.server.in_turn(|| self.rpc.stats())?;
         let by_calls =
             (last.allocations - self.first.allocations).saturating_sub(self.allocations_of_a_look);
         // The last reading is itself a call.
         let calls = last.calls - self.first.calls - 1;
-        Ok(AllocationsPerCall {
-            client: self.allocations as f64 / self.calls as f64,
-            server: by_calls as f64 / calls as f64,
-        })
+        Ok([
+            self.allocations as f64 / self.calls as f64,
+            by_calls as f64 / calls as f64,
+        ])
     }
 }
 
@@ -275,16 +339,13 @@ impl Side for ClosedLoop {
             rpc, client, load, ..
         } = self;
         let mut exchange = async || load.exchange(client).await;
-        let allocated = rpc.server.in_turn(|| {
-            rpc.poller.block_on(async {
-                stopwatch.time_async(UNRECORDED, 0, &mut exchange).await?;
-                let before = allocations::count();
-                stopwatch.time_async(0, calls, &mut exchange).await?;
-                Ok::<_, CallError>(allocations::count() - before)
-            })
+        self.allocations += rpc.in_turn(async {
+            stopwatch.time_async(UNRECORDED, 0, &mut exchange).await?;
+            let before = allocations::count();
+            stopwatch.time_async(0, calls, &mut exchange).await?;
+            Ok::<_, CallError>(allocations::count() - before)
         })?;
         self.calls += calls as u64;
-        self.allocations += allocated;
         Ok(())
     }
 }

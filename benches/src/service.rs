@@ -5,12 +5,13 @@ use std::cell::Cell;
 use proto::bench::bench_server::LocalBench;
 use proto::bench::{BenchServer, BenchStreamsServer, Blob, Fixed, StatsReply, StatsRequest};
 use proto::bulk::BulkServer;
-use rpc_core::stats::Transfers;
 use rpc_core::{Intents, LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::service::Bulk;
+use crate::spin::Spin;
 use crate::streams::service::Streams;
 use crate::{Outcome, allocations, arguments, child, drop_time};
 
@@ -42,8 +43,8 @@ impl LocalBench for Echo {
         // There is only one poller, so its counters are the server's counters.
         let poller = LocalPoller::current()
             .ok_or_else(|| Status::internal("the handler does not run on a poller's thread"))?;
-        let counters = poller.stats().total().transport;
         let stats = poller.stats().total();
+        let (counters, transfers) = (stats.transport, stats.transfers);
         Ok(Response::new(StatsReply {
             allocations: allocations::count(),
             calls: self.calls.get(),
@@ -54,15 +55,12 @@ impl LocalBench for Echo {
             rnr: counters.rnr,
             stream_frames: stats.streams.frames_sent,
             last_drop_ns: drop_time::last_ns(),
-            long_bytes_received: stats.transfers.bytes_received,
-            long_bytes_copied: copied_by_receiver(&stats.transfers),
+            long_bytes_received: transfers.bytes_received,
+            long_bytes_copied: transfers.bytes_fetched
+                + transfers.bytes_in_fragments
+                + transfers.bytes_copied_in,
         }))
     }
-}
-
-/// Returns the bytes of long messages that their receiver has copied.
-fn copied_by_receiver(transfers: &Transfers) -> u64 {
-    transfers.bytes_fetched + transfers.bytes_in_fragments + transfers.bytes_copied_in
 }
 
 /// What a server process is told.
@@ -78,6 +76,10 @@ pub struct ServerArgs {
     waiting: String,
     /// False if each message of a stream has a frame of its own.
     pub coalesces: bool,
+    /// True if the server has no service but that of handlers that spin: see [`crate::spin`].
+    pub spins: bool,
+    /// Number of files that the process may open, if not as many as its parent.
+    pub max_files: Option<u64>,
 }
 
 impl ServerArgs {
@@ -93,6 +95,17 @@ impl ServerArgs {
             max_streams: intents.max_streams,
             waiting: intents.waiting.to_string(),
             coalesces: true,
+            spins: false,
+            max_files: None,
+        }
+    }
+
+    /// Does the same for a server whose handlers spin.
+    #[must_use]
+    pub fn spinning(device: &str, core: usize, intents: &Intents) -> Self {
+        Self {
+            spins: true,
+            ..Self::new(device, core, intents)
         }
     }
 
@@ -103,21 +116,34 @@ impl ServerArgs {
     /// Fails if the server cannot be started.
     pub fn serve(&self) -> Outcome<()> {
         child::end_with_parent()?;
+        if let Some(files) = self.max_files {
+            let limit = Rlimit {
+                current: Some(files),
+                maximum: Some(files),
+            };
+            setrlimit(Resource::Nofile, limit)?;
+        }
         #[cfg(feature = "stream")]
         if !self.coalesces {
             rpc_core::testing::disable_coalescing();
         }
         let server = Server::builder(&Device::open(&self.device)?)
-            .add_service(BenchServer::per_poller(Echo::default))
-            .add_service(BenchStreamsServer::per_poller(Streams::default))
-            .add_service(BulkServer::per_poller(Bulk::default))
             .cores([self.core])
             .max_message_len(self.max_message_len)
             .connections(self.connections)
             .max_in_flight(self.max_in_flight)
             .max_streams(self.max_streams)
-            .waiting(arguments::waiting_of(&self.waiting))
-            .bind("127.0.0.1:0")?;
+            .waiting(arguments::waiting_of(&self.waiting));
+        let server = if self.spins {
+            let service = Spin::of_server_process();
+            server.add_service(BenchServer::per_poller(move || service.clone()))
+        } else {
+            server
+                .add_service(BenchServer::per_poller(Echo::default))
+                .add_service(BenchStreamsServer::per_poller(Streams::default))
+                .add_service(BulkServer::per_poller(Bulk::default))
+        };
+        let server = server.bind("127.0.0.1:0")?;
         child::write_line_to_parent(&server.local_addr().to_string())?;
         Ok(server.run()?)
     }

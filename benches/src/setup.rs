@@ -14,9 +14,10 @@ use rpc_transport_verbs::Device;
 
 use crate::cores::Cores;
 use crate::message::{FIXED_SIZE, Load, Shape};
-use crate::report::Report;
+use crate::report::{Report, Row};
 use crate::service::intents_for;
-use crate::{Outcome, arguments};
+use crate::slices::Side;
+use crate::{Outcome, arguments, rounds};
 
 /// A measurement, with its own options.
 pub trait Measurement {
@@ -102,6 +103,39 @@ impl Bench {
     /// Says more about the set-up.
     pub fn say(&self, what: impl fmt::Display) {
         println!("{what}");
+    }
+
+    /// Lets named sides take turns of `calls` calls, and reports their latencies in one table, with ratios
+    /// to the side `base`. `start` adds the figures that come first in the row with an index.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of a side.
+    pub fn latencies(
+        &mut self,
+        title: &str,
+        [rounds, calls]: [usize; 2],
+        sides: Vec<(&str, &mut dyn Side)>,
+        start: impl Fn(usize, Row) -> Row,
+        base: Option<usize>,
+    ) -> Outcome<()> {
+        let (names, mut sides): (Vec<_>, Vec<_>) = sides.into_iter().unzip();
+        let (records, rounds) =
+            rounds::alternate(&mut sides, rounds, calls, self.cores, |taken| {
+                self.progress(format_args!("{title}: {taken} turns"));
+            })?;
+        let rows = names.iter().zip(&records).enumerate();
+        let rows = rows.map(|(row, (name, record))| {
+            start(row, Row::new(*name))
+                .with_rounds("p50_ns", &rounds, row, base)
+                .with("p99_ns", record.histogram.value_at_quantile(0.99))
+        });
+        self.report.table(title, rows);
+        for (name, record) in names.into_iter().zip(&records) {
+            self.report.histogram(name, &record.histogram);
+        }
+        self.report.note(rounds.to_string());
+        Ok(())
     }
 
     /// Shows how far the measurement has come, if somebody watches.

@@ -1,8 +1,10 @@
 //! The shared client on an application thread, with a server process.
 
+use std::cell::Cell;
 use std::fmt;
+use std::time::Instant;
 
-use proto::bench::{BenchClient, BenchStreamsClient};
+use proto::bench::BenchClient;
 use rpc_core::{CallError, Channel, Intents, block_on};
 use rpc_transport_verbs::Device;
 use tokio::runtime::{self, Runtime};
@@ -10,8 +12,10 @@ use tokio::runtime::{self, Runtime};
 use crate::Outcome;
 use crate::child::Process;
 use crate::cores::Cores;
+use crate::due::run_when_due;
 use crate::message::Load;
 use crate::role::Role;
+use crate::rpc::Client;
 use crate::service::ServerArgs;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 
@@ -36,6 +40,20 @@ impl Shared {
         pollers: usize,
     ) -> Outcome<Self> {
         let args = ServerArgs::new(device.name(), cores.server, intents);
+        Self::start_with(device, args, intents, pollers)
+    }
+
+    /// Does the same with a server that is told something else than the client's intents.
+    ///
+    /// # Errors
+    ///
+    /// Fails if either side cannot be set up.
+    pub fn start_with(
+        device: &Device,
+        args: ServerArgs,
+        intents: &Intents,
+        pollers: usize,
+    ) -> Outcome<Self> {
         let (server, address) = Process::start(&Role::Calls(args))?;
         let channel = Channel::builder(device, &address)
             .max_message_len(intents.max_message_len)
@@ -49,29 +67,31 @@ impl Shared {
             server,
         })
     }
+}
 
-    /// Returns a client of the unary methods. Any number of clients share the channel.
-    #[must_use]
-    pub fn client(&self) -> BenchClient<Channel> {
-        BenchClient::new(self.channel.clone())
+impl Client for Shared {
+    type Channel = Channel;
+
+    /// Any number of clients share the channel.
+    fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
-    /// Returns a client of the streaming methods.
-    #[must_use]
-    pub fn streams(&self) -> BenchStreamsClient<Channel> {
-        BenchStreamsClient::new(self.channel.clone())
-    }
-
-    /// Returns the channel.
-    #[must_use]
-    pub fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    /// Returns the server's process.
-    #[must_use]
-    pub fn server(&self) -> &Process {
+    fn server(&self) -> &Process {
         &self.server
+    }
+
+    fn server_mut(&mut self) -> &mut Process {
+        &mut self.server
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        block_on(future)
+    }
+
+    /// Sleeps while nothing is due: the pollers may need this core.
+    fn block_on_due<F: Future>(&self, due: &Cell<Option<Instant>>, future: F) -> F::Output {
+        run_when_due(due, future)
     }
 }
 
@@ -124,42 +144,18 @@ impl fmt::Display for Waiter {
     }
 }
 
-/// Makes one call at a time through a shared channel.
-pub struct SharedLoop<'a> {
-    shared: &'a Shared,
-    client: BenchClient<Channel>,
-    waiter: Waiter,
-    load: Load,
-}
-
-impl<'a> SharedLoop<'a> {
-    /// Warms up both sides and pauses the server until the first turn.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the first call that fails.
-    pub fn new(shared: &'a Shared, waiter: Waiter, load: Load) -> Outcome<Self> {
-        let mut this = Self {
-            client: shared.client(),
-            shared,
-            waiter,
-            load,
-        };
-        this.take_turn(0, &mut Stopwatch::new(0))?;
-        Ok(this)
-    }
-}
-
-impl Side for SharedLoop<'_> {
-    fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        let Self {
-            shared,
-            client,
-            waiter,
-            load,
-        } = self;
-        shared
-            .server
-            .in_turn(|| waiter.make_calls(client, load, [UNRECORDED, calls], stopwatch))
-    }
+/// Returns a side that makes one call at a time through a shared channel. Warms up both processes and
+/// pauses the server until the first turn.
+///
+/// # Errors
+///
+/// Returns the error of the first call that fails.
+pub fn closed_loop(shared: &Shared, waiter: Waiter, mut load: Load) -> Outcome<impl Side> {
+    let client = shared.client();
+    let mut side = move |calls: usize, stopwatch: &mut Stopwatch| {
+        let turn = || waiter.make_calls(&client, &mut load, [UNRECORDED, calls], stopwatch);
+        shared.server.in_turn(turn)
+    };
+    side(0, &mut Stopwatch::new(0))?;
+    Ok(side)
 }

@@ -18,6 +18,12 @@ pub trait Side {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()>;
 }
 
+impl<F: FnMut(usize, &mut Stopwatch) -> Outcome<()>> Side for F {
+    fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
+        self(calls, stopwatch)
+    }
+}
+
 /// Calls at the beginning of a turn that are not recorded. The caches still hold the other side's
 /// data then, and the server may just have been resumed.
 pub const UNRECORDED: usize = 1000;
@@ -117,20 +123,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// Creates an empty record.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            histogram: histogram(),
-            slice_p50: Vec::new(),
-            busy: Duration::ZERO,
-        }
-    }
-
     /// Creates the record of one slice.
     #[must_use]
     pub fn of(mut stopwatch: Stopwatch) -> Self {
-        let mut record = Self::new();
+        let mut record = Self::default();
         record.add(&mut stopwatch.samples);
         record
     }
@@ -153,7 +149,11 @@ impl Record {
 
 impl Default for Record {
     fn default() -> Self {
-        Self::new()
+        Self {
+            histogram: histogram(),
+            slice_p50: Vec::new(),
+            busy: Duration::ZERO,
+        }
     }
 }
 
@@ -164,7 +164,7 @@ pub fn histogram() -> Histogram<u64> {
 }
 
 /// Lets each side take `slices` turns of `calls` calls, in round-robin order, and returns a record
-/// for each side. `after_each` is called after each turn with the number of turns taken so far.
+/// for each side. `before_each` is called before each turn with the number of turns taken so far.
 ///
 /// # Errors
 ///
@@ -173,17 +173,17 @@ pub fn alternate(
     sides: &mut [&mut dyn Side],
     slices: usize,
     calls: usize,
-    mut after_each: impl FnMut(usize),
+    mut before_each: impl FnMut(usize),
 ) -> Outcome<Vec<Record>> {
     let count = sides.len();
-    let mut records: Vec<Record> = sides.iter().map(|_| Record::new()).collect();
+    let mut records: Vec<Record> = sides.iter().map(|_| Record::default()).collect();
     let mut stopwatch = Stopwatch::new(calls);
     for slice in 0..slices {
         for (index, side) in sides.iter_mut().enumerate() {
+            before_each(slice * count + index);
             stopwatch.samples.clear();
             side.take_turn(calls, &mut stopwatch)?;
             records[index].add(&mut stopwatch.samples);
-            after_each(slice * count + index + 1);
         }
     }
     Ok(records)
@@ -216,42 +216,26 @@ pub fn median(samples: &mut [u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// A side with a fixed time per call, five times longer in every other turn, to simulate the
+    /// Returns a side with a fixed time per call, five times longer in every other turn, to simulate the
     /// machine's regime.
-    struct Steady {
-        nanos: u64,
-        turns: usize,
-    }
-
-    impl Side for Steady {
-        fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-            let regime = if self.turns.is_multiple_of(2) { 1 } else { 5 };
-            self.turns += 1;
-            stopwatch
-                .samples
-                .extend(std::iter::repeat_n(self.nanos * regime, calls));
+    fn steady(nanos: u64) -> impl Side {
+        let mut regimes = [1, 5].into_iter().cycle();
+        move |calls: usize, stopwatch: &mut Stopwatch| {
+            let time = Duration::from_nanos(nanos * regimes.next().unwrap_or(1));
+            (0..calls).for_each(|_| stopwatch.record(time));
             Ok(())
         }
     }
 
     #[test]
     fn the_ratio_does_not_see_the_regime() {
-        let (mut raw, mut rpc) = (
-            Steady {
-                nanos: 200,
-                turns: 0,
-            },
-            Steady {
-                nanos: 300,
-                turns: 0,
-            },
-        );
+        let (mut raw, mut rpc) = (steady(200), steady(300));
         let mut seen = Vec::new();
         let records = alternate(&mut [&mut raw, &mut rpc], 4, 10, |turns| seen.push(turns));
         let [raw, rpc] = &records.expect("no errors")[..] else {
             panic!("a record for each side");
         };
-        assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(raw.slice_p50, [200, 1000, 200, 1000]);
         assert_eq!(rpc.histogram.len(), 40);
         assert!((ratio_p50(rpc, raw) - 1.5).abs() < 1e-9);

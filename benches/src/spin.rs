@@ -1,4 +1,4 @@
-//! A server whose handlers keep its poller busy for as long as each request says, and that counts
+//! A service whose handlers keep their poller busy for as long as each request says. Its server counts
 //! the handlers by the phase of the measurement that their requests belong to.
 
 use std::hint;
@@ -8,15 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::bench::bench_server::LocalBench;
-use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
-use rpc_core::{Intents, Request, Response, Server, Status};
-use rpc_transport_verbs::Device;
-use rustix::process::{Resource, Rlimit, setrlimit};
-use serde::{Deserialize, Serialize};
+use proto::bench::{Blob, Fixed, StatsReply, StatsRequest};
+use rpc_core::{Request, Response, Status};
 
-use crate::clock::host_time;
-use crate::role::{self, Role};
-use crate::{Outcome, child};
+use crate::Outcome;
+use crate::child::{self, Process};
 
 /// Number of phases that the server can tell apart.
 pub const MAX_PHASES: usize = 64;
@@ -28,70 +24,65 @@ pub struct Work {
     pub phase: usize,
     /// Time for which the handler spins.
     pub spin: Duration,
-    /// The time at which the caller gives up, by [`host_time`].
-    pub give_up: Option<Duration>,
 }
 
 impl Work {
-    /// Returns the message that carries this.
+    /// Returns the message that carries this. Its first field is free for the caller.
     #[must_use]
     pub fn to_message(self) -> Fixed {
         Fixed {
-            a: self.phase as u64,
-            b: nanos(self.spin),
-            c: self.give_up.map_or(0, nanos),
+            b: self.phase as u64,
+            c: u64::try_from(self.spin.as_nanos()).unwrap_or(u64::MAX),
             ..Fixed::default()
         }
     }
 
     fn from_message(message: &Fixed) -> Self {
         Self {
-            phase: message.a as usize,
-            spin: Duration::from_nanos(message.b),
-            give_up: (message.c > 0).then(|| Duration::from_nanos(message.c)),
+            phase: message.b as usize,
+            spin: Duration::from_nanos(message.c),
         }
     }
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
+/// The service, with the number of handlers that began in each phase.
+#[derive(Clone)]
+pub(crate) struct Spin(Arc<[AtomicU64]>);
 
-/// The handlers of one phase.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Handlers {
-    /// Handlers that began.
-    pub begun: u64,
-    /// Of these, handlers that ended after their caller had given up.
-    pub too_late: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    begun: AtomicU64,
-    too_late: AtomicU64,
-}
-
-/// The service.
-struct Spin {
-    phases: Arc<[Counts]>,
+impl Spin {
+    /// Creates the service. A thread answers the parent's questions about it: each line is the number of
+    /// a phase. The thread ends with the parent.
+    pub(crate) fn of_server_process() -> Self {
+        let service = Self((0..MAX_PHASES).map(|_| AtomicU64::new(0)).collect());
+        let begun = Arc::clone(&service.0);
+        thread::spawn(move || {
+            while let Ok(line) = child::read_line_from_parent() {
+                let begun = line.parse().ok().and_then(|phase: usize| begun.get(phase));
+                let answer = match begun {
+                    Some(begun) => begun.load(Ordering::Relaxed).to_string(),
+                    None => "there is no such phase".to_owned(),
+                };
+                if child::write_line_to_parent(&answer).is_err() {
+                    return;
+                }
+            }
+        });
+        service
+    }
 }
 
 impl LocalBench for Spin {
     async fn echo_fixed(&self, request: Request<Fixed>) -> Result<Response<Fixed>, Status> {
         let message = request.into_inner();
         let work = Work::from_message(&message);
-        let Some(counts) = self.phases.get(work.phase) else {
+        let Some(begun) = self.0.get(work.phase) else {
             return Err(Status::out_of_range("the phases have smaller numbers"));
         };
-        // Relaxed, also below: the numbers are read while no handler runs, or as an estimate.
-        counts.begun.fetch_add(1, Ordering::Relaxed);
+        // Relaxed, also above: the numbers are read while no handler runs, or as an estimate.
+        begun.fetch_add(1, Ordering::Relaxed);
         let start = Instant::now();
         while start.elapsed() < work.spin {
             hint::spin_loop();
-        }
-        if work.give_up.is_some_and(|give_up| host_time() > give_up) {
-            counts.too_late.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Response::new(message))
     }
@@ -105,140 +96,16 @@ impl LocalBench for Spin {
     }
 }
 
-/// What a server process is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SpinArgs {
-    /// Device name.
-    pub device: String,
-    /// Core to pin the poller to.
-    pub core: usize,
-    /// Number of connections to prepare for.
-    pub connections: u32,
-    /// Number of calls in flight per connection to prepare for.
-    pub max_in_flight: u32,
-    /// Number of files that the process may open, if not as many as its parent.
-    pub max_files: Option<u64>,
-}
-
-impl SpinArgs {
-    /// Runs the server process: prints its address, answers its parent's questions about a phase,
-    /// and serves until it is killed.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the server cannot be started.
-    pub fn serve(&self) -> Outcome<()> {
-        child::end_with_parent()?;
-        if let Some(files) = self.max_files {
-            let limit = Rlimit {
-                current: Some(files),
-                maximum: Some(files),
-            };
-            setrlimit(Resource::Nofile, limit)?;
-        }
-        let phases: Arc<[Counts]> = (0..MAX_PHASES).map(|_| Counts::default()).collect();
-        let for_service = Arc::clone(&phases);
-        let service = move || Spin {
-            phases: Arc::clone(&for_service),
-        };
-        let server = Server::builder(&Device::open(&self.device)?)
-            .add_service(BenchServer::per_poller(service))
-            .cores([self.core])
-            .connections(self.connections)
-            .max_in_flight(self.max_in_flight)
-            .bind("127.0.0.1:0")?;
-        child::write_line_to_parent(&server.local_addr().to_string())?;
-        thread::spawn(move || answer_questions(&phases));
-        Ok(server.run()?)
-    }
-}
-
-/// Answers each line, the number of a phase, with the phase's counts. Ends with the parent.
-fn answer_questions(phases: &[Counts]) {
-    while let Ok(line) = child::read_line_from_parent() {
-        let counts = line.parse().ok().and_then(|phase: usize| phases.get(phase));
-        let answer = match counts {
-            Some(counts) => format!(
-                "{} {}",
-                counts.begun.load(Ordering::Relaxed),
-                counts.too_late.load(Ordering::Relaxed)
-            ),
-            None => "there is no such phase".to_owned(),
-        };
-        if child::write_line_to_parent(&answer).is_err() {
-            return;
-        }
-    }
-}
-
-/// A server process, from its parent's side.
-#[derive(Debug)]
-pub struct SpinServer {
-    process: child::Process,
-    address: String,
-}
-
-impl SpinServer {
-    /// Starts the server process, with its poller pinned to `core`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the server cannot be started.
-    pub fn start(device: &str, core: usize, intents: &Intents) -> Outcome<Self> {
-        let args = SpinArgs {
-            device: device.to_owned(),
-            core,
-            connections: intents.connections,
-            max_in_flight: intents.max_in_flight,
-            max_files: None,
-        };
-        Self::start_as(None, args)
-    }
-
-    /// Starts the server process for another user, or for this one.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the server cannot be started.
-    pub fn start_as(user: Option<u32>, args: SpinArgs) -> Outcome<Self> {
-        let mut process = child::Process::start_as(user, &role::to_args(&Role::Spins(args))?)?;
-        let address = process.read_line()?;
-        Ok(Self { process, address })
-    }
-
-    /// Returns the id of the server's process.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        // Process ids are positive.
-        self.process.pid().as_raw_nonzero().get().unsigned_abs()
-    }
-
-    /// Returns the server's address.
-    #[must_use]
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// Returns a handle that reads the server's CPU time.
-    #[must_use]
-    pub fn cpu_time(&self) -> child::CpuTime {
-        self.process.cpu_time()
-    }
-
-    /// Returns the handlers of a phase so far.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the server has ended.
-    pub fn handlers(&mut self, phase: usize) -> Outcome<Handlers> {
-        self.process.write_line(&phase.to_string())?;
-        let line = self.process.read_line()?;
-        let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
-        match numbers.as_deref() {
-            Ok(&[begun, too_late]) => Ok(Handlers { begun, too_late }),
-            _ => Err(format!("the server process answered: {line}").into()),
-        }
-    }
+/// Returns the number of handlers of a phase that began so far, as the server's process counts them.
+///
+/// # Errors
+///
+/// Fails if the server has ended, or if it has no such phase.
+pub fn handlers_begun(server: &mut Process, phase: usize) -> Outcome<u64> {
+    server.write_line(&phase.to_string())?;
+    let line = server.read_line()?;
+    let begun = line.parse();
+    begun.map_err(|_| format!("the server process answered: {line}").into())
 }
 
 #[cfg(test)]
@@ -247,13 +114,10 @@ mod tests {
 
     #[test]
     fn the_message_carries_the_work() {
-        for give_up in [None, Some(Duration::from_secs(77))] {
-            let work = Work {
-                phase: 3,
-                spin: Duration::from_micros(50),
-                give_up,
-            };
-            assert_eq!(Work::from_message(&work.to_message()), work);
-        }
+        let work = Work {
+            phase: 3,
+            spin: Duration::from_micros(50),
+        };
+        assert_eq!(Work::from_message(&work.to_message()), work);
     }
 }

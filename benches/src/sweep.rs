@@ -1,7 +1,5 @@
 //! [`Sweep`]: the same open loop at rising rates until the knee, where calls begin to queue.
 
-use std::fmt;
-
 use crate::Outcome;
 use crate::open_loop::OpenRecord;
 
@@ -17,35 +15,8 @@ pub const MAX_LATENCY_FACTOR: f64 = 10.0;
 pub struct Sweep {
     /// The records.
     pub steps: Vec<OpenRecord>,
-    /// The reason why the last step is the knee, if a knee was found.
-    pub knee: Option<Knee>,
-}
-
-/// The reason why a rate is too high.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Knee {
-    /// Only this share of the offered calls was answered.
-    NotKeptUp(f64),
-    /// The p99 response time is this many times the lowest previous one.
-    Longer(f64),
-}
-
-impl fmt::Display for Knee {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotKeptUp(share) => write!(
-                f,
-                "{:.0} % of the offered rate was achieved, less than {:.0} %",
-                share * 100.0,
-                MIN_ACHIEVED_SHARE * 100.0
-            ),
-            Self::Longer(factor) => write!(
-                f,
-                "the p99 response time is {factor:.0} times the lowest p99 of the rates below, more than \
-                 {MAX_LATENCY_FACTOR:.0} times"
-            ),
-        }
-    }
+    /// The reason why the rate of the last step is too high, if a knee was found.
+    pub knee: Option<String>,
 }
 
 impl Sweep {
@@ -81,14 +52,24 @@ impl Sweep {
         Ok(sweep)
     }
 
-    fn knee_at(&self, step: &OpenRecord) -> Option<Knee> {
+    /// Returns the reason why the rate of a step is too high, if it is.
+    fn knee_at(&self, step: &OpenRecord) -> Option<String> {
         let share = step.achieved / step.wanted;
         if share < MIN_ACHIEVED_SHARE {
-            return Some(Knee::NotKeptUp(share));
+            return Some(format!(
+                "{:.0} % of the offered rate was achieved, less than {:.0} %",
+                share * 100.0,
+                MIN_ACHIEVED_SHARE * 100.0
+            ));
         }
         let unloaded = self.steps.iter().map(p99).min()?;
         let factor = p99(step) as f64 / unloaded as f64;
-        (factor > MAX_LATENCY_FACTOR).then_some(Knee::Longer(factor))
+        (factor > MAX_LATENCY_FACTOR).then(|| {
+            format!(
+                "the p99 response time is {factor:.0} times the lowest p99 of the rates below, more than \
+                 {MAX_LATENCY_FACTOR:.0} times"
+            )
+        })
     }
 
     /// Returns the record of the highest rate before the knee.
@@ -134,10 +115,11 @@ mod tests {
         let rates = [250e3, 500e3, 1000e3, 2000e3, 4000e3];
         let sweep = Sweep::run(rates, server).expect("no error");
         assert_eq!(sweep.steps.len(), 4);
-        assert_eq!(sweep.knee, Some(Knee::NotKeptUp(0.5)));
+        let knee = sweep.knee.as_deref().expect("the fourth rate");
+        assert!(knee.starts_with("50 % of the offered rate"), "{knee}");
         assert_eq!(sweep.sustained().map(|step| step.wanted), Some(1e6));
         let sweep = Sweep::run(rates[..2].to_vec(), server).expect("no error");
-        assert_eq!((sweep.steps.len(), sweep.knee), (2, None));
+        assert_eq!((sweep.steps.len(), &sweep.knee), (2, &None));
         assert_eq!(sweep.sustained().map(|step| step.wanted), Some(500e3));
     }
 
@@ -146,7 +128,8 @@ mod tests {
         let waits = |rate| Ok(step(rate, rate, if rate > 3.0 { 20_000 } else { 1000 }));
         let sweep = Sweep::run([1.0, 2.0, 4.0, 8.0], waits).expect("no error");
         assert_eq!(sweep.steps.len(), 3);
-        assert!(matches!(sweep.knee, Some(Knee::Longer(factor)) if factor > 19.0));
+        let knee = sweep.knee.expect("the third rate");
+        assert!(knee.contains("is 20 times the lowest p99"), "{knee}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Counts the system calls per round trip, by name, with strace.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{self, Command, Stdio};
 use std::{env, fmt, fs, io};
@@ -108,17 +108,11 @@ impl PerRoundTrip {
     }
 
     fn between(before: &Calls, after: &Calls, round_trips: f64) -> Self {
-        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        let of = |calls: &Calls, name: &String| calls.get(name).copied().unwrap_or(0) as f64;
-        let rates = names
-            .into_iter()
-            .map(|name| {
-                let rate = (of(after, name) - of(before, name)) / round_trips;
-                (name.clone(), rate)
-            })
-            .filter(|(_, rate)| *rate >= NOTICEABLE)
-            .collect();
-        Self(rates)
+        let rates = after.iter().map(|(name, count)| {
+            let more = *count as f64 - before.get(name).copied().unwrap_or(0) as f64;
+            (name.clone(), more / round_trips)
+        });
+        Self(rates.filter(|(_, rate)| *rate >= NOTICEABLE).collect())
     }
 
     /// Returns the number of doorbells, each of which is one system call.

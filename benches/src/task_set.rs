@@ -11,7 +11,7 @@
 //! before they are sent. This set polls tasks by index, and calls stop waiting as soon as there are
 //! credits.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -100,24 +100,20 @@ impl<F: Future<Output = ()>> Future for TaskSet<F> {
     }
 }
 
-/// Runs tasks to their ends. Returns the error of the first one that fails.
+/// Runs tasks to their ends, and returns what each has returned.
 ///
 /// # Errors
 ///
-/// See above.
-pub async fn run_all<E, F>(tasks: impl IntoIterator<Item = F>) -> Result<(), E>
+/// Returns the error of the first task that has failed, in their order.
+pub async fn run_all<T, E, F>(tasks: impl IntoIterator<Item = F>) -> Result<Vec<T>, E>
 where
-    F: Future<Output = Result<(), E>>,
+    F: Future<Output = Result<T, E>>,
 {
-    let failure = RefCell::new(None);
-    let note = |error| {
-        failure.borrow_mut().get_or_insert(error);
-    };
-    let tasks = tasks
-        .into_iter()
-        .map(|task| async move { task.await.unwrap_or_else(note) });
-    TaskSet::new(tasks).await;
-    failure.into_inner().map_or(Ok(()), Err)
+    let tasks: Vec<F> = tasks.into_iter().collect();
+    let outcomes: Vec<_> = tasks.iter().map(|_| Cell::new(None)).collect();
+    let tasks = tasks.into_iter().zip(&outcomes);
+    TaskSet::new(tasks.map(|(task, outcome)| async { outcome.set(Some(task.await)) })).await;
+    outcomes.into_iter().filter_map(Cell::into_inner).collect()
 }
 
 impl Wake for TaskWaker {
@@ -134,17 +130,20 @@ impl Wake for TaskWaker {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::cell::RefCell;
     use std::future::poll_fn;
     use std::pin::pin;
 
-    /// The waker of an executor that polls without being woken.
-    struct NoopWake;
-
-    impl Wake for NoopWake {
-        fn wake(self: Arc<Self>) {}
+    /// Returns the waker of an executor that polls without being woken. Unlike [`Waker::noop`], it surely
+    /// equals its clones.
+    pub(crate) fn waker() -> Waker {
+        struct Nobody;
+        impl Wake for Nobody {
+            fn wake(self: Arc<Self>) {}
+        }
+        Waker::from(Arc::new(Nobody))
     }
 
     #[test]
@@ -165,7 +164,7 @@ mod tests {
             })
         });
         let mut task_set = pin!(TaskSet::new(tasks));
-        let executor = Waker::from(Arc::new(NoopWake));
+        let executor = waker();
         let mut cx = Context::from_waker(&executor);
         assert!(task_set.as_mut().poll(&mut cx).is_pending());
         assert_eq!(polls.get(), TASKS);

@@ -11,7 +11,7 @@ use rpc_core::{CallError, LocalChannel};
 use super::pattern::{payload, word_of_each_line};
 use super::{in_flight, transfers};
 use crate::Outcome;
-use crate::rpc::Rpc;
+use crate::rpc::{Client, Rpc};
 use crate::task_set::run_all;
 
 /// The direction of the payloads.
@@ -123,7 +123,8 @@ impl<'a> Calls<'a> {
             }
             Ok::<_, CallError>(())
         });
-        Ok(self.rpc.poller().block_on(run_all(workers))?)
+        self.rpc.block_on(run_all(workers))?;
+        Ok(())
     }
 
     /// Makes one upload, and checks that the server has read the payload.

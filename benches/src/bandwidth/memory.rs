@@ -39,22 +39,14 @@ impl Memory {
     /// Fails if the thread cannot be pinned.
     pub fn rate(&mut self, size: usize) -> Outcome<f64> {
         self.written = self.written.wrapping_add(1).max(1);
-        let Self {
-            cores,
-            source,
-            written,
-            ..
-        } = self;
-        let written = *written;
-        thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                cores::pin_current_thread(cores.server)?;
-                source.fill(written);
-                Ok::<_, std::io::Error>(())
-            });
-            writer.join().map_err(|_| "the writing thread panicked")??;
-            Outcome::Ok(())
-        })?;
+        let (core, written, source) = (self.cores.server, self.written, &mut self.source);
+        let writer = || {
+            cores::pin_current_thread(core)?;
+            source.fill(written);
+            Ok::<_, std::io::Error>(())
+        };
+        let written_by = thread::scope(|scope| scope.spawn(writer).join());
+        written_by.map_err(|_| "the writing thread panicked")??;
         let size = size.min(self.source.len());
         self.destination.resize(size * in_flight(size), 0);
         let mut buffers = (0..in_flight(size)).cycle();

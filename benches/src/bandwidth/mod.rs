@@ -38,14 +38,3 @@ pub fn in_flight(size: usize) -> usize {
         4
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn at_least_one_transfer_is_made() {
-        assert_eq!(transfers(256 << 20, 1024), 262_144);
-        assert_eq!(transfers(1 << 20, 64 << 20), 1);
-    }
-}

@@ -17,8 +17,8 @@ use rpc_core::{CallError, Stream};
 
 use super::pattern::payload;
 use crate::Outcome;
-use crate::message::{FIXED_SIZE, Load, Shape};
-use crate::rpc::Rpc;
+use crate::message::Load;
+use crate::rpc::{Client, Rpc};
 use crate::slices::{UNRECORDED, histogram};
 use crate::task_set::TaskSet;
 
@@ -91,7 +91,7 @@ pub fn take_turn(rpc: &Rpc, length: Duration, message_len: Option<usize>) -> Out
 
 async fn small_calls(rpc: &Rpc, length: Duration) -> Result<Histogram<u64>, CallError> {
     let client = &rpc.client();
-    let mut load = Load::new(Shape::Fixed64, FIXED_SIZE).expect("its only size");
+    let mut load = Load::fixed();
     for _ in 0..UNRECORDED {
         load.exchange(client).await?;
     }

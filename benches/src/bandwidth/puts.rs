@@ -2,10 +2,8 @@
 
 use super::calls::Calls;
 use crate::Outcome;
+use crate::rpc::Client;
 use crate::slices::{Side, Stopwatch};
-
-/// The sizes that are put, in bytes.
-pub const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
 /// Bytes that one turn puts in small messages.
 const BYTES: usize = 32 << 20;
@@ -45,17 +43,6 @@ impl Side for Puts<'_> {
         let rpc = self.calls.rpc();
         let puts = self.puts.min(calls);
         let upload = async || self.calls.upload().await;
-        let timed = stopwatch.time_async(unrecorded_puts(puts), puts, upload);
-        rpc.server().in_turn(|| rpc.poller().block_on(timed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_turn_of_large_puts_still_has_a_median() {
-        assert_eq!(SIZES.map(puts_in_a_turn), [4096, 512, 32, 16]);
+        rpc.in_turn(stopwatch.time_async(unrecorded_puts(puts), puts, upload))
     }
 }

@@ -3,19 +3,18 @@
 //! messages; and the memory that an idle server has registered.
 
 use clap::Args;
+use rpc_core::Intents;
 
 use crate::bandwidth::calls::{Calls, Direction, Source};
-use crate::bandwidth::copies::Copies;
-use crate::bandwidth::idle::{self, Idle};
 use crate::bandwidth::memory::Memory;
 use crate::bandwidth::puts::{self, Puts};
 use crate::bandwidth::raw::Raw;
-use crate::bandwidth::{in_flight, neighbour};
-use crate::line::{Distance, RoundTrip};
+use crate::bandwidth::{copies, idle, in_flight, neighbour};
+use crate::line::Distance;
 use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::report::Row;
 use crate::rounds::{self, Rounds};
-use crate::rpc::Rpc;
+use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, busy_intents};
 use crate::slices::Side;
 use crate::unit::Unit;
@@ -71,17 +70,8 @@ impl Measurement for Bandwidth {
         for &size in &self.sizes {
             bench.progress(size_text(size));
             let calls = Calls::new(&rpc, &client, size, self.source)?;
-            let mut copies = Copies::default();
-            let mut of_calls = |direction| {
-                rpc.server().in_turn(|| {
-                    let before = Copies::count(&rpc)?;
-                    let rate = calls.rate(direction, bytes)?;
-                    if direction == Direction::Upload {
-                        copies.add(Copies::count(&rpc)?.since(before));
-                    }
-                    Outcome::Ok(rate)
-                })
-            };
+            let of_calls = |direction| rpc.server().in_turn(|| calls.rate(direction, bytes));
+            let before = copies::count(&rpc)?;
             let rounds =
                 rounds::alternate_rows(COLUMNS.len(), self.rounds, cores, |column| match COLUMNS
                     [column]
@@ -92,7 +82,8 @@ impl Measurement for Bandwidth {
                     "memcpy" => memory.rate(size),
                     _ => raw.send_rate(),
                 })?;
-            rows.push((size, rounds, copies.per_byte()));
+            let copies = copies::per_byte(before, copies::count(&rpc)?);
+            rows.push((size, rounds, copies));
         }
         let report = &mut bench.report;
         report.figure("turn_bytes", bytes);
@@ -111,7 +102,7 @@ impl Measurement for Bandwidth {
             }
         }
         let curves = COLUMNS.iter().enumerate().map(|(column, name)| {
-            let gbs = |rounds: &Rounds| rounds.median_of_all(column).unwrap_or(f64::NAN) / 1e9;
+            let gbs = |rounds: &Rounds| rounds.median(column, None).unwrap_or(f64::NAN) / 1e9;
             let points = rows
                 .iter()
                 .map(|(size, rounds, _)| (*size as f64, gbs(rounds)));
@@ -136,21 +127,15 @@ impl Measurement for Bandwidth {
 
 /// The figures of a size over all rounds, or over those in one state of the machine.
 fn row_of((size, rounds, copies): &(usize, Rounds, Option<f64>), state: Option<Distance>) -> Row {
-    let median = |column| match state {
-        None => rounds.median_of_all(column),
-        Some(state) => rounds.median(column, state),
-    };
-    let ratio = |column, base| match state {
-        None => rounds.ratio_of_all(column, base),
-        Some(state) => rounds.ratio(column, base, state),
-    };
+    let ratio = |column, base| rounds.ratio(column, base, state);
     let row = Row::new(size_text(*size))
         .with("size_bytes", *size)
         .with("in_flight", in_flight(*size));
     let columns = COLUMNS.iter().enumerate();
     columns
         .fold(row, |row, (column, name)| {
-            row.with(format!("{name}_gbs"), median(column).map(|rate| rate / 1e9))
+            let rate = rounds.median(column, state);
+            row.with(format!("{name}_gbs"), rate.map(|rate| rate / 1e9))
         })
         .with("upload_of_raw_read", ratio(UPLOAD, RAW_READ))
         .with("raw_read_of_memcpy", ratio(RAW_READ, MEMCPY))
@@ -187,24 +172,15 @@ impl Measurement for PutsArgs {
         rpc.server().pause()?;
         let puts = |&size| Calls::new(&rpc, &client, size, self.source).map(Puts::from);
         let mut all: Vec<Puts<'_>> = self.sizes.iter().map(puts).collect::<Outcome<_>>()?;
-        let mut sides: Vec<&mut dyn Side> = all.iter_mut().map(|puts| puts as _).collect();
-        let (records, rounds) =
-            rounds::alternate(&mut sides, self.rounds, puts::MOST, bench.cores, |taken| {
-                bench.progress(format_args!("{taken} turns"));
-            })?;
-        let rows = self.sizes.iter().zip(&records).enumerate();
-        let rows = rows.map(|(row, (&size, record))| {
-            Row::new(size_text(size))
-                .with("size_bytes", size)
-                .with_rounds("p50_ns", &rounds, row, None)
-                .with("p99_ns", record.histogram.value_at_quantile(0.99))
-        });
-        bench.report.table("puts", rows);
-        for (&size, record) in self.sizes.iter().zip(&records) {
-            bench.report.histogram(size_text(size), &record.histogram);
-        }
-        bench.report.note(rounds.to_string());
-        Ok(())
+        let names: Vec<String> = self.sizes.iter().map(|&size| size_text(size)).collect();
+        let sides = all.iter_mut().map(|puts| puts as &mut dyn Side);
+        bench.latencies(
+            "puts",
+            [self.rounds, puts::MOST],
+            names.iter().map(String::as_str).zip(sides).collect(),
+            |index, row| row.with("size_bytes", self.sizes[index]),
+            None,
+        )
     }
 }
 
@@ -237,20 +213,17 @@ impl Measurement for Neighbour {
         ));
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &busy_intents(self.size + FIELD))?;
         rpc.server().pause()?;
-        let (mut p50, mut p99) = (vec![Vec::new(); 2], vec![Vec::new(); 2]);
-        let (mut lines, mut streams) = (Vec::new(), Vec::new());
-        for round in 0..self.rounds {
-            bench.progress(format_args!("round {}", round + 1));
-            for (row, message_len) in [None, Some(self.size)].into_iter().enumerate() {
-                lines.push(RoundTrip::measure(bench.cores)?);
-                let turn = || neighbour::take_turn(&rpc, time, message_len);
-                let turn = rpc.server().in_turn(turn)?;
-                p50[row].push(turn.calls.value_at_quantile(0.5) as f64);
-                p99[row].push(turn.calls.value_at_quantile(0.99) as f64);
-                streams.extend(turn.stream);
-            }
-        }
-        let (p50, p99) = (Rounds::new(p50, lines.clone()), Rounds::new(p99, lines));
+        let (mut p99, mut streams) = (vec![Vec::new(); 2], Vec::new());
+        let p50 = rounds::alternate_rows(NEIGHBOUR.len(), self.rounds, bench.cores, |row| {
+            bench.progress(format_args!("round {}", p99[row].len() + 1));
+            let message_len = (NEIGHBOUR[row] == "beside").then_some(self.size);
+            let turn = || neighbour::take_turn(&rpc, time, message_len);
+            let turn = rpc.server().in_turn(turn)?;
+            p99[row].push(turn.calls.value_at_quantile(0.99) as f64);
+            streams.extend(turn.stream);
+            Ok(turn.calls.value_at_quantile(0.5) as f64)
+        })?;
+        let p99 = p50.with_values(p99);
         let stream = streams.iter().sum::<f64>() / streams.len() as f64;
         let report = &mut bench.report;
         report.figure("message_bytes", self.size);
@@ -261,6 +234,9 @@ impl Measurement for Neighbour {
     }
 }
 
+/// The longest message of the second idle server, in bytes.
+const LONG: usize = 64 << 20;
+
 /// The memory that an idle server has registered before anyone has connected
 #[derive(Clone, Debug, Args)]
 pub struct IdleMemory {}
@@ -269,14 +245,14 @@ impl Measurement for IdleMemory {
     fn measure(&self, bench: &mut Bench) -> Outcome<()> {
         bench.announce("a server without connections, whose poller has a core of its own");
         let of = |max_message_len| {
-            let idle = Idle::measure(&bench.device, bench.cores.server, max_message_len)?;
-            let row = Row::new(format!("messages up to {}", size_text(max_message_len)));
+            let registered = idle::registered(&bench.device, bench.cores.server, max_message_len)?;
             Outcome::Ok(
-                row.with("max_message_bytes", idle.max_message_len)
-                    .with("registered_bytes", idle.registered),
+                Row::new(format!("messages up to {}", size_text(max_message_len)))
+                    .with("max_message_bytes", max_message_len)
+                    .with("registered_bytes", registered),
             )
         };
-        let rows = [of(Idle::default_len())?, of(idle::LONG)?];
+        let rows = [of(Intents::default().max_message_len)?, of(LONG)?];
         bench.report.table("idle servers", rows);
         Ok(())
     }

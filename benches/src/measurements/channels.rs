@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::child::{self, Process, resident};
 use crate::cores::Cores;
 use crate::in_flight::allow_more_files;
-use crate::message::{FIXED_SIZE, Load, Shape};
+use crate::message::{FIXED_SIZE, Load};
 use crate::report::Row;
 use crate::role::Role;
 use crate::service::{ServerArgs, intents_for};
@@ -102,7 +102,7 @@ impl RowArgs {
         child::end_with_parent()?;
         allow_more_files()?;
         let device = Device::open(&self.device)?;
-        let mut load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
+        let mut load = Load::fixed();
         let intents = Intents {
             connections: u32::try_from(self.channels)?.max(64),
             waiting: arguments::waiting_of(&self.waiting),

@@ -4,11 +4,10 @@ use clap::Args;
 use rpc_core::Intents;
 
 use crate::Outcome;
-use crate::child::resident;
 use crate::in_flight::allow_more_files;
-use crate::rates::{LocalRate, Rated};
+use crate::rates::rate_of_turn;
 use crate::rounds::alternate_rows;
-use crate::rpc::Rpc;
+use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
 
 /// Calls per second over one connection, beside many idle ones, and over many in turn
@@ -41,34 +40,28 @@ impl Measurement for Connections {
             self.rounds, self.message.size, self.in_flight
         ));
         allow_more_files()?;
-        let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
-        let mut one = LocalRate::new(rpc, &load, self.in_flight, 1)?;
-        let mut rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents_of_many)?;
-        let memory = |rpc: &Rpc| -> Outcome<[u64; 2]> {
-            Ok([
-                rpc.server().resident()?,
-                resident(rustix::process::getpid())?,
-            ])
-        };
-        let before = memory(&rpc)?;
-        rpc.connect(self.idle)?;
-        let after = memory(&rpc)?;
-        let [server, client] =
-            [0, 1].map(|side| after[side].saturating_sub(before[side]) / self.idle.max(1) as u64);
+        let one = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
+        one.server().pause()?;
+        let mut many = Rpc::start_pinned(&bench.device, bench.cores, &intents_of_many)?;
+        let before = many.resident()?;
+        many.connect(self.idle)?;
+        let [client, server] = many.growth_per(before, self.idle)?;
+        many.server().pause()?;
         let report = &mut bench.report;
         report.figure("size_bytes", self.message.size);
         report.figure("in_flight", self.in_flight);
         report.figure("idle_connections", self.idle);
         report.figure("server_each_idle_connection_bytes", server);
         report.figure("client_each_idle_connection_bytes", client);
-        let mut many = LocalRate::new(rpc, &load, self.in_flight, 1)?;
+        let (of_one, of_many) = (one.clients(), many.clients());
         let rows = ["one connection", "one beside idle ones", "all in turn"];
         let rounds = alternate_rows(rows.len(), self.rounds, bench.cores, |row| {
-            if row == 0 {
-                return one.take_turn();
-            }
-            many.use_connections(if row == 1 { 1 } else { all });
-            many.take_turn()
+            let (client, connections) = match row {
+                0 => (&one, &of_one[..]),
+                1 => (&many, &of_many[..1]),
+                _ => (&many, &of_many[..]),
+            };
+            rate_of_turn(client, connections, &load, self.in_flight)
         })?;
         bench
             .report

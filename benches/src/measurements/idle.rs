@@ -4,11 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use hdrhistogram::Histogram;
 
-use crate::child::CpuTime;
+use crate::child::{CpuTime, Process};
 use crate::report::Row;
-use crate::rpc::Rpc;
+use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
 use crate::shared::{Shared, Waiter};
 use crate::slices::{Stopwatch, UNRECORDED, histogram};
@@ -41,9 +40,21 @@ impl Measurement for Idle {
         ));
         bench.report.figure("size_bytes", self.message.size);
         bench.report.figure("gap_ns", self.gap.as_nanos() as u64);
-        let mut rows = vec![self.local(bench)?];
+        let mut load = self.message.load()?;
+        let intents = self.message.intents(&load);
+        let mut rows = Vec::new();
+        {
+            let rpc = Rpc::start(&bench.device, bench.cores, &intents)?;
+            let client = rpc.client();
+            let call = || Ok(rpc.block_on(load.exchange(&client))?);
+            rows.push(self.row(bench, "local", rpc.server(), call)?);
+        }
         for waiter in [Waiter::tokio()?, Waiter::Blocking] {
-            rows.push(self.shared(bench, &waiter)?);
+            let shared = Shared::start(&bench.device, bench.cores, &intents, 1)?;
+            let (client, name) = (shared.client(), waiter.to_string());
+            let mut untimed = Stopwatch::new(0);
+            let call = || Ok(waiter.make_calls(&client, &mut load, [1, 0], &mut untimed)?);
+            rows.push(self.row(bench, &name, shared.server(), call)?);
         }
         bench.report.table("clients", rows);
         bench.report.note(format!(
@@ -56,51 +67,18 @@ impl Measurement for Idle {
 }
 
 impl Idle {
-    fn local(&self, bench: &mut Bench) -> Outcome<Row> {
-        let mut load = self.message.load()?;
-        let rpc = Rpc::start(&bench.device, bench.cores, &self.message.intents(&load))?;
-        let client = rpc.client();
-        let mut call = async || load.exchange(&client).await;
-        let mut stopwatch = Stopwatch::new(0);
-        let warm_up = stopwatch.time_async(UNRECORDED, 0, &mut call);
-        rpc.poller().block_on(warm_up)?;
-        let times = self.first_calls(|| Ok(rpc.poller().block_on(call())?))?;
-        self.row(bench, "local", &times, rpc.server().cpu_time())
-    }
-
-    fn shared(&self, bench: &mut Bench, waiter: &Waiter) -> Outcome<Row> {
-        let mut load = self.message.load()?;
-        let shared = Shared::start(&bench.device, bench.cores, &self.message.intents(&load), 1)?;
-        let client = shared.client();
-        let mut stopwatch = Stopwatch::new(0);
-        let mut call = |calls| waiter.make_calls(&client, &mut load, [calls, 0], &mut stopwatch);
-        call(UNRECORDED)?;
-        let times = self.first_calls(|| Ok(call(1)?))?;
-        self.row(
-            bench,
-            &waiter.to_string(),
-            &times,
-            shared.server().cpu_time(),
-        )
-    }
-
+    /// Warms up both sides, records the latency of one call after each rest, and then the processor time
+    /// of both.
     fn row(
         &self,
         bench: &mut Bench,
         name: &str,
-        times: &Histogram<u64>,
-        server: CpuTime,
+        server: &Process,
+        mut call: impl FnMut() -> Outcome<()>,
     ) -> Outcome<Row> {
-        let [server, client] = cpu_shares(server)?;
-        bench.report.histogram(name, times);
-        let row = Row::new(name).with_times(times);
-        Ok(row
-            .with("server_cpu_share", server)
-            .with("client_cpu_share", client))
-    }
-
-    /// Records the latency of one call after each rest.
-    fn first_calls(&self, mut call: impl FnMut() -> Outcome<()>) -> Outcome<Histogram<u64>> {
+        for _ in 0..UNRECORDED {
+            call()?;
+        }
         let mut times = histogram();
         for _ in 0..self.calls.max(1) {
             thread::sleep(self.gap);
@@ -108,7 +86,12 @@ impl Idle {
             call()?;
             times.saturating_record((start.elapsed().as_nanos() as u64).max(1));
         }
-        Ok(times)
+        let [server, client] = cpu_shares(server.cpu_time())?;
+        bench.report.histogram(name, &times);
+        Ok(Row::new(name)
+            .with_times(&times)
+            .with("server_cpu_share", server)
+            .with("client_cpu_share", client))
     }
 }
 

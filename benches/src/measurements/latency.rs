@@ -7,7 +7,7 @@ use crate::raw::{PingPong, RawArgs};
 use crate::report::Row;
 use crate::rpc::{ClosedLoop, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
-use crate::shared::{Shared, SharedLoop, Waiter};
+use crate::shared::{Shared, Waiter, closed_loop};
 use crate::slices::{alternate, ratio_p50};
 use crate::unit::Unit;
 use crate::{Outcome, clock};
@@ -39,8 +39,8 @@ impl Measurement for Latency {
         // Must run before this thread is pinned, so that the system chooses the core of the
         // channel's poller.
         let shared = Shared::start(&bench.device, bench.cores, &intents, 1)?;
-        let mut tokio = SharedLoop::new(&shared, Waiter::tokio()?, load.clone())?;
-        let mut blocking = SharedLoop::new(&shared, Waiter::Blocking, load.clone())?;
+        let mut tokio = closed_loop(&shared, Waiter::tokio()?, load.clone())?;
+        let mut blocking = closed_loop(&shared, Waiter::Blocking, load.clone())?;
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
         bench.say(rpc.poller().limits());
         let like_rpc = RawArgs::like(&rpc.poller().limits(), bench.cores.client, frame_len);
@@ -52,14 +52,14 @@ impl Measurement for Latency {
             calls,
             |taken| bench.progress(format_args!("{taken} of {} turns", 4 * slices)),
         )?;
-        let allocations = rpc.allocations_per_call()?;
+        let [of_client, of_server] = rpc.allocations_per_call()?;
 
         let report = &mut bench.report;
         report.figure("size_bytes", self.message.size);
         report.figure("frame_bytes", frame_len);
         report.figure("calls", slices * calls);
-        report.figure("client_allocations_per_call", allocations.client);
-        report.figure("server_allocations_per_call", allocations.server);
+        report.figure("client_allocations_per_call", of_client);
+        report.figure("server_allocations_per_call", of_server);
         let [raw, rpc, ..] = &records[..] else {
             return Err("internal error: a side has no record".into());
         };

@@ -13,7 +13,7 @@ use crate::message::Load;
 use crate::open_loop::{LATE, OpenLoop, OpenRecord};
 use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::report::{Report, Row};
-use crate::rpc::Rpc;
+use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
 use crate::sweep::Sweep;
 use crate::unit::Unit;
@@ -128,7 +128,7 @@ fn make_calls(rpc: &Rpc, plan: OpenLoop, load: &Load, in_flight: u32) -> Outcome
     });
     let start = Instant::now();
     let calls = plan.run(|| start.elapsed(), callers);
-    Ok(rpc.poller().block_on(calls)?)
+    Ok(rpc.block_on(calls)?)
 }
 
 fn of_rate(step: &OpenRecord) -> Row {
@@ -160,7 +160,7 @@ fn say_knee(report: &mut Report, sweep: &Sweep) {
         (Some(knee), None) => format!("knee: below the first rate: {knee}."),
         (None, _) => "knee: not reached; sweep higher rates with --sweep from:to:steps".to_owned(),
     });
-    report.figure("knee", sweep.knee.map(|knee| knee.to_string()));
+    report.figure("knee", sweep.knee.as_deref());
     let curve = |name, quantile| {
         let at = |step: &OpenRecord| step.response.value_at_quantile(quantile) as f64;
         Curve::new(name, sweep.steps.iter().map(|step| (step.wanted, at(step))))

@@ -13,11 +13,11 @@ use rpc_core::{Intents, Waiting};
 use crate::bandwidth::calls::{Calls, Direction, Source};
 use crate::bandwidth::in_flight;
 use crate::in_flight::{Period, keep_in_flight};
-use crate::message::{FIXED_SIZE, Load, Shape};
+use crate::message::Load;
 use crate::peers::tonic::{Socket, Tonic};
 use crate::peers::tonic_puts::TonicPuts;
 use crate::report::Row;
-use crate::rpc::{ClosedLoop, Rpc};
+use crate::rpc::{Client, ClosedLoop, Rpc};
 use crate::service::intents_for;
 use crate::setup::{Bench, Measurement, busy_intents};
 use crate::slices::{alternate, median_of, ratio_p50};
@@ -65,7 +65,7 @@ impl Measurement for OverTcp {
 
 impl OverTcp {
     fn latency(&self, bench: &mut Bench, waiting: Waiting) -> Outcome<()> {
-        let (load, cores) = (Load::new(Shape::Fixed64, FIXED_SIZE)?, bench.cores);
+        let (load, cores) = (Load::fixed(), bench.cores);
         let len = HEADER_LEN + load.encoded_len();
         let intents = Intents {
             waiting,
@@ -91,30 +91,23 @@ impl OverTcp {
             row.with("ratio_to_bare", ratio_p50(record, &records[0]))
                 .with("ratio_to_call", ratio_p50(record, &records[1]))
         });
-        bench
-            .report
-            .table(format!("one at a time, waiting {waiting}"), rows);
+        let title = format!("one at a time, waiting {waiting}");
+        bench.report.table(title, rows);
         for (name, record) in names.iter().zip(&records) {
-            bench
-                .report
-                .histogram(format!("{name}, {waiting}"), &record.histogram);
+            let name = format!("{name}, {waiting}");
+            bench.report.histogram(name, &record.histogram);
         }
         bench.report.figure("frame_bytes", len);
         Ok(())
     }
 
     fn rate(&self, bench: &mut Bench) -> Outcome<()> {
-        let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &Intents::default())?;
-        let (period, clients) = (
-            Period::from_now(arguments::recorded(self.seconds)?),
-            rpc.clients(),
-        );
-        let calls = keep_in_flight(&clients, 32, &load, period);
-        let histogram = rpc.poller().block_on(calls)?;
-        bench
-            .report
-            .figure("in_flight_32_calls_per_s", period.rate(&histogram).round());
+        let (clients, load) = (rpc.clients(), Load::fixed());
+        let period = Period::from_now(arguments::recorded(self.seconds)?);
+        let counted = rpc.block_on(keep_in_flight(&clients, 32, &load, period))?;
+        let rate = period.rate(&counted).round();
+        bench.report.figure("in_flight_32_calls_per_s", rate);
         Ok(())
     }
 

@@ -9,26 +9,27 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
-use std::pin::pin;
-use std::thread;
+use std::mem;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use proto::bench::BenchClient;
-use rpc_core::{
-    CallError, Caller, Channel, Execution, Intents, LocalChannel, LocalPoller, block_on,
-};
+use rpc_core::{Caller, Execution, Intents};
 
 use super::throughput::Kind;
 use crate::arrivals::Arrivals;
-use crate::overload::offer::{Shape, offer, run_when_due};
+use crate::overload::offer::{Shape, offer};
 use crate::overload::recovery::Recovery;
-use crate::overload::tally::{End, Tally};
-use crate::overload::timeline::{Arrival, Phase, Timeline};
+use crate::overload::tally::{Failure, Tally};
+use crate::overload::timeline::{Phase, Timeline};
 use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::report::Row;
+use crate::rpc::{Client, Rpc};
+use crate::service::ServerArgs;
 use crate::setup::{Bench, Measurement};
-use crate::spin::{Handlers, MAX_PHASES, SpinServer, Work};
+use crate::shared::Shared;
+use crate::spin::{MAX_PHASES, Work, handlers_begun};
 use crate::task_set::run_all;
 use crate::unit::Unit;
 use crate::{Outcome, arguments, cores};
@@ -77,7 +78,6 @@ const LOAD_AFTERWARDS: f64 = 0.5;
 impl Measurement for Overload {
     fn measure(&self, bench: &mut Bench) -> Outcome<()> {
         self.check()?;
-        let length = arguments::recorded(self.seconds)?;
         let seed = self.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
         bench.announce(format_args!(
             "handlers of {} µs, deadline {:?}, {} connections of {} calls in flight at most; seed: {seed} \
@@ -89,41 +89,34 @@ impl Measurement for Overload {
             max_in_flight: u32::try_from(self.in_flight)?,
             ..Intents::default()
         };
-        let server = SpinServer::start(bench.device(), bench.cores.server, &intents)?;
-        // All threads of the client inherit this.
-        cores::pin_current_thread(bench.cores.client)?;
-        let client = Client::connect(self, bench, &server, intents)?;
-        let mut rig = Rig { client, server };
-        let capacity = match self.capacity {
-            Some(capacity) => capacity,
-            None => rig.measure_capacity(self, length.max(Duration::from_millis(200)))?,
-        };
         let report = &mut bench.report;
-        report.figure(
-            "client",
-            if self.client == Kind::Local {
-                "local"
-            } else {
-                "shared"
-            },
-        );
+        report.figure("client", self.client.to_string());
         report.figure("spin_us", self.spin_us);
         report.figure("deadline_ns", self.deadline.as_nanos() as u64);
         report.figure("seed", seed);
-        report.figure("capacity_per_s", capacity.round());
-        let mut recovery = Recovery::default();
-        let mut steps = Vec::new();
-        for index in 0..self.loads.len() {
-            bench.progress(format_args!("{} × the capacity", self.loads[index]));
-            steps.push(self.step(&mut rig, index, capacity, seed, &mut recovery)?);
+        // All threads of the client inherit this.
+        cores::pin_current_thread(bench.cores.client)?;
+        let server = ServerArgs::spinning(bench.device(), bench.cores.server, &intents);
+        match self.client {
+            Kind::Local => {
+                let mut rpc = Rpc::start_with(&bench.device, server, &intents)?;
+                rpc.connect(self.connections - 1)?;
+                let clients = rpc.clients();
+                self.offer_all(bench, &mut rpc, &clients, seed)
+            }
+            Kind::Shared => {
+                let device = &bench.device;
+                let mut shared = Shared::start_with(device, server, &intents, self.connections)?;
+                let clients = [shared.client()];
+                self.offer_all(bench, &mut shared, &clients, seed)
+            }
         }
-        self.report(bench, &steps, &recovery);
-        Ok(())
     }
 }
 
 impl Overload {
     fn check(&self) -> Outcome<()> {
+        arguments::recorded(self.seconds)?;
         if self.connections == 0 || self.in_flight == 0 {
             return Err("with --connections 0 or --in-flight 0, no call could ever be sent".into());
         }
@@ -137,54 +130,132 @@ impl Overload {
         Ok(())
     }
 
-    /// Offers one of the loads, and a small one after the last.
-    fn step(
+    /// Offers all loads one after the other.
+    fn offer_all<C: Client>(
         &self,
-        rig: &mut Rig,
-        index: usize,
-        capacity: f64,
+        bench: &mut Bench,
+        client: &mut C,
+        clients: &[BenchClient<C::Channel>],
         seed: u64,
-        recovery: &mut Recovery,
-    ) -> Outcome<Step> {
-        let load = self.loads[index];
-        let length = arguments::recorded(self.seconds)?;
-        let warm_up = Duration::try_from_secs_f64(self.warm_up)?;
-        let phase = |number, load: f64, length| Phase {
-            number,
-            rate: capacity * load,
-            length,
+    ) -> Outcome<()> {
+        let capacity = match self.capacity {
+            Some(capacity) => capacity,
+            None => client.block_on(self.measure_capacity(clients))?,
         };
-        let (recorded, afterwards) = (2 * index + 1, 2 * index + 2);
-        let mut phases = vec![
-            phase(2 * index, load, warm_up),
-            phase(recorded, load, length),
-        ];
-        if index + 1 == self.loads.len() {
-            phases.push(phase(afterwards, LOAD_AFTERWARDS, length.max(warm_up)));
+        bench.report.figure("capacity_per_s", capacity.round());
+        let mut recovery = Recovery::default();
+        let mut steps = Vec::new();
+        for (index, &load) in self.loads.iter().enumerate() {
+            bench.progress(format_args!("{load} × the capacity"));
+            let timeline = self.timeline(index, capacity, seed)?;
+            steps.push(self.step(client, clients, &timeline, load, &mut recovery)?);
         }
-        let timeline = Timeline {
+        self.report(bench, &steps, &recovery);
+        Ok(())
+    }
+
+    /// Keeps some calls in flight on each connection, and returns the calls that were answered per
+    /// second. A call that the server did not start is made again.
+    async fn measure_capacity<C: Caller>(&self, clients: &[BenchClient<C>]) -> Outcome<f64> {
+        const IN_FLIGHT: usize = 8;
+        let length = arguments::recorded(self.seconds)?.max(Duration::from_millis(200));
+        let work = Work {
+            phase: MAX_PHASES - 1,
+            spin: Duration::from_micros(self.spin_us),
+        };
+        let start = Instant::now();
+        let callers = (0..self.connections * IN_FLIGHT).map(|index| async move {
+            let client = &clients[index % clients.len()];
+            let mut answered = 0_u64;
+            while start.elapsed() < length {
+                match client.echo_fixed(work.to_message()).await {
+                    Ok(_) => answered += 1,
+                    Err(error) if error.execution() == Execution::NotStarted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(answered)
+        });
+        let answered: u64 = run_all(callers).await?.iter().sum();
+        Ok(answered as f64 / start.elapsed().as_secs_f64())
+    }
+
+    /// Returns the calls of one of the loads: those of the warm-up, those that are recorded and, after
+    /// the last load, those of a small one. The phases of each load have numbers of their own.
+    fn timeline(&self, index: usize, capacity: f64, seed: u64) -> Outcome<Timeline> {
+        let (load, length) = (self.loads[index], arguments::recorded(self.seconds)?);
+        let warm_up = Duration::try_from_secs_f64(self.warm_up)?;
+        let mut phases = vec![(load, warm_up), (load, length)];
+        if index + 1 == self.loads.len() {
+            phases.push((LOAD_AFTERWARDS, length.max(warm_up)));
+        }
+        let phases = phases.into_iter().enumerate();
+        Ok(Timeline {
             arrivals: self.arrivals,
             seed,
-            phases,
+            phases: phases
+                .map(|(phase, (load, length))| Phase {
+                    number: 2 * index + phase,
+                    rate: capacity * load,
+                    length,
+                })
+                .collect(),
+        })
+    }
+
+    fn step<C: Client>(
+        &self,
+        client: &mut C,
+        clients: &[BenchClient<C::Channel>],
+        timeline: &Timeline,
+        load: f64,
+        recovery: &mut Recovery,
+    ) -> Outcome<Step> {
+        let recorded = timeline.phases[1];
+        let shape = Shape {
+            spin: Duration::from_micros(self.spin_us),
+            deadline: self.deadline,
+            in_flight: self.in_flight * self.connections / clients.len(),
         };
         let mut tally = Tally::default();
-        let cpu_time = rig.server.cpu_time();
+        let cpu_time = client.server().cpu_time();
         let (start, cpu_before) = (Instant::now(), cpu_time.read()?);
-        rig.offer(self, &timeline, |arrival, end| {
-            if arrival.phase == recorded {
+        let due = Cell::new(None);
+        let calls = offer(clients, shape, timeline, &due, |arrival, end| {
+            if arrival.phase == recorded.number {
                 tally.add(end);
-            } else if arrival.phase == afterwards {
-                recovery.add(arrival.in_phase, matches!(end, End::Good(_)));
+            } else if arrival.phase > recorded.number {
+                recovery.add(arrival.in_phase, end.is_ok());
             }
         });
+        client.block_on_due(&due, calls);
         let cpu = cpu_time.read()? - cpu_before;
+        let server_share = cpu.as_secs_f64() / start.elapsed().as_secs_f64();
         Ok(Step {
             load,
-            length,
+            length: recorded.length,
             tally,
-            handlers: rig.handlers_when_quiet(self, recorded)?,
-            server_share: cpu.as_secs_f64() / start.elapsed().as_secs_f64(),
+            handlers_begun: self.handlers_when_quiet(client, recorded.number)?,
+            server_share,
         })
+    }
+
+    /// Waits until no more handlers of the phase begin, and returns their number.
+    fn handlers_when_quiet(&self, client: &mut impl Client, phase: usize) -> Outcome<u64> {
+        let quiet = Duration::from_micros(self.spin_us) * 4 + Duration::from_millis(200);
+        let mut handlers = handlers_begun(client.server_mut(), phase)?;
+        loop {
+            let until = Instant::now() + quiet;
+            let is_over = poll_fn(|_| match Instant::now() < until {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            });
+            client.block_on_due(&Cell::new(Some(until)), is_over);
+            let before = mem::replace(&mut handlers, handlers_begun(client.server_mut(), phase)?);
+            if before == handlers {
+                return Ok(handlers);
+            }
+        }
     }
 
     fn report(&self, bench: &mut Bench, steps: &[Step], recovery: &Recovery) {
@@ -210,7 +281,7 @@ impl Overload {
         for step in steps.iter().filter(|step| !step.tally.good.is_empty()) {
             report.histogram(step.name(), &step.tally.good);
         }
-        let offered = |step: &Step| step.per_second(step.tally.offered);
+        let offered = |step: &Step| step.per_second(step.tally.offered());
         let curve = |name: &str, of: &dyn Fn(&Step) -> f64| {
             Curve::new(name, steps.iter().map(|step| (offered(step), of(step))))
         };
@@ -222,150 +293,12 @@ impl Overload {
             curves: vec![
                 curve("good", &good),
                 curve("handlers begun", &|step| {
-                    step.per_second(step.handlers.begun)
+                    step.per_second(step.handlers_begun)
                 }),
             ],
         };
         report.plot("goodput", plot);
     }
-
-    fn shape(&self, in_flight: usize) -> Shape {
-        Shape {
-            spin: Duration::from_micros(self.spin_us),
-            deadline: self.deadline,
-            in_flight,
-        }
-    }
-}
-
-/// A server and the client that loads it.
-struct Rig {
-    // Declared before the server, so that connections end before their peer does.
-    client: Client,
-    server: SpinServer,
-}
-
-enum Client {
-    Local(Vec<BenchClient<LocalChannel>>, LocalPoller),
-    Shared(BenchClient<Channel>),
-}
-
-impl Client {
-    fn connect(
-        options: &Overload,
-        bench: &Bench,
-        server: &SpinServer,
-        intents: Intents,
-    ) -> Outcome<Self> {
-        Ok(match options.client {
-            Kind::Local => {
-                let poller = LocalPoller::builder(&bench.device)
-                    .intents(intents)
-                    .build()?;
-                let clients = (0..options.connections)
-                    .map(|_| Ok(BenchClient::new(poller.connect(server.address())?)))
-                    .collect::<Outcome<_>>()?;
-                Self::Local(clients, poller)
-            }
-            Kind::Shared => {
-                let channel = Channel::builder(&bench.device, server.address())
-                    .max_in_flight(intents.max_in_flight)
-                    .pollers(options.connections)
-                    .connect();
-                Self::Shared(BenchClient::new(block_on(channel)?))
-            }
-        })
-    }
-}
-
-impl Rig {
-    /// Returns the calls per second that the server answers in a closed loop with some calls in
-    /// flight on each connection.
-    fn measure_capacity(&self, options: &Overload, length: Duration) -> Result<f64, CallError> {
-        let spin = Duration::from_micros(options.spin_us);
-        match &self.client {
-            Client::Local(clients, poller) => {
-                poller.block_on(closed_loop(clients, options.connections, spin, length))
-            }
-            Client::Shared(client) => {
-                let client = std::slice::from_ref(client);
-                block_on(closed_loop(client, options.connections, spin, length))
-            }
-        }
-    }
-
-    fn offer(&self, options: &Overload, timeline: &Timeline, ended: impl FnMut(Arrival, End)) {
-        let due = Cell::new(None);
-        match &self.client {
-            Client::Local(clients, poller) => {
-                let shape = options.shape(options.in_flight);
-                let mut calls = pin!(offer(clients, shape, timeline, &due, ended));
-                poller.block_on(poll_fn(|cx| {
-                    // The next call may be due before a response arrives.
-                    cx.waker().wake_by_ref();
-                    calls.as_mut().poll(cx)
-                }));
-            }
-            Client::Shared(client) => {
-                let shape = options.shape(options.in_flight * options.connections);
-                let client = std::slice::from_ref(client);
-                run_when_due(&due, offer(client, shape, timeline, &due, ended));
-            }
-        }
-    }
-
-    /// Waits until no more handlers of the phase begin, and returns their numbers.
-    fn handlers_when_quiet(&mut self, options: &Overload, phase: usize) -> Outcome<Handlers> {
-        let quiet = Duration::from_micros(options.spin_us) * 4 + Duration::from_millis(200);
-        let mut handlers = self.server.handlers(phase)?;
-        loop {
-            let until = Instant::now() + quiet;
-            while Instant::now() < until {
-                if let Client::Local(_, poller) = &self.client {
-                    poller.turn();
-                }
-                thread::sleep(Duration::from_millis(1));
-            }
-            let before = std::mem::replace(&mut handlers, self.server.handlers(phase)?);
-            if before == handlers {
-                return Ok(handlers);
-            }
-        }
-    }
-}
-
-/// Keeps some calls in flight on each connection, and returns the calls that were answered per
-/// second. A call that the server did not start is made again.
-async fn closed_loop<C: Caller>(
-    clients: &[BenchClient<C>],
-    connections: usize,
-    spin: Duration,
-    length: Duration,
-) -> Result<f64, CallError> {
-    const IN_FLIGHT: usize = 8;
-    let answered = Cell::new(0_u64);
-    let start = Instant::now();
-    let work = Work {
-        phase: MAX_PHASES - 1,
-        spin,
-        give_up: None,
-    };
-    let callers = (0..connections * IN_FLIGHT).map(|index| {
-        let client = &clients[index % clients.len()];
-        let answered = &answered;
-        async move {
-            while start.elapsed() < length {
-                match client.echo_fixed(work.to_message()).await {
-                    Ok(_) => answered.set(answered.get() + 1),
-                    Err(error) if error.execution() == Execution::NotStarted => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
-        }
-    });
-    run_all(callers).await?;
-    Ok(answered.get() as f64 / start.elapsed().as_secs_f64())
 }
 
 /// The result of one load.
@@ -374,7 +307,7 @@ struct Step {
     load: f64,
     length: Duration,
     tally: Tally,
-    handlers: Handlers,
+    handlers_begun: u64,
     /// Share of a core that the server's process used.
     server_share: f64,
 }
@@ -389,42 +322,37 @@ impl Step {
     }
 
     fn useless_share(&self) -> f64 {
-        self.tally.useless(self.handlers.begun) as f64 / self.handlers.begun.max(1) as f64
+        self.tally.useless(self.handlers_begun) as f64 / self.handlers_begun.max(1) as f64
     }
 
     fn row(&self) -> Row {
         let tally = &self.tally;
+        let per_second = |count| self.per_second(count);
+        let failed = |failure| {
+            let count = tally.failures.get(&failure);
+            per_second(count.copied().unwrap_or_default())
+        };
         let at =
             |quantile| (!tally.good.is_empty()).then(|| tally.good.value_at_quantile(quantile));
         let row = Row::new(self.name())
-            .with("offered_per_s", self.per_second(tally.offered))
-            .with("dropped_per_s", self.per_second(tally.dropped))
-            .with("sent_per_s", self.per_second(tally.sent()))
-            .with("good_per_s", self.per_second(tally.good.len()))
+            .with("offered_per_s", per_second(tally.offered()))
+            .with("dropped_per_s", failed(Failure::Dropped))
+            .with("sent_per_s", per_second(tally.sent()))
+            .with("good_per_s", per_second(tally.good.len()))
             .with("p50_ns", at(0.5))
             .with("p99_ns", at(0.99))
-            .with("too_late_per_s", self.per_second(tally.too_late))
-            .with("expired_per_s", self.per_second(tally.expired))
-            .with("begun_per_s", self.per_second(self.handlers.begun))
+            .with("too_late_per_s", failed(Failure::TooLate))
+            .with("expired_per_s", failed(Failure::Expired))
+            .with("begun_per_s", per_second(self.handlers_begun))
             .with(
                 "useless_per_s",
-                self.per_second(tally.useless(self.handlers.begun)),
+                per_second(tally.useless(self.handlers_begun)),
             )
             .with("useless_handlers_share", self.useless_share())
             .with("server_cpu_share", self.server_share);
-        let ends = [
-            ("unsent", &tally.unsent),
-            ("refused", &tally.refused),
-            ("failed", &tally.failed),
-            ("lost", &tally.lost),
-        ];
-        let codes = ends.into_iter().flat_map(|(end, codes)| {
-            codes
-                .iter()
-                .map(move |(code, count)| (format!("{end}_{code}_per_s"), *count))
-        });
-        codes.fold(row, |row, (figure, count)| {
-            row.with(figure, self.per_second(count))
+        // Those without a code already have their columns.
+        tally.failures.iter().fold(row, |row, (failure, count)| {
+            row.with(format!("{failure}_per_s"), per_second(*count))
         })
     }
 }

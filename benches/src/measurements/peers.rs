@@ -20,11 +20,11 @@ use crate::message::{FIXED_SIZE, Load, Shape};
 use crate::peers::iceoryx2;
 use crate::peers::tonic::{Socket, Tonic};
 use crate::peers::tonic_puts::TonicPuts;
-use crate::rates::{LocalRate, Rated, SharedRate};
+use crate::rates::{Rated, rate};
 use crate::raw::{PingPong, RawArgs};
 use crate::report::Row;
 use crate::rounds::{self, Rounds};
-use crate::rpc::{ClosedLoop, Rpc};
+use crate::rpc::{Client, ClosedLoop, Rpc};
 use crate::setup::{Bench, Measurement, busy_intents};
 use crate::shared::Shared;
 use crate::slices::{Record, Side};
@@ -87,7 +87,7 @@ impl Measurement for Peers {
                 ..intents(&load, IN_FLIGHT_SHARED)
             };
             let shared = Shared::start(&bench.device, bench.cores, &adaptive, 1)?;
-            let shared = SharedRate::new(shared, &load, IN_FLIGHT_SHARED as usize)?;
+            let shared = rate(shared, &load, IN_FLIGHT_SHARED as usize)?;
             self.latencies(bench)?;
             self.rates(bench, &load, shared)?;
         }
@@ -164,9 +164,9 @@ impl Peers {
         Ok(rows)
     }
 
-    fn rates(&self, bench: &mut Bench, load: &Load, shared: SharedRate) -> Outcome<()> {
+    fn rates(&self, bench: &mut Bench, load: &Load, shared: impl Rated + 'static) -> Outcome<()> {
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents(load, IN_FLIGHT))?;
-        let local = LocalRate::new(rpc, load, IN_FLIGHT as usize, 1)?;
+        let local = rate(rpc, load, IN_FLIGHT as usize)?;
         let one = format!("Verbline, {IN_FLIGHT} in flight");
         let its = format!("its shared client, {IN_FLIGHT_SHARED} in flight from one thread");
         let mut rows: Vec<(String, Box<dyn Rated>)> =
@@ -282,12 +282,12 @@ impl Peers {
                 .in_turn(|| calls.rate(Direction::Upload, BYTES))
         })?;
         let rows = names.into_iter().enumerate().map(|(row, name)| {
-            let gbs = rounds.median_of_all(row).map(|rate| rate / 1e9);
+            let gbs = rounds.median(row, None).map(|rate| rate / 1e9);
             Row::new(format!("{text}, {name}"))
                 .with("size_bytes", size)
                 .with("in_flight", in_flight(size))
                 .with("rate_gbs", gbs)
-                .with("ratio_to_tonic", rounds.ratio_of_all(row, 0))
+                .with("ratio_to_tonic", rounds.ratio(row, 0, None))
         });
         Ok(rows.collect())
     }

@@ -1,8 +1,6 @@
 //! Streams between two processes, in alternating turns with tonic's streams and with unary calls. Both
 //! sides are pinned, and poll without pause, except tonic's and the shared channel's.
 
-use std::rc::Rc;
-
 use clap::{Args, ValueEnum};
 use proto::bench::{Blob, Fixed};
 use rpc_core::{Intents, Waiting};
@@ -15,14 +13,13 @@ use crate::peers::tonic_streams::{self, TonicStream};
 use crate::rates::Rated;
 use crate::report::Row;
 use crate::rounds;
-use crate::rpc::Rpc;
+use crate::rpc::{Client, OnCore, Rpc};
 use crate::service::ServerArgs;
 use crate::setup::{Bench, Measurement, busy_intents};
 use crate::shared::Shared;
-use crate::slices::Side;
-use crate::streams::idle::{IdleStreams, Memory, settle};
-use crate::streams::rate::{self, LocalStream, SharedStream};
-use crate::streams::round_trip::{Cancel, FirstMessage, PingPong, Unary};
+use crate::streams::idle::{IdleStreams, settle};
+use crate::streams::rate::{self, ServerStream};
+use crate::streams::round_trip::{cancel, first_message, ping_pong, unary};
 
 /// Streams beside tonic's and beside unary calls: rates, round trips, cancellation, memory
 #[derive(Clone, Debug, Args)]
@@ -69,6 +66,7 @@ impl Measurement for Streams {
     fn measure(&self, bench: &mut Bench) -> Outcome<()> {
         bench.announce(format_args!("{} rounds of streams", self.rounds));
         bench.report.figure("rounds", self.rounds);
+        let measures = |subject| self.only.is_empty() || self.only.contains(&subject);
         // The system chooses the cores of a shared channel's poller, so that this must happen before
         // this thread is pinned.
         let shared = |subject, payload_len| {
@@ -78,12 +76,12 @@ impl Measurement for Streams {
                 ..intents(payload_len)?
             };
             let start = || Shared::start(&bench.device, bench.cores, &intents, 1);
-            self.measures(subject).then(start).transpose()
+            measures(subject).then(start).transpose()
         };
         let fixed = shared(Subject::Rate, FIXED_SIZE)?;
         let blob = shared(Subject::Rate, FIXED_SIZE)?;
         let long = shared(Subject::Long, LONG)?;
-        if self.measures(Subject::Memory) {
+        if measures(Subject::Memory) {
             self.memory(bench)?;
         }
         if let Some(shared) = fixed {
@@ -95,10 +93,10 @@ impl Measurement for Streams {
         if let Some(shared) = long {
             self.rate::<Blob>(bench, "bytes 4 KiB", LONG, shared)?;
         }
-        if self.measures(Subject::RoundTrip) {
+        if measures(Subject::RoundTrip) {
             self.round_trips(bench)?;
         }
-        if self.measures(Subject::Idle) {
+        if measures(Subject::Idle) {
             self.beside_idle_streams(bench)?;
         }
         Ok(())
@@ -106,10 +104,6 @@ impl Measurement for Streams {
 }
 
 impl Streams {
-    fn measures(&self, subject: Subject) -> bool {
-        self.only.is_empty() || self.only.contains(&subject)
-    }
-
     fn rate<M: rate::Subscribed + tonic_streams::Subscribed>(
         &self,
         bench: &mut Bench,
@@ -122,12 +116,13 @@ impl Streams {
         let start = |coalesces| {
             let mut args = ServerArgs::new(bench.device(), cores.server, &intents);
             args.coalesces = coalesces;
-            let client = Rpc::start_pinned_with(&bench.device, cores, args, &intents)?;
-            LocalStream::<M>::open(client, payload_len)
+            let client =
+                Rpc::start_with(&OnCore::new(&bench.device, cores.client), args, &intents)?;
+            ServerStream::<M, _>::open(client, payload_len)
         };
         let mut local = start(true)?;
         let mut uncoalesced = start(false)?;
-        let mut shared = SharedStream::<M>::open(shared, payload_len)?;
+        let mut shared = ServerStream::<M, _>::open(shared, payload_len)?;
         let mut tonic = TonicStream::<M>::start(Socket::Tcp, cores, payload_len)?;
         let mut sides: [&mut dyn Rated; 4] =
             [&mut local, &mut uncoalesced, &mut shared, &mut tonic];
@@ -140,10 +135,10 @@ impl Streams {
             "shared channel",
             "tonic over TCP",
         ];
-        let frames = [&local, &uncoalesced].map(|side| side.sent().frames_per_message());
+        let frames = [&local, &uncoalesced].map(|side| side.frames_per_message());
         let rows = names.into_iter().enumerate().map(|(row, name)| {
             let gbs = rounds
-                .median_of_all(row)
+                .median(row, None)
                 .map(|rate| rate * payload_len as f64 / 1e9);
             Row::new(format!("{name}, {shape}"))
                 .with_rounds("messages_per_s", &rounds, row, Some(0))
@@ -157,21 +152,22 @@ impl Streams {
 
     fn round_trips(&self, bench: &mut Bench) -> Outcome<()> {
         let client = Rpc::start_pinned(&bench.device, bench.cores, &intents(FIXED_SIZE)?)?;
-        let client = Rc::new(client);
-        let mut ping_pong = PingPong::open(&client)?;
+        let mut ping_pong = ping_pong(&client)?;
         client.server().pause()?;
-        self.latencies(
-            bench,
+        bench.latencies(
             "round trips",
-            [
-                ("unary call", &mut Unary::new(&client)?),
+            [self.rounds * SHORT_TURNS, ROUND_TRIPS],
+            vec![
+                ("unary call", &mut unary(&client)),
                 ("there and back on an open stream", &mut ping_pong),
-                ("first message of a stream", &mut FirstMessage::new(&client)),
+                ("first message of a stream", &mut first_message(&client)),
                 (
                     "drop of a call to drop of its handler",
-                    &mut Cancel::new(&client),
+                    &mut cancel(&client),
                 ),
             ],
+            |_, row| row,
+            Some(0),
         )
     }
 
@@ -184,48 +180,21 @@ impl Streams {
             let client = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
             let idle = IdleStreams::open(&client, streams)?;
             client.server().pause()?;
-            Ok((Rc::new(client), idle))
+            Ok((client, idle))
         };
         let (without, _none) = start(0)?;
         let (with, _idle) = start(self.idle_streams)?;
         bench.report.figure("idle_streams", self.idle_streams);
-        self.latencies(
-            bench,
+        bench.latencies(
             "beside idle streams",
-            [
-                (
-                    "unary call without idle streams",
-                    &mut Unary::new(&without)?,
-                ),
-                ("unary call beside idle streams", &mut Unary::new(&with)?),
+            [self.rounds * SHORT_TURNS, ROUND_TRIPS],
+            vec![
+                ("unary call without idle streams", &mut unary(&without)),
+                ("unary call beside idle streams", &mut unary(&with)),
             ],
+            |_, row| row,
+            Some(0),
         )
-    }
-
-    fn latencies<const N: usize>(
-        &self,
-        bench: &mut Bench,
-        title: &str,
-        sides: [(&str, &mut dyn Side); N],
-    ) -> Outcome<()> {
-        let slices = self.rounds * SHORT_TURNS;
-        let (names, mut sides): (Vec<_>, Vec<_>) = sides.into_iter().unzip();
-        let (records, rounds) =
-            rounds::alternate(&mut sides, slices, ROUND_TRIPS, bench.cores, |taken| {
-                bench.progress(format_args!("{title}: {taken} turns"));
-            })?;
-        let rows = names.iter().zip(&records).enumerate();
-        let rows = rows.map(|(row, (name, record))| {
-            Row::new(*name)
-                .with_rounds("p50_ns", &rounds, row, Some(0))
-                .with("p99_ns", record.histogram.value_at_quantile(0.99))
-        });
-        bench.report.table(title, rows);
-        for (name, record) in names.iter().zip(&records) {
-            bench.report.histogram(*name, &record.histogram);
-        }
-        bench.report.note(rounds.to_string());
-        Ok(())
     }
 
     fn memory(&self, bench: &mut Bench) -> Outcome<()> {
@@ -238,10 +207,10 @@ impl Streams {
         let client = Rpc::start_pinned(&bench.device, bench.cores, &intents_of_streams)?;
         // The first stream takes what all of them share.
         let first = IdleStreams::open(&client, 1)?;
-        let before = Memory::read(&client)?;
+        let before = client.resident()?;
         let idle = IdleStreams::open(&client, streams)?;
         settle(&client)?;
-        let per_stream = Memory::read(&client)?.growth_per(&before, streams);
+        let per_stream = client.growth_per(before, streams)?;
         drop((first, idle));
         drop(client);
 
@@ -252,10 +221,10 @@ impl Streams {
         };
         let mut client = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
         client.stats()?;
-        let before = Memory::read(&client)?;
+        let before = client.resident()?;
         client.connect(connections)?;
         settle(&client)?;
-        let per_connection = Memory::read(&client)?.growth_per(&before, connections);
+        let per_connection = client.growth_per(before, connections)?;
         let row = |what: String, [client, server]: [u64; 2]| {
             Row::new(what)
                 .with("client_bytes", client)

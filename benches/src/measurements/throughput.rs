@@ -1,18 +1,19 @@
 //! Calls per second with many in flight, over one or many connections, or through a shared client.
 
+use std::fmt;
 use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use proto::bench::{StatsReply, StatsRequest};
+use proto::bench::StatsReply;
 use rpc_core::transport::Counters;
 use rpc_core::{Intents, block_on};
 
 use crate::in_flight::{Period, allow_more_files, keep_in_flight};
 use crate::message::Load;
 use crate::report::Row;
-use crate::rpc::Rpc;
+use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
 use crate::shared::Shared;
 use crate::{Outcome, arguments, slices};
@@ -54,8 +55,14 @@ pub enum Kind {
     Shared,
 }
 
-/// Counters of the server during the run, and of the client if it reports them.
-type Sides = Vec<(&'static str, Counters)>;
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "local",
+            Self::Shared => "shared",
+        })
+    }
+}
 
 impl Measurement for Throughput {
     fn measure(&self, bench: &mut Bench) -> Outcome<()> {
@@ -77,52 +84,25 @@ impl Measurement for Throughput {
             self.message.size,
             self.in_flight()
         ));
-        let (counted, sides) = match self.client {
-            Kind::Local => self.run_local(bench, &load, time)?,
-            Kind::Shared => self.run_shared(bench, &load, time)?,
-        };
         let report = &mut bench.report;
         report.figure("size_bytes", self.message.size);
-        report.figure("client", if is_local { "local" } else { "shared" });
-        report.figure("client_threads", self.client_threads.unwrap_or(1).max(1));
+        report.figure("client", self.client.to_string());
+        report.figure("client_threads", self.client_threads());
         report.figure("in_flight", self.in_flight());
-        report.figure(
-            "connections",
-            self.all_connections() - self.idle_connections,
-        );
+        report.figure("connections", self.connections());
         report.figure("idle_connections", self.idle_connections);
-        let rate = (counted.len() as f64 / time.as_secs_f64()).round();
-        let row = Row::new("calls");
-        report.table(
-            "calls",
-            [row.with_times(&counted).with("calls_per_s", rate)],
-        );
-        report.table(
-            "frames",
-            sides.iter().map(|(name, side)| frames(name, side)),
-        );
-        report.histogram("calls", &counted);
-        if !is_local {
-            report.note(
-                "The client's threads are not pinned. Only the server's counters are shown, because a \
-                 shared client reports none.",
-            );
+        match self.client {
+            Kind::Local => self.run_local(bench, &load, time),
+            Kind::Shared => self.run_shared(bench, &load, time),
         }
-        Ok(())
     }
 }
 
-/// What the counters of a side say.
-fn frames(name: &str, side: &Counters) -> Row {
-    let per = |count: u64| side.sends as f64 / count.max(1) as f64;
-    Row::new(name)
-        .with("sends_per_signal", per(side.signaled))
-        .with("sends_per_doorbell", per(side.doorbells))
-        .with("srq_limit_events", side.srq_limit_events)
-        .with("rnr", side.rnr)
-}
-
 impl Throughput {
+    fn client_threads(&self) -> usize {
+        self.client_threads.unwrap_or(1).max(1)
+    }
+
     fn in_flight(&self) -> usize {
         self.in_flight.unwrap_or(match self.client {
             Kind::Local => 32,
@@ -130,23 +110,17 @@ impl Throughput {
         })
     }
 
-    /// Connections that carry calls, and idle ones.
-    fn all_connections(&self) -> usize {
-        let carrying = match self.client {
-            Kind::Local => self.connections,
-            Kind::Shared => self.pollers.unwrap_or(1),
-        };
-        carrying.max(1) + self.idle_connections
+    /// Connections that carry calls.
+    fn connections(&self) -> usize {
+        match self.client {
+            Kind::Local => self.connections.max(1),
+            Kind::Shared => self.pollers.unwrap_or(1).max(1),
+        }
     }
 
-    fn run_local(
-        &self,
-        bench: &Bench,
-        load: &Load,
-        time: Duration,
-    ) -> Outcome<(Histogram<u64>, Sides)> {
+    fn run_local(&self, bench: &mut Bench, load: &Load, time: Duration) -> Outcome<()> {
         let mut rpc = Rpc::start_pinned(&bench.device, bench.cores, &self.intents(load)?)?;
-        rpc.connect(self.connections.max(1) - 1)?;
+        rpc.connect(self.connections() - 1)?;
         let clients = rpc.clients();
         rpc.connect(self.idle_connections)?;
         bench.say(rpc.poller().limits());
@@ -158,32 +132,24 @@ impl Throughput {
         let before = counters()?;
         let period = Period::from_now(time);
         let calls = keep_in_flight(&clients, self.in_flight(), load, period);
-        let counted = rpc.poller().block_on(calls)?;
+        let counted = rpc.block_on(calls)?;
         let [server, client] = counters()?;
-        let sides = vec![
-            ("server", server.since(&before[0])),
-            ("client", client.since(&before[1])),
+        report_calls(bench, &counted, period);
+        let frames = [
+            frames("server", &server.since(&before[0])),
+            frames("client", &client.since(&before[1])),
         ];
-        Ok((counted, sides))
+        bench.report.table("frames", frames);
+        Ok(())
     }
 
-    fn run_shared(
-        &self,
-        bench: &Bench,
-        load: &Load,
-        time: Duration,
-    ) -> Outcome<(Histogram<u64>, Sides)> {
-        let threads = self.client_threads.unwrap_or(1).max(1);
-        let pollers = self.all_connections();
+    fn run_shared(&self, bench: &mut Bench, load: &Load, time: Duration) -> Outcome<()> {
+        let (threads, pollers) = (self.client_threads(), self.connections());
         let shared = Shared::start(&bench.device, bench.cores, &self.intents(load)?, pollers)?;
         if let Some(limits) = shared.channel().limits() {
             bench.say(limits);
         }
-        let counters = || -> Outcome<Counters> {
-            let reply = block_on(shared.client().stats(StatsRequest {}))?;
-            Ok(counters_of(&reply.into_inner()))
-        };
-        let before = counters()?;
+        let before = counters_of(&shared.stats()?);
         let period = Period::from_now(time);
         let share = |thread| {
             let all = self.in_flight();
@@ -202,15 +168,21 @@ impl Throughput {
             }
             Outcome::Ok(all)
         })?;
-        Ok((counted, vec![("server", counters()?.since(&before))]))
+        let server = counters_of(&shared.stats()?).since(&before);
+        report_calls(bench, &counted, period);
+        bench.report.table("frames", [frames("server", &server)]);
+        bench.report.note(
+            "The client's threads are not pinned. Only the server's counters are shown, because a \
+             shared client reports none.",
+        );
+        Ok(())
     }
 
     /// Returns the intents for both sides, sized for the requested load and no more.
     fn intents(&self, load: &Load) -> Outcome<Intents> {
         let defaults = self.message.intents(load);
-        let all = u32::try_from(self.all_connections())?;
-        let carrying = self.all_connections() - self.idle_connections;
-        let each = u32::try_from(self.in_flight().div_ceil(carrying))?;
+        let all = u32::try_from(self.connections() + self.idle_connections)?;
+        let each = u32::try_from(self.in_flight().div_ceil(self.connections()))?;
         if all > defaults.connections {
             allow_more_files()?;
         }
@@ -220,6 +192,23 @@ impl Throughput {
             ..defaults
         })
     }
+}
+
+fn report_calls(bench: &mut Bench, counted: &Histogram<u64>, period: Period) {
+    let row = Row::new("calls").with_times(counted);
+    let row = row.with("calls_per_s", period.rate(counted).round());
+    bench.report.table("calls", [row]);
+    bench.report.histogram("calls", counted);
+}
+
+/// What the counters of a side say.
+fn frames(name: &str, side: &Counters) -> Row {
+    let per = |count: u64| side.sends as f64 / count.max(1) as f64;
+    Row::new(name)
+        .with("sends_per_signal", per(side.signaled))
+        .with("sends_per_doorbell", per(side.doorbells))
+        .with("srq_limit_events", side.srq_limit_events)
+        .with("rnr", side.rnr)
 }
 
 fn counters_of(reply: &StatsReply) -> Counters {

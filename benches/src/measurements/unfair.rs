@@ -1,20 +1,21 @@
 //! How a poller shares its time between a client that keeps many calls in flight and clients that
 //! have one call each. All clients are on one thread, each with its own connection to the same poller.
 
-use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::slice;
+use std::time::Duration;
 
 use clap::Args;
-use hdrhistogram::Histogram;
-use proto::bench::BenchClient;
-use rpc_core::{CallError, Intents, LocalChannel, LocalPoller};
+use rpc_core::Intents;
 
-use crate::in_flight::Period;
+use crate::in_flight::{Period, keep_in_flight};
+use crate::message::Load;
 use crate::report::Row;
+use crate::rpc::{Client, Rpc};
+use crate::service::ServerArgs;
 use crate::setup::{Bench, Measurement};
-use crate::spin::{SpinServer, Work};
+use crate::spin::Work;
 use crate::task_set::run_all;
-use crate::{Outcome, arguments, cores, slices};
+use crate::{Outcome, arguments, cores};
 
 /// How a poller shares its time between a client with many calls and clients with one
 #[derive(Clone, Debug, Args)]
@@ -50,74 +51,43 @@ impl Measurement for Unfair {
             max_in_flight: u32::try_from(self.flooder)?.max(defaults.max_in_flight),
             ..defaults
         };
-        let server = SpinServer::start(bench.device(), bench.cores.server, &intents)?;
         cores::pin_current_thread(bench.cores.client)?;
-        let poller = LocalPoller::builder(&bench.device)
-            .intents(intents)
-            .build()?;
-        let connections = (0..clients)
-            .map(|_| Ok(BenchClient::new(poller.connect(server.address())?)))
-            .collect::<Outcome<Vec<_>>>()?;
+        let server = ServerArgs::spinning(bench.device(), bench.cores.server, &intents);
+        let mut rpc = Rpc::start_with(&bench.device, server, &intents)?;
+        rpc.connect(self.others)?;
+        let work = Work {
+            phase: 0,
+            spin: Duration::from_micros(self.spin_us),
+        };
+        let (clients, load) = (rpc.clients(), Load::Fixed(work.to_message()));
+        let in_flight = |index| if index == 0 { self.flooder } else { 1 };
         let period = Period::from_now(time);
-        let counted = poller.block_on(self.keep_in_flight(&connections, period))?;
+        let calls = clients.iter().enumerate().map(|(index, client)| {
+            keep_in_flight(slice::from_ref(client), in_flight(index), &load, period)
+        });
+        let counted = rpc.block_on(run_all(calls))?;
 
         let rates: Vec<f64> = counted.iter().map(|one| period.rate(one)).collect();
-        let equal = rates.iter().sum::<f64>() / clients as f64;
+        let equal = rates.iter().sum::<f64>() / rates.len() as f64;
         let least = rates[1..].iter().copied().fold(f64::INFINITY, f64::min);
         let report = &mut bench.report;
         report.figure("spin_us", self.spin_us);
         report.figure("least_of_equal_share", least / equal);
-        let rows = rates
-            .iter()
-            .zip(&counted)
-            .enumerate()
-            .map(|(index, (rate, times))| {
-                let name = if index == 0 {
-                    "flooder".to_owned()
-                } else {
-                    format!("other {index}")
-                };
-                Row::new(name)
-                    .with("in_flight", if index == 0 { self.flooder } else { 1 })
-                    .with("calls_per_s", *rate)
-                    .with("of_equal_share", rate / equal)
-                    .with_times(times)
-            });
+        let rows = rates.iter().zip(&counted).enumerate();
+        let rows = rows.map(|(index, (rate, times))| {
+            let name = match index {
+                0 => "flooder".to_owned(),
+                _ => format!("other {index}"),
+            };
+            Row::new(name)
+                .with("in_flight", in_flight(index))
+                .with("calls_per_s", *rate)
+                .with("of_equal_share", rate / equal)
+                .with_times(times)
+        });
         report.table("clients", rows);
         report.histogram("flooder", &counted[0]);
         report.histogram("other 1", &counted[1]);
         Ok(())
-    }
-}
-
-impl Unfair {
-    /// Keeps the calls of each connection in flight, and returns the latencies of each.
-    async fn keep_in_flight(
-        &self,
-        clients: &[BenchClient<LocalChannel>],
-        period: Period,
-    ) -> Result<Vec<Histogram<u64>>, CallError> {
-        let counted = clients.iter().map(|_| RefCell::new(slices::histogram()));
-        let counted: Vec<_> = counted.collect();
-        let work = Work {
-            phase: 0,
-            spin: Duration::from_micros(self.spin_us),
-            give_up: None,
-        };
-        let in_flight = std::iter::once(self.flooder).chain(std::iter::repeat(1));
-        let callers = clients.iter().zip(&counted).zip(in_flight);
-        let callers = callers.flat_map(|((client, counted), in_flight)| {
-            (0..in_flight).map(move |_| async move {
-                loop {
-                    let began = Instant::now();
-                    client.echo_fixed(work.to_message()).await?;
-                    if period.add(began, &mut counted.borrow_mut()) {
-                        return Ok(());
-                    }
-                }
-            })
-        });
-        run_all(callers).await?;
-        Ok(counted.into_iter().map(RefCell::into_inner).collect())
     }
 }

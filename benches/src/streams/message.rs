@@ -2,6 +2,8 @@
 //! is lost, repeated or out of order.
 
 use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -63,10 +65,9 @@ impl Numbered for Blob {
 /// A stream of messages with the numbers from 0.
 #[derive(Debug)]
 pub struct Numbers<M> {
-    next: u64,
-    count: u64,
+    numbers: Range<u64>,
     payload_len: usize,
-    message: std::marker::PhantomData<fn() -> M>,
+    message: PhantomData<fn() -> M>,
 }
 
 impl<M> Numbers<M> {
@@ -74,10 +75,9 @@ impl<M> Numbers<M> {
     #[must_use]
     pub fn new(count: u64, payload_len: usize) -> Self {
         Self {
-            next: 0,
-            count,
+            numbers: 0..count,
             payload_len,
-            message: std::marker::PhantomData,
+            message: PhantomData,
         }
     }
 }
@@ -87,12 +87,8 @@ impl<M: Numbered> Iterator for Numbers<M> {
 
     #[inline]
     fn next(&mut self) -> Option<M> {
-        if self.next == self.count {
-            return None;
-        }
-        let message = M::numbered(self.next, self.payload_len);
-        self.next += 1;
-        Some(message)
+        let number = self.numbers.next()?;
+        Some(M::numbered(number, self.payload_len))
     }
 }
 

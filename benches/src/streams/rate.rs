@@ -1,14 +1,14 @@
-//! Messages per second of one stream from a server, whose messages all reach the client's code.
+//! Messages per second of one stream from a server, whose messages all reach the client's code. A shared
+//! client's code runs on a thread that is not its poller's.
 
 use proto::bench::{BenchStreamsClient, Blob, Fixed, SubscribeRequest};
-use rpc_core::{CallError, Caller, Response, Streaming, block_on};
+use rpc_core::{CallError, Caller, Response, Streaming};
 
 use super::message::{Numbered, Reader};
 use crate::Outcome;
 use crate::in_flight::Period;
 use crate::rates::Rated;
-use crate::rpc::Rpc;
-use crate::shared::Shared;
+use crate::rpc::Client;
 
 /// A message that a method of the service streams.
 pub trait Subscribed: Numbered {
@@ -46,16 +46,32 @@ pub fn endless(payload_len: usize) -> SubscribeRequest {
     }
 }
 
-/// Messages and frames.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sent {
-    /// Messages that the client has read in all turns.
-    pub messages: u64,
-    /// Frames that the server has sent meanwhile.
-    pub frames: u64,
+/// A stream that a client reads. `messages` counts those that it has read in all turns, and `frames`
+/// those that the server has sent meanwhile.
+pub struct ServerStream<M, C> {
+    reader: Reader<Streaming<M>>,
+    client: C,
+    messages: u64,
+    frames: u64,
 }
 
-impl Sent {
+impl<M: Subscribed, C: Client> ServerStream<M, C> {
+    /// Opens the stream and pauses the server until the first turn.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the stream cannot be opened.
+    pub fn open(client: C, payload_len: usize) -> Outcome<Self> {
+        let stream = client.block_on(M::subscribe(&client.streams(), endless(payload_len)))?;
+        client.server().pause()?;
+        Ok(Self {
+            reader: Reader::new(stream.into_inner(), payload_len),
+            client,
+            messages: 0,
+            frames: 0,
+        })
+    }
+
     /// Returns the frames that a message took.
     #[must_use]
     pub fn frames_per_message(&self) -> f64 {
@@ -63,82 +79,15 @@ impl Sent {
     }
 }
 
-/// A stream that a local client reads.
-pub struct LocalStream<M> {
-    reader: Reader<Streaming<M>>,
-    client: Rpc,
-    sent: Sent,
-}
-
-impl<M: Subscribed> LocalStream<M> {
-    /// Opens the stream and pauses the server until the first turn.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream cannot be opened.
-    pub fn open(client: Rpc, payload_len: usize) -> Outcome<Self> {
-        let streams = client.streams();
-        let opening = M::subscribe(&streams, endless(payload_len));
-        let stream = client.poller().block_on(opening)?.into_inner();
-        client.server().pause()?;
-        Ok(Self {
-            reader: Reader::new(stream, payload_len),
-            client,
-            sent: Sent::default(),
-        })
-    }
-
-    /// Returns the messages and frames of all turns.
-    #[must_use]
-    pub fn sent(&self) -> Sent {
-        self.sent
-    }
-}
-
-impl<M: Subscribed> Rated for LocalStream<M> {
+impl<M: Subscribed, C: Client> Rated for ServerStream<M, C> {
     fn take_turn(&mut self) -> Outcome<f64> {
-        let Self {
-            reader,
-            client,
-            sent,
-        } = self;
+        let Self { reader, client, .. } = self;
         client.server().in_turn(|| {
             let (frames, messages) = (client.stats()?.stream_frames, reader.read_so_far());
-            let rate = client.poller().block_on(reader.rate(Period::turn()))?;
-            sent.frames += client.stats()?.stream_frames - frames;
-            sent.messages += reader.read_so_far() - messages;
+            let rate = client.block_on(reader.rate(Period::turn()))?;
+            self.frames += client.stats()?.stream_frames - frames;
+            self.messages += reader.read_so_far() - messages;
             Outcome::Ok(rate)
         })
-    }
-}
-
-/// A stream that is read through a shared channel, from a thread that is not its poller's.
-pub struct SharedStream<M> {
-    reader: Reader<Streaming<M>>,
-    client: Shared,
-}
-
-impl<M: Subscribed> SharedStream<M> {
-    /// Opens the stream and pauses the server until the first turn.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream cannot be opened.
-    pub fn open(client: Shared, payload_len: usize) -> Outcome<Self> {
-        let stream = block_on(M::subscribe(&client.streams(), endless(payload_len)))?;
-        client.server().pause()?;
-        Ok(Self {
-            reader: Reader::new(stream.into_inner(), payload_len),
-            client,
-        })
-    }
-}
-
-impl<M: Subscribed> Rated for SharedStream<M> {
-    fn take_turn(&mut self) -> Outcome<f64> {
-        let Self { reader, client } = self;
-        client
-            .server()
-            .in_turn(|| block_on(reader.rate(Period::turn())))
     }
 }
