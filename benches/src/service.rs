@@ -105,7 +105,7 @@ impl ServerArgs {
         child::end_with_parent()?;
         #[cfg(feature = "stream")]
         if !self.coalesces {
-            rpc_core::testing::disable_coalescing();
+            rpc_core_testing::disable_coalescing();
         }
         let server = Server::builder(&Device::open(&self.device)?)
             .add_service(BenchServer::per_poller(Echo::default))
