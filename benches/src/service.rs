@@ -125,7 +125,7 @@ impl ServerArgs {
         }
         #[cfg(feature = "stream")]
         if !self.coalesces {
-            rpc_core::testing::disable_coalescing();
+            rpc_core_testing::disable_coalescing();
         }
         let server = Server::builder(&Device::open(&self.device)?)
             .cores([self.core])

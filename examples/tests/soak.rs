@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use echo_process::{CommandEcho, open_device};
 use proto::echo::{EchoClient, EchoRequest, EchoServer};
-use rpc_core::testing::Random;
 use rpc_core::{Channel, Code, Request, Server, block_on};
+use rpc_core_testing::Random;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 /// The address that a process listens on or calls.

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rpc_core::testing::hostile::driver(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rpc_core_testing::hostile::driver(bytes));

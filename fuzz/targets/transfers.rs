@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| drop(rpc_core::testing::hostile::transfers(bytes)));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| drop(rpc_core_testing::hostile::transfers(bytes)));

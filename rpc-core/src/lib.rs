@@ -102,7 +102,7 @@
 //! Both are off by default.
 //!
 //! - `metrics`: the module `metrics`, which exports [`Stats`] through the crate `metrics`.
-//! - `test-util`: the module `testing`, in which time, network and faults are values.
+//! - `test-util`: internal, for the tests of Verbline's own crates.
 //!
 //! # Where to look next
 //!
@@ -115,6 +115,8 @@
 //! - [`stats`]: what is counted
 //! - [`transport`]: the interface to implement for another kind of network
 #![forbid(unsafe_code)]
+// What `for_testing` re-exports is public, and nothing else reaches it.
+#![cfg_attr(not(feature = "test-util"), allow(unreachable_pub))]
 
 mod call_error;
 mod client;
@@ -140,8 +142,6 @@ pub mod error_details;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod stats;
-#[cfg(feature = "test-util")]
-pub mod testing;
 pub mod transport;
 
 #[doc(inline)]
@@ -207,6 +207,10 @@ pub use status::{Code, Status};
 
 #[doc(hidden)]
 pub mod codegen;
+
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod for_testing;
 
 /// Internal, without any promise: what generated services and tests register methods with.
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! The models of a connection: every state that two sides can reach. A program of its own, since it computes
 //! for long without optimization: `make faults` and `make test` run it optimized.
 
-use rpc_core::testing::model::{Plan, Reached};
+use rpc_core_testing::model::{Plan, Reached};
 
 /// Visits all states, and checks that neither side stops.
 #[track_caller]

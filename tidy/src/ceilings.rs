@@ -14,7 +14,6 @@ pub const TYPES: &[Ceiling] = &[
     at_most(32, "rpc-core", "driver::Driver"),
     at_most(32, "rpc-core", "driver::State"),
     at_most(7, "rpc-core", "driver::transfers::Transfers"),
-    at_most(7, "rpc-core", "service::dispatch::Methods"),
     at_most(7, "verbline-verbs", "provider::rdma::memory::ProtectionDomain"),
     at_most(7, "verbline-verbs", "provider::rdma::queue_pair::QueuePair"),
     at_most(26, "verbline-verbs", "provider::soft::context::queue_pair::SoftQueuePair"),

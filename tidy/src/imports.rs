@@ -45,12 +45,15 @@ pub fn imports(source: &Crate) -> Vec<Import> {
     imports
 }
 
-/// The places where product code outside of `testing` names a module `testing` of this crate or of
-/// another one.
+/// The places where product code outside of `testing` and `for_testing` names such a module of this crate
+/// or of another one.
 #[must_use]
 pub fn uses_of_testing(source: &Crate) -> Vec<Violation> {
     let modules = source.modules();
-    let is_testing = |module: &[String]| module.iter().any(|part| part == "testing");
+    let is_testing = |module: &[String]| {
+        let mut parts = module.iter();
+        parts.any(|part| part == "testing" || part == "for_testing")
+    };
     let files = source.product().filter(|file| !is_testing(&file.module));
     files
         .flat_map(|file| {
@@ -60,7 +63,7 @@ pub fn uses_of_testing(source: &Crate) -> Vec<Violation> {
                 file: file.path.clone(),
                 line,
                 message: format!(
-                    "{}: product code does not use `testing`; move what it needs below both",
+                    "{}: product code does not use what is for tests; move what it needs below both",
                     path.join("::")
                 ),
             })

@@ -11,7 +11,14 @@ const KINDS: [(&str, &[&str], &[&str]); 8] = [
     ("attacks", &["/attacks/"], &[".rs"]),
     (
         "tests and what they need",
-        &["/tests/", "/tests.rs", "/testing", "/fuzz/", "/interop/"],
+        &[
+            "/tests/",
+            "/tests.rs",
+            "/testing",
+            "/for_testing",
+            "/fuzz/",
+            "/interop/",
+        ],
         &[".rs"],
     ),
     (

@@ -43,10 +43,10 @@ use clap::{Parser, ValueEnum};
 use prost::Message as _;
 use proto::bench::{BenchClient, BenchServer, BenchStreamsClient, BenchStreamsServer, Fixed};
 use rpc_core::frame::HEADER_LEN;
-use rpc_core::testing::{Clock, Node, SharedNode, block_on_between_turns};
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{CallError, Intents, LocalChannel, LocalPoller, Sender, Service, Streaming, sender};
+use rpc_core_testing::{Clock, Node, SharedNode, block_on_between_turns};
 use rpc_transport_verbs::{Device, VerbsTransport};
 
 /// Makes exchanges on one thread, for callgrind to count

@@ -62,7 +62,7 @@ enum Activity {
 /// The state of one connection that both sides share.
 #[derive(Debug)]
 #[cfg_attr(any(test, feature = "test-util"), derive(Clone, PartialEq, Eq, Hash))]
-pub(crate) struct Connection {
+pub struct Connection {
     role: Role,
     credits: SendCredits,
     window: ReceiveWindow,
@@ -96,7 +96,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// Creates the client's state after a handshake.
     #[must_use]
-    pub(crate) fn client(agreed: &Agreed) -> Self {
+    pub fn client(agreed: &Agreed) -> Self {
         let credits = SendCredits::new(agreed.initial_credits, agreed.max_in_flight);
         let window = ReceiveWindow::new(0);
         Self::new(Role::Client, agreed, credits, window, MAX_CLIENT_WINDOW)
@@ -104,7 +104,7 @@ impl Connection {
 
     /// Creates the server's state after a handshake.
     #[must_use]
-    pub(crate) fn server(agreed: &Agreed) -> Self {
+    pub fn server(agreed: &Agreed) -> Self {
         let credits = SendCredits::new(0, MAX_CLIENT_WINDOW);
         let window = ReceiveWindow::new(agreed.initial_credits);
         Self::new(Role::Server, agreed, credits, window, agreed.max_in_flight)
@@ -138,26 +138,21 @@ impl Connection {
     }
 
     /// Takes the receives freed since the last call. The caller returns them to the budget.
-    pub(crate) fn take_freed(&mut self) -> u32 {
+    pub fn take_freed(&mut self) -> u32 {
         std::mem::take(&mut self.freed)
     }
 
     /// Builds the header of a frame to send, with the credits that it carries. The caller must send
     /// the frame, because these credits are no longer recorded as owed.
     #[inline(always)]
-    pub(crate) fn next_header(
-        &mut self,
-        kind: FrameKind,
-        call: CallId,
-        selector: u16,
-    ) -> FrameHeader {
+    pub fn next_header(&mut self, kind: FrameKind, call: CallId, selector: u16) -> FrameHeader {
         self.next_header_with(kind, Flags::NONE, call, selector)
     }
 
     /// Like [`next_header`](Self::next_header), with flags of the caller: of those, only
     /// [`Flags::STREAM`] changes what the frame counts for.
     #[inline(always)]
-    pub(crate) fn next_header_with(
+    pub fn next_header_with(
         &mut self,
         kind: FrameKind,
         flags: Flags,
@@ -234,7 +229,7 @@ impl Connection {
 
     /// Returns the number of further requests that may be sent now.
     #[must_use]
-    pub(crate) fn requests_allowed(&self) -> u32 {
+    pub fn requests_allowed(&self) -> u32 {
         self.credits
             .available()
             .min(self.max_in_flight - self.calls_in_flight)
@@ -242,7 +237,7 @@ impl Connection {
 
     /// Takes the credit and the in-flight capacity that a request needs. Returns false if either is
     /// exhausted.
-    pub(crate) fn take_request(&mut self) -> bool {
+    pub fn take_request(&mut self) -> bool {
         let allowed = self.requests_allowed() > 0 && self.credits.take();
         self.calls_in_flight += u32::from(allowed);
         self.activity = Activity::Used;
@@ -250,7 +245,7 @@ impl Connection {
     }
 
     /// Reverts [`take_request`](Self::take_request) for a request that was not sent.
-    pub(crate) fn return_request_credit(&mut self) {
+    pub fn return_request_credit(&mut self) {
         self.credits.return_credit();
         // A malicious peer may already have responded to the unsent request. The check of the
         // call's id detects this.
@@ -258,7 +253,7 @@ impl Connection {
     }
 
     /// Records that the receive of a frame that took a credit is free again.
-    pub(crate) fn release_receive(&mut self) {
+    pub fn release_receive(&mut self) {
         self.window.release();
     }
 
@@ -273,7 +268,7 @@ impl Connection {
     /// receives. If the peer has used up its credits, the window doubles, but takes at most a
     /// quarter of the free receives, so that other connections can grow too.
     #[must_use]
-    pub(crate) fn wants_growth(&self, free: u32) -> u32 {
+    pub fn wants_growth(&self, free: u32) -> u32 {
         if !self.peer_used_all_credits || self.going_away {
             return 0;
         }
@@ -282,7 +277,7 @@ impl Connection {
     }
 
     /// Grows the window by receives that the caller took from the budget.
-    pub(crate) fn grow(&mut self, receives: u32) {
+    pub fn grow(&mut self, receives: u32) {
         self.window.grow(receives);
     }
 
@@ -290,7 +285,7 @@ impl Connection {
     /// that the peer can use, if credits are to be returned, or if the client has not been notified
     /// of the shutdown.
     #[must_use]
-    pub(crate) fn wants_control_frame(&self) -> bool {
+    pub fn wants_control_frame(&self) -> bool {
         self.may_send_control_frame()
             && (self.must_announce_shutdown() || self.owes_many() || self.surplus() > 0)
     }
@@ -305,7 +300,7 @@ impl Connection {
     /// be sent in a frame of its own.
     #[inline]
     #[must_use]
-    pub(crate) fn wants_ack_frame(&self) -> bool {
+    pub fn wants_ack_frame(&self) -> bool {
         self.window.owes_ack()
     }
 
@@ -386,7 +381,7 @@ impl Connection {
     /// returns the credits that it can do without. A client without streams and without long messages
     /// that arrive also takes back the receives that it owes to the server
     /// ([`take_freed`](Self::take_freed)).
-    pub(crate) fn become_idle(&mut self) {
+    pub fn become_idle(&mut self) {
         self.activity = Activity::Idle;
         if self.role == Role::Client && !self.peer_sends() {
             self.freed += self.window.drop_owed();
@@ -395,7 +390,7 @@ impl Connection {
 
     /// Returns the number of receives promised to the peer's frames that take a credit.
     #[must_use]
-    pub(crate) fn window_len(&self) -> u32 {
+    pub fn window_len(&self) -> u32 {
         self.window.size()
     }
 }

@@ -54,8 +54,6 @@ mod pushback;
 mod reconnect;
 mod source;
 mod start;
-#[cfg(feature = "test-util")]
-mod stepped;
 mod stream_call;
 mod streams;
 mod submissions;
@@ -64,10 +62,8 @@ mod wakers;
 pub use self::builder::ChannelBuilder;
 pub use self::channel::Channel;
 pub use self::connectivity::{ConnectivityState, Watch};
-#[cfg(feature = "test-util")]
-pub(crate) use self::dial_job::{DialJob, Spawner};
 pub use self::error::ChannelError;
+#[cfg(feature = "test-util")]
+pub use self::poller::stepped::SteppedPoller;
 pub use self::pollers::{Pollers, PollersBuilder};
 pub use self::source::PollerSource;
-#[cfg(feature = "test-util")]
-pub(crate) use self::stepped::SteppedPoller;

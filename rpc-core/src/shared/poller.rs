@@ -15,7 +15,7 @@
 //! a channel with a thousand callers, or with a server that takes nothing, delays the others little.
 
 #[cfg(feature = "test-util")]
-mod stepping;
+pub(super) mod stepped;
 
 use std::collections::VecDeque;
 use std::mem;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crate::codec::{Codec, DecodeError, Decoded};
 
 /// Length of the prefix of a message in a batch.
-pub(crate) const PREFIX_LEN: usize = 4;
+pub const PREFIX_LEN: usize = 4;
 
 /// What a message frame holds, as its header's selector says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +54,7 @@ pub(crate) fn push_prefix(batch: &mut Vec<u8>, len: usize) {
 ///
 /// Returns an error if a length extends past the end.
 #[inline]
-pub(crate) fn next_message<'a>(
-    batch: &'a [u8],
-    at: &mut usize,
-) -> Result<Option<&'a [u8]>, BatchError> {
+pub fn next_message<'a>(batch: &'a [u8], at: &mut usize) -> Result<Option<&'a [u8]>, BatchError> {
     let rest = &batch[*at..];
     if rest.is_empty() {
         return Ok(None);
@@ -76,7 +73,7 @@ pub(crate) fn next_message<'a>(
 /// A length in a batch extends past its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the length of a message in a batch extends past the end of the batch")]
-pub(crate) struct BatchError;
+pub struct BatchError;
 
 /// The codec of a stream's messages, with its type erased.
 #[derive(Debug)]

@@ -9,12 +9,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rpc_core::BlockOnInTurn;
-use rpc_core::testing::{Faults, Network, Node, Pair};
 use rpc_core::transport::ConnectError;
 use rpc_core::{
     Caller, Cause, Code, Execution, Intents, Limits, LocalChannel, LocalPoller, Request, Response,
     Status,
 };
+use rpc_core_testing::{Faults, LoopbackNode, Network, Node, Pair};
 
 use crate::support::{ABSENT, ECHO, FAIL, GROW, Gate, HELD, PANIC, call, register, send};
 

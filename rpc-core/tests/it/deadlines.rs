@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rpc_core::codegen::v1::OnExecutor;
-use rpc_core::testing::{Clock, Faults, Network};
 use rpc_core::{
     CallError, Caller, Channel, Code, CurrentDeadline, DeadlinePolicy, Execution, Idempotency,
     Intents, LocalChannel, MethodKind, MethodSpec, Methods, Request, Response, Spawned, Status,
     Streaming, stream,
 };
+use rpc_core_testing::{Clock, Faults, Network};
 
 use crate::support::{Gate, method};
 

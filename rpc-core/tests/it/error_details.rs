@@ -11,8 +11,8 @@ use rpc_core::error_details::{
     PreconditionFailure, QuotaFailure, RequestInfo, ResourceInfo, RetryInfo, bad_request, help,
     messages, precondition_failure, quota_failure,
 };
-use rpc_core::testing::Pair;
 use rpc_core::{Code, Request, Response, Status};
+use rpc_core_testing::Pair;
 
 fn text(text: &str) -> String {
     text.to_owned()

@@ -13,11 +13,11 @@ use crate::support::{ECHO, HELD, PANIC, call, method, send};
 use proto::greeter::greeter_server::LocalGreeter;
 use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::codegen::v1::OnExecutor;
-use rpc_core::testing::Pair;
 use rpc_core::{
     Code, Execution, Executor, LocalPoller, Methods, Request, Response, Server, Service, Spawned,
     Status, block_on,
 };
+use rpc_core_testing::Pair;
 use rpc_transport_verbs::Device;
 
 const DROP: rpc_core::MethodSpec = method("test.Test/PanicWhenDropped");

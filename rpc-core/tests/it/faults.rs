@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rpc_core::testing::{Faults, Network, Random};
 use rpc_core::{CallError, Code, Intents, Request};
+use rpc_core_testing::{Faults, Network, Random};
 
 use crate::support::{ECHO, Gate, HELD, PANIC, register, send};
 

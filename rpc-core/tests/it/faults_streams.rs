@@ -13,10 +13,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use rpc_core::testing::{
+use rpc_core::{CallError, Cause, Code, Execution, Intents, LocalChannel, Shutdown};
+use rpc_core_testing::{
     Ending, Faults, Loopback, Mix, MixCall, Network, Node, Order, Random, SharedNode,
 };
-use rpc_core::{CallError, Cause, Code, Execution, Intents, LocalChannel, Shutdown};
 
 struct Call {
     order: Order,

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use rpc_core::frame::{
     CallId, ControlEntries, Flags, FrameError, FrameHeader, FrameKind, HEADER_LEN,
 };
-use rpc_core::testing::{Node, Pair};
 use rpc_core::transport::CloseReason;
 use rpc_core::{CallError, Cause, Code, CreditError, Execution, ProtocolError, Role};
+use rpc_core_testing::{LoopbackNode, Node, Pair};
 
 use crate::support::{ECHO, Gate, HELD, call, register};
 

@@ -1,11 +1,11 @@
-//! The counterparts of the fuzz targets: the same functions (`rpc_core::testing::hostile`), on
+//! The counterparts of the fuzz targets: the same functions (`rpc_core_testing::hostile`), on
 //! random bytes and on the fuzzers' corpora.
 
 use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rpc_core::testing::{Random, hostile};
+use rpc_core_testing::{Random, hostile};
 
 /// Runs every file of a target's corpus.
 fn replay(target: &str, run: fn(&[u8])) {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use rpc_core::frame::{CallId, Flags, FrameHeader, FrameKind, MESSAGE_BATCH, NO_MESSAGE};
-use rpc_core::testing::{Faults, Pair};
 use rpc_core::{Caller, Code, Intents, Request, Response, Streaming, sender};
+use rpc_core_testing::{Faults, Pair};
 
 use crate::support::raw::{Raw, cancel, code_in, grant, header, last, message, one, open};
 use crate::support::streams::{DOUBLE, ECHO, METHODS, Probe, register_streams};

@@ -9,12 +9,12 @@ use std::time::Duration;
 use rpc_core::frame::{
     CallId, Flags, FrameHeader, FrameKind, MESSAGE_BATCH, NO_MESSAGE, ONE_MESSAGE,
 };
-use rpc_core::testing::Pair;
 use rpc_core::transport::CloseReason;
 use rpc_core::{
     CallError, Caller, Cause, Code, CreditError, LocalChannel, ProtocolError, Request, Response,
     Streaming, sender,
 };
+use rpc_core_testing::Pair;
 
 use crate::support::raw::{Raw, cancel, grant, header, message, one};
 use crate::support::streams::{COUNT, DOUBLE, ECHO, IDLE, METHODS, Probe, SUM, register_streams};

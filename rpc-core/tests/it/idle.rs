@@ -5,8 +5,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::support::{ECHO, Gate, HELD, call, register};
-use rpc_core::testing::{Faults, Pair};
 use rpc_core::{Intents, LocalChannel};
+use rpc_core_testing::{Faults, Pair};
 
 /// The initial window of a connection, plus the receives for its frames without a credit.
 const AT_FIRST: u32 = 8 + 2;

@@ -3,8 +3,8 @@
 use std::task::{Context, Waker};
 
 use crate::support::{ECHO, Gate, register};
-use rpc_core::testing::Pair;
 use rpc_core::{Caller, LocalChannel, Request};
+use rpc_core_testing::Pair;
 
 /// Lengths around those at which something changes: a slot, the fragments that a receiver has not
 /// accepted, and a piece.

@@ -14,9 +14,9 @@ use rpc_core::frame::{
     ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind,
     LongBody, SEGMENTS, TransferId,
 };
-use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
 use rpc_core::{Code, Execution, Intents};
+use rpc_core_testing::{Faults, Network, Pair};
 
 /// The number of the method whose response has a given length.
 const GROW_NUMBER: u16 = 4;

@@ -21,12 +21,12 @@ use rpc_core::frame::{
     ABANDONED, CallId, ControlRequest, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody,
     ONE_MESSAGE, SEGMENTS, TransferId,
 };
-use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::transport::Transport;
 use rpc_core::{
     CallError, Caller, Code, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec, Request,
     Response, Streaming,
 };
+use rpc_core_testing::{Faults, LoopbackNode, Network, Pair, Random};
 
 const KEEP: MethodSpec = method("test.Memory/Keep");
 

@@ -9,8 +9,8 @@ use rpc_core::Intents;
 use rpc_core::frame::{
     CallId, FRAGMENT, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, SEGMENTS, TransferId,
 };
-use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::RemoteSegment;
+use rpc_core_testing::{Faults, Network, Pair};
 
 /// The longest message.
 const LONGEST: usize = 1 << 20;

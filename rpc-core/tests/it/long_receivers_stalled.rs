@@ -9,7 +9,7 @@ use rpc_core::Intents;
 use rpc_core::frame::{
     CallId, ControlEntry, ControlRequest, FrameHeader, FrameKind, LongBody, TransferId,
 };
-use rpc_core::testing::{Faults, Pair};
+use rpc_core_testing::{Faults, Pair};
 
 /// The number of the method whose response has a given length.
 const GROW_NUMBER: u16 = 4;

@@ -12,12 +12,12 @@ use rpc_core::frame::{
     ABANDONED, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody, ONE_MESSAGE,
     SEGMENTS, TransferId,
 };
-use rpc_core::testing::{Faults, Network, Node};
 use rpc_core::transport::{ConnectionId, Transport};
 use rpc_core::{
     CallError, Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Request, Response,
     Streaming, sender,
 };
+use rpc_core_testing::{Faults, Network, Node};
 
 const COLLECT: MethodSpec = MethodSpec::new(
     "test.Test/Collect",

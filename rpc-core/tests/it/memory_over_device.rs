@@ -13,12 +13,12 @@ use proptest::prelude::*;
 use proto::bulk::PutRequest;
 use rpc_core::codegen::v1::GeneratedCodec;
 use rpc_core::stats::{PollerStats, Stats, Transfers};
-use rpc_core::testing::Random;
 use rpc_core::{
     CallError, Caller, Code, Idempotency, Intents, LocalChannel, LocalPoller, MethodKind,
     MethodSpec, Methods, Request, Response, Server, ServerHandle, Service, Status, Streaming,
     sender, stream,
 };
+use rpc_core_testing::Random;
 use rpc_transport_verbs::Device;
 
 const PATIENCE: Duration = Duration::from_secs(60);

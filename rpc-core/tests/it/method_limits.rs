@@ -4,11 +4,11 @@
 
 use std::rc::Rc;
 
-use rpc_core::testing::{Faults, Network, Node};
 use rpc_core::{
     CallError, Caller, Cause, Code, Idempotency, Intents, LengthLimit, LocalChannel, MethodKind,
     MethodSpec, Methods, Request, Response, Streaming, sender, stream,
 };
+use rpc_core_testing::{Faults, Network, Node};
 
 /// Bytes in a message, and the length of the message with its tag and length.
 const LENGTHS: [(usize, u32); 3] = [(100, 102), (3000, 3003), (50_000, 50_004)];

@@ -3,7 +3,7 @@
 use crate::support::{ECHO, FAIL, Gate, HELD, call, register};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use rpc_core::metrics::Publisher;
-use rpc_core::testing::Pair;
+use rpc_core_testing::Pair;
 
 fn value(text: &str, series: &str) -> f64 {
     let line = text

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::support::{Gate, method, register};
-use rpc_core::testing::{Clock, Faults, Network, Node, Pair};
 use rpc_core::{
     CallError, Caller, Cause, Channel, Code, Execution, Idempotency, Intents, LocalChannel,
     MethodKind, MethodSpec, Methods, Request, Response, Status,
 };
+use rpc_core_testing::{Clock, Faults, LoopbackNode, Network, Node, Pair};
 
 const WORK: MethodSpec = method("test.Test/Work");
 const BLOCK: MethodSpec = method("test.Test/Block");

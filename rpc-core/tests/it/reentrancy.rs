@@ -14,9 +14,9 @@ use std::time::Duration;
 use bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
-use rpc_core::testing::{Faults, Network, Node};
 use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, MethodSpec};
 use rpc_core::{Request, Response, Status};
+use rpc_core_testing::{Faults, Network, Node};
 
 use crate::support::{ECHO, Gate, HELD, call, method, register};
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
-use rpc_core::testing::{Faults, Network, Node, Pair};
 use rpc_core::{Caller, Code, Intents, Limits, LocalChannel, Request};
+use rpc_core_testing::{Faults, LoopbackNode, Network, Node, Pair};
 
 use crate::support::{ECHO, Gate, HELD, call, register, send};
 

@@ -5,11 +5,11 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use crate::support::{ABSENT, ECHO, FAIL, Gate, HELD, PANIC, register};
-use rpc_core::testing::{Faults, Network, Random};
 use rpc_core::{
     CallError, Caller, Cause, Channel, Code, ConnectivityState, Execution, Intents, Request,
     Response,
 };
+use rpc_core_testing::{Faults, Network, Random};
 
 type CallResult = Result<Response<Vec<u8>>, CallError>;
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::support::streams::{IDLE, Probe, register_streams};
 use crate::support::{ECHO, Gate, HELD, register};
-use rpc_core::testing::{Faults, Network, Random};
 use rpc_core::{
     CallError, Caller, Cause, Channel, Code, ConnectivityState, Intents, Request, Response, sender,
 };
+use rpc_core_testing::{Faults, Network, Random};
 
 type CallResult = Result<Response<Vec<u8>>, CallError>;
 type Call = Pin<Box<dyn Future<Output = CallResult>>>;

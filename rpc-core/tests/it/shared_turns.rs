@@ -5,10 +5,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::support::{ECHO, Gate, HELD, register};
-use rpc_core::testing::{Faults, Network, Random};
 use rpc_core::{
     CallError, Caller, Channel, ConnectivityState, Intents, MethodSpec, Request, Response,
 };
+use rpc_core_testing::{Faults, Network, Random};
 
 type CallResult = Result<Response<Vec<u8>>, CallError>;
 type Call = Pin<Box<dyn Future<Output = CallResult>>>;

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::support::{ECHO, Gate, HELD, call, method, register};
-use rpc_core::testing::{Faults, Pair};
 use rpc_core::{Code, Execution, Intents, Request, Response, Status};
+use rpc_core_testing::{Faults, Pair};
 
 const COUNTED: rpc_core::MethodSpec = method("test.Test/Counted");
 

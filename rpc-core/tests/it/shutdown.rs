@@ -6,9 +6,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::support::{ECHO, Gate, HELD, call, register};
-use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::transport::CloseReason;
 use rpc_core::{CallError, Cause, Code, Execution, Intents, Shutdown};
+use rpc_core_testing::{Faults, Network, Pair};
 
 const WITHIN: Shutdown = {
     let (finish, close) = (Duration::from_secs(10), Duration::from_secs(5));

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::support::{ABSENT, ECHO, FAIL, Gate, HELD, PANIC, call, register, send};
 use rpc_core::stats::{MethodStats, PollerStats, SAMPLED};
-use rpc_core::testing::{Faults, Network, Pair};
 use rpc_core::{Code, Intents, Limits, Methods, Request, Response, Status};
+use rpc_core_testing::{Faults, LoopbackNode, Network, Pair};
 
 fn pair(intents: &Intents) -> (Pair, Gate) {
     let gate = Gate::default();

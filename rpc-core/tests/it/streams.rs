@@ -1,9 +1,9 @@
 //! Streams between a client and a server: all four kinds, step by step.
-use rpc_core::testing::{Faults, Pair};
 use rpc_core::{
     Caller, Code, Idempotency, Intents, MethodKind, MethodSpec, Methods, Request, Response, Status,
     Streaming, sender, stream,
 };
+use rpc_core_testing::{Faults, Pair};
 
 const fn spec(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "u64", "u64")

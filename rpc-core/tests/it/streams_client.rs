@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::support::Gate;
-use rpc_core::testing::{Faults, Network, Pair, Random};
 use rpc_core::{
     CallError, Caller, Cause, Channel, Code, Execution, Idempotency, Intents, MethodKind,
     MethodSpec, Methods, Request, Response, Shutdown, Stream, Streaming, sender, stream,
 };
+use rpc_core_testing::{Faults, Network, Pair, Random};
 
 const fn spec(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "u64", "u64")

@@ -11,11 +11,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rpc_core::testing::{Ending, Faults, Mix, MixCall, Network, Order, Pair, Random};
 use rpc_core::{
     CallError, Caller, Code, Execution, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec,
     Methods, Request, Response, SendError, Status, Streaming, sender, stream,
 };
+use rpc_core_testing::{Ending, Faults, Mix, MixCall, Network, Order, Pair, Random};
 
 const fn spec(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")

@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rpc_core::frame::{Flags, FrameHeader, FrameKind, MESSAGE_BATCH};
-use rpc_core::testing::{Clock, Faults, Pair};
 use rpc_core::{
     CallError, Caller, Code, Execution, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec,
     Request, Response, Status, Streaming,
 };
+use rpc_core_testing::{Clock, Faults, Pair};
 
 use crate::support::raw::{Raw, last, message, open};
 use crate::support::streams::{COUNT, ECHO, METHODS, Probe, SUM, register_streams};

@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rpc_core::frame::{CallId, Flags, FrameHeader, FrameKind};
-use rpc_core::testing::{Clock, Faults, Pair};
 use rpc_core::{
     CallError, Caller, Code, Execution, Idempotency, Intents, LocalChannel, MethodKind, MethodSpec,
     Request, Response, Sender, Shutdown, Streaming, sender,
 };
+use rpc_core_testing::{Clock, Faults, Pair};
 
 use crate::support::raw::{Raw, header, open};
 use crate::support::streams::{IDLE, METHODS, Probe, SUM, register_streams};

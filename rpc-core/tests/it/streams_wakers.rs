@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use rpc_core::testing::{Faults, Network};
 use rpc_core::{CallError, Caller, Channel, Code, Intents, Request, Response, Streaming, sender};
+use rpc_core_testing::{Faults, Network};
 
 use crate::support::streams::{IDLE, Probe, register_streams};
 

@@ -1,7 +1,7 @@
 //! Both kinds of metadata of unary responses, over the loopback.
 
-use rpc_core::testing::{Faults, Network};
 use rpc_core::{Caller, Channel, Intents, LocalChannel, MethodSpec, Methods, Request, Response};
+use rpc_core_testing::{Faults, Network};
 
 use crate::support::method;
 

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use rpc_core::codegen::v1::Instances;
-use rpc_core::testing::{Faults, Network, Node, Pair};
 use rpc_core::{Caller, Code, Intents, Request, Response};
+use rpc_core_testing::{Faults, LoopbackNode, Network, Node, Pair};
 
 use crate::support::{ECHO, Gate, HELD, call, method, register, send};
 

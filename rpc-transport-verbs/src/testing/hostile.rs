@@ -2,13 +2,13 @@
 //! liveness socket after it. The verbs crate has those on the software device.
 //!
 //! This module serves the crate's tests and, under `cfg(fuzzing)`, the fuzz targets of `fuzz/`,
-//! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if it
+//! which call the same functions; see `rpc_core_testing::hostile`. Each function panics if it
 //! finds a violation of an invariant that must hold whatever a peer does.
 
 use std::time::{Duration, Instant};
 
 use rpc_core::Keepalive;
-use rpc_core::testing::hostile::Script;
+use rpc_core::for_testing::Script;
 
 use crate::connect::handshake::choice;
 use crate::connect::handshake::client::{ClientHandshake, ServerResponse};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rpc_core::testing::Random;
+use rpc_core_testing::Random;
 use rpc_transport_verbs::testing::simulation::{Fault, Faults, Point, Post};
 
 /// How much the handlers have to do.

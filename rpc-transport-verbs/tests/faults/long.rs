@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rpc_core::Intents;
 use rpc_core::stats::PollerStats;
-use rpc_core::testing::Random;
+use rpc_core_testing::Random;
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::ReadExecution;
 

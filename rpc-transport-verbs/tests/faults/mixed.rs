@@ -1,11 +1,11 @@
-//! Calls of all four kinds beside those that are forwarded: [`Mix`](rpc_core::testing::Mix) has their
+//! Calls of all four kinds beside those that are forwarded: [`Mix`](rpc_core_testing::Mix) has their
 //! handlers, and checks their messages.
 
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use rpc_core::testing::{Ending, MixCall, Order};
 use rpc_core::{CallError, Cause, Code, Execution, MethodKind};
+use rpc_core_testing::{Ending, MixCall, Order};
 use rpc_transport_verbs::testing::simulation::{Pairing, ProcessId};
 
 use super::conditions::Load;

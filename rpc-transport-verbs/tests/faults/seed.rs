@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rpc_core::Intents;
-use rpc_core::testing::{Mix, Random};
+use rpc_core_testing::{Mix, Random};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::testing::simulation::{
     Fault, FaultCounters, Faults, Pairing, Point, ProcessId, World,

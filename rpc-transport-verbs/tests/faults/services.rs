@@ -8,11 +8,11 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rpc_core::testing::Clock;
 use rpc_core::{
     CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Methods, Request,
     Response, Status,
 };
+use rpc_core_testing::Clock;
 
 const fn method(path: &'static str) -> MethodSpec {
     MethodSpec::new(

@@ -1,6 +1,6 @@
 //! The processes of a world and their connections.
 
-use rpc_core::testing::Random;
+use rpc_core_testing::Random;
 
 /// The processes, and which of them connect to which.
 #[derive(Clone, Debug)]

@@ -11,6 +11,9 @@
 //! of handlers, of idle time and of a shutdown do not count, because they need not happen. Without
 //! them, every sequence of steps ends, so each ends with everything sent, in whatever order the
 //! steps are taken.
+//!
+//! The model compares states by the private fields of a [`Connection`](super::Connection) and asks what it
+//! has still to send, so it is a part of its module. The tests are in `rpc-core/tests/models.rs`.
 
 mod state;
 

@@ -16,7 +16,7 @@ impl Connection {
     ///
     /// Returns [`ProtocolError`] if the peer must not send this frame now.
     #[inline]
-    pub(crate) fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         if header.flags.intersects(RARE) {
             return self.handle_flagged(header);
         }

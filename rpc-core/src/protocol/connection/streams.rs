@@ -6,7 +6,7 @@ use super::{Activity, Connection, Role};
 impl Connection {
     /// Returns the number of streams that may be open at a time.
     #[must_use]
-    pub(crate) fn max_streams(&self) -> u32 {
+    pub fn max_streams(&self) -> u32 {
         self.max_streams
     }
 
@@ -14,7 +14,7 @@ impl Connection {
     /// has not arrived. Server: streams whose request has arrived and whose response was not sent.
     #[inline]
     #[must_use]
-    pub(crate) fn streams(&self) -> u32 {
+    pub fn streams(&self) -> u32 {
         self.streams
     }
 
@@ -30,20 +30,20 @@ impl Connection {
     /// Returns false if there is none.
     #[inline]
     #[must_use]
-    pub(crate) fn take_message(&mut self) -> bool {
+    pub fn take_message(&mut self) -> bool {
         self.activity = Activity::Used;
         self.credits.take()
     }
 
     /// Reverts [`take_message`](Self::take_message) for a frame that was not sent.
-    pub(crate) fn return_message_credit(&mut self) {
+    pub fn return_message_credit(&mut self) {
         self.credits.return_credit();
     }
 
     /// Takes the credit that the request of a stream needs, and counts the stream. Returns false if
     /// there is no credit, or if as many streams are open as agreed. Only on the client.
     #[must_use]
-    pub(crate) fn take_stream(&mut self) -> bool {
+    pub fn take_stream(&mut self) -> bool {
         self.activity = Activity::Used;
         let allowed = self.streams < self.max_streams && self.credits.take();
         self.streams += u32::from(allowed);
@@ -51,7 +51,7 @@ impl Connection {
     }
 
     /// Reverts [`take_stream`](Self::take_stream) for a request that was not sent.
-    pub(crate) fn return_stream(&mut self) {
+    pub fn return_stream(&mut self) {
         self.credits.return_credit();
         // A malicious peer may already have responded to the unsent request. The check of the
         // call's id detects this.
@@ -62,7 +62,7 @@ impl Connection {
     /// promised the server no receive for their frames. The caller takes receives from the budget and
     /// calls [`open_window`](Self::open_window).
     #[must_use]
-    pub(crate) fn wants_window(&self) -> bool {
+    pub fn wants_window(&self) -> bool {
         self.role == Role::Client && self.peer_sends() && self.window.size() == 0
     }
 
@@ -108,7 +108,7 @@ impl Connection {
 
     /// Promises receives, which the caller took from the budget, to the server's messages and
     /// continuations. The next frame grants them. Only on the client.
-    pub(crate) fn open_window(&mut self, receives: u32) {
+    pub fn open_window(&mut self, receives: u32) {
         debug_assert!(self.role == Role::Client);
         self.window.grow(receives);
     }

@@ -7,8 +7,8 @@ use rpc_core::frame::{
     CallId, ControlEntries, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind,
     LONG_BODY_LEN, LongBody, ONE_MESSAGE, TransferId,
 };
-use rpc_core::testing::{Network, Pair, RawPeer};
 use rpc_core::transport::{ConnectionId, Transport};
+use rpc_core_testing::{Network, Pair, RawPeer};
 
 pub(crate) fn header(kind: FrameKind) -> FrameHeader {
     FrameHeader {

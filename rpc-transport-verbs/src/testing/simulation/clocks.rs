@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rpc_core::testing::{Clock, Random};
+use rpc_core::for_testing::{Clock, Random};
 use rpc_core::transport::PeerClock;
 
 /// The largest error of a measurement, in microseconds.

@@ -26,7 +26,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Instant;
 
-use rpc_core::testing::Random;
+use rpc_core::for_testing::Random;
 pub use verbline_verbs::for_transport::hooks::{Fault, Point, Post};
 use verbline_verbs::for_transport::hooks::{Hooks, Killer};
 

@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rpc_core::Limits;
-use rpc_core::testing::Clock;
+use rpc_core::for_testing::Clock;
 use rpc_core::transport::{
     Admission, AllocateError, Chunks, ConnectError, Connected, ConnectionId, CounterReader,
     Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages,

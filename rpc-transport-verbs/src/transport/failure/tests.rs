@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use rpc_core::testing::Clock;
 use rpc_core::transport::{
     AllocateError, CloseReason, ConnectError, Connected, ConnectionId, CounterReader, Dialer,
     Event, Fabric, HeapMemory, PeerClock, ReserveError, SendError, SlotsByState, Transport,
@@ -16,6 +15,7 @@ use rpc_core::{
     Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
     MethodSpec, Methods, Request, Response, Server, Service, Status,
 };
+use rpc_core_testing::Clock;
 use verbline_verbs::{AsyncEvent, QpNum};
 
 use crate::Device;

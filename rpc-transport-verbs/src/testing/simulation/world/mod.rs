@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rpc_core::testing::{Clock, Node, Random};
+use rpc_core::for_testing::{Clock, Node, Random};
 use rpc_core::transport::ConnectError;
 use rpc_core::{Intents, LocalChannel, Methods};
 use verbline_verbs::for_transport::hooks::{self, SimulatedProcess};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rpc_core::testing::Node;
+use rpc_core::for_testing::Node;
 use rpc_core::transport::Transport;
 use verbline_verbs::for_transport::hooks::SimulatedProcess;
 

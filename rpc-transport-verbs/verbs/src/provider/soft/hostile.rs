@@ -47,6 +47,7 @@ pub(super) struct Side {
     sent: usize,
     /// The first status of a send that was neither a success nor a flush.
     failed: Option<CompletionStatus>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "only a test withdraws memory"))]
     domain: ProtectionDomain,
     /// Memory that peers may access: one page.
     exposed: ExposedMemory,

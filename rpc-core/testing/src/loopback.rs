@@ -12,26 +12,28 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-pub(super) use self::dialed::Dialed;
-use self::dialed::LoopbackDialer;
-pub(super) use self::reads::LoopbackMemory;
-use self::reads::Reads;
-use super::faults::{Faults, Random};
-use crate::limits::Limits;
-use crate::stats::Counter;
-use crate::transport::{
+use rpc_core::Limits;
+use rpc_core::for_testing::Random;
+use rpc_core::stats::Counter;
+use rpc_core::transport::{
     Admission, AllocateError, Chunks, CloseReason, ConnectError, Connected, ConnectionId,
     CounterReader, Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey,
     LongMessages, MemoryByOwner, PeerClock, RemoteSegment, ReserveError, SendError, SlotsByState,
     Transport,
 };
 
+pub(crate) use self::dialed::Dialed;
+use self::dialed::LoopbackDialer;
+pub(crate) use self::reads::LoopbackMemory;
+use self::reads::Reads;
+use crate::faults::Faults;
+
 /// Maximum number of events that one poll returns.
 const BATCH: usize = 16;
 
 /// All endpoints of one network.
 #[derive(Default)]
-pub(super) struct Wires {
+pub(crate) struct Wires {
     endpoints: Vec<Endpoint>,
     listeners: HashMap<String, (usize, Arc<dyn Admission>)>,
     /// Long messages are read.
@@ -113,7 +115,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    pub(super) fn new(
+    pub(crate) fn new(
         wires: &Rc<RefCell<Wires>>,
         limits: Limits,
         faults: Faults,
@@ -160,19 +162,19 @@ impl Loopback {
         batch
     }
 
-    pub(super) fn index(&self) -> usize {
+    pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    pub(super) fn slot_counts(&self) -> SlotCounts {
+    pub(crate) fn slot_counts(&self) -> SlotCounts {
         self.wires.borrow().slot_counts(self.index)
     }
 
-    pub(super) fn connections(&self) -> Vec<ConnectionId> {
+    pub(crate) fn connections(&self) -> Vec<ConnectionId> {
         self.wires.borrow().connections(self.index)
     }
 
-    pub(super) fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
+    pub(crate) fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
         let mut wires = self.wires.borrow_mut();
         wires.inject(self.index, connection, frame);
     }

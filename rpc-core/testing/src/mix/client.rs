@@ -5,17 +5,13 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use futures_core::Stream;
+use rpc_core::{
+    CallError, Caller, Code, Metadata, MethodKind, Request, Response, Sender, Stream, Streaming,
+    sender,
+};
 
 use super::handlers::{BOTH, COLLECT, SEND, UNARY, named};
 use super::{Mix, MixCall, Order};
-use crate::call_error::CallError;
-use crate::client::Caller;
-use crate::message::{Request, Response};
-use crate::metadata::Metadata;
-use crate::method::MethodKind;
-use crate::stream::sender::{Sender, sender};
-use crate::stream::streaming::Streaming;
 
 /// A stream of request messages, which is pending before every other one.
 struct Numbered {
@@ -162,7 +158,7 @@ impl Mix {
         };
         let is_of_handler = match &end {
             Ok(()) => true,
-            Err(error) => error.code() == crate::status::Code::Aborted,
+            Err(error) => error.code() == Code::Aborted,
         };
         if number > 0 || end.is_ok() {
             self.check_metadata(order, "initial", &initial);

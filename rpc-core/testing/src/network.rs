@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::faults::{Faults, Random};
-use super::loopback::{Loopback, SlotCounts, Wires};
-use super::node::Node;
-use super::raw_peer::RawPeer;
-use super::shared::SharedNode;
-use crate::client::LocalChannel;
-use crate::clock::Clock;
-use crate::limits::{FRAME_OVERHEAD, Intents, Limits, SLOT_MESSAGE_LEN};
-use crate::method::MethodSpec;
-use crate::service::dispatch::Methods;
-use crate::transport::Transport;
+use rpc_core::for_testing::{Clock, Random};
+use rpc_core::transport::Transport;
+use rpc_core::{
+    FRAME_OVERHEAD, Intents, Limits, LocalChannel, MethodSpec, Methods, SLOT_MESSAGE_LEN,
+};
+
+use crate::faults::Faults;
+use crate::loopback::{Loopback, SlotCounts, Wires};
+use crate::node::{LoopbackNode, Node};
+use crate::raw_peer::RawPeer;
+use crate::shared::SharedNode;
 
 /// Rounds without events after which a network counts as quiet: more than a run of late polls is
 /// long, at the rates of [`Faults`].

@@ -6,26 +6,20 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use super::Script;
-use super::driver::one_of;
-use crate::call_error::CallError;
-use crate::client::{Caller, LocalChannel};
-use crate::limits::Intents;
-use crate::message::{Request, Response};
-use crate::method::{Idempotency, MethodKind, MethodSpec};
-use crate::protocol::frame::{
+use rpc_core::frame::{
     ABANDONED, CallId, ControlEntry, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind,
     HEADER_LEN, LONG_BODY_LEN, LongBody, ONE_MESSAGE, SEGMENTS, TransferId,
 };
-use crate::service::dispatch::Methods;
-use crate::stats::PollerStats;
-use crate::status::Status;
-use crate::stream::from_fn::stream;
-use crate::stream::sender::{Messages, Sender, sender};
-use crate::stream::streaming::Streaming;
-use crate::testing::{Faults, Node, Pair};
-use crate::transport::RemoteSegment;
+use rpc_core::stats::PollerStats;
+use rpc_core::transport::RemoteSegment;
+use rpc_core::{
+    CallError, Caller, Idempotency, Intents, LocalChannel, Messages, MethodKind, MethodSpec,
+    Methods, Request, Response, Sender, Status, Streaming, sender, stream,
+};
+
+use super::Script;
+use super::driver::one_of;
+use crate::{Faults, LoopbackNode, Node, Pair};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")
@@ -45,7 +39,7 @@ const MAX_CALLS: usize = 12;
 /// what is left of the memory after some others.
 const LEN_UNIT: usize = 800;
 
-/// The distance between the addresses of two segments of a [`Loopback`](crate::testing::Loopback).
+/// The distance between the addresses of two segments of a [`Loopback`](crate::Loopback).
 const SPACING: u64 = 1 << 32;
 
 fn register(methods: &mut Methods) {

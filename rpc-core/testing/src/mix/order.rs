@@ -1,8 +1,8 @@
 //! [`Order`]: what the two sides of a call do.
 
-use crate::metadata::Metadata;
-use crate::method::MethodKind;
-use crate::testing::Random;
+use rpc_core::{Metadata, MethodKind};
+
+use crate::Random;
 
 /// The key of the metadata that carries an order to its handler.
 const KEY: &str = "order-bin";
@@ -46,7 +46,7 @@ pub struct Order {
     pub client_waits_at: u32,
     /// How the handler ends.
     pub ending: Ending,
-    /// The client sends through a [`Sender`](crate::Sender), not from a stream of its own.
+    /// The client sends through a [`Sender`](rpc_core::Sender), not from a stream of its own.
     pub has_sender: bool,
 }
 

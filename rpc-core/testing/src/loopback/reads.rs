@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use rpc_core::transport::{
+    AllocateError, Chunks, ExposeError, Exposed, ExposureKey, FetchKey, MemoryByOwner,
+    MessageMemory, RemoteSegment,
+};
 
 use super::{CloseReason, ConnectionId, Endpoint, Event, Loopback, Wires};
-use crate::codec::MessageMemory;
-use crate::transport::{
-    AllocateError, Chunks, ExposeError, Exposed, ExposureKey, FetchKey, MemoryByOwner,
-    RemoteSegment,
-};
 
 /// The distance between the addresses of two segments.
 const SPACING: u64 = 1 << 32;

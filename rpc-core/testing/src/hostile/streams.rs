@@ -5,20 +5,15 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use rpc_core::frame::{CallId, Flags, FrameHeader, FrameKind, HEADER_LEN};
+use rpc_core::{
+    CallError, Caller, Idempotency, Intents, LocalChannel, Messages, MethodKind, MethodSpec,
+    Methods, Request, Response, Sender, Status, Streaming, sender, stream,
+};
+
 use super::Script;
 use super::driver::one_of;
-use crate::call_error::CallError;
-use crate::client::{Caller, LocalChannel};
-use crate::limits::Intents;
-use crate::message::{Request, Response};
-use crate::method::{Idempotency, MethodKind, MethodSpec};
-use crate::protocol::frame::{CallId, Flags, FrameHeader, FrameKind, HEADER_LEN};
-use crate::service::dispatch::Methods;
-use crate::status::Status;
-use crate::stream::from_fn::stream;
-use crate::stream::sender::{Messages, Sender, sender};
-use crate::stream::streaming::Streaming;
-use crate::testing::{Faults, Pair};
+use crate::{Faults, LoopbackNode, Pair};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")

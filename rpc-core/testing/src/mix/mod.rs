@@ -16,8 +16,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::call_error::{CallError, Execution};
-use crate::status::Code;
+use rpc_core::{CallError, Code, Execution};
 
 pub use order::{Ending, Order};
 

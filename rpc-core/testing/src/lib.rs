@@ -1,8 +1,8 @@
-//! Test support for this and other crates: pollers on one thread, with a simulated clock, network
-//! and faults. Requires the feature `test-util`.
+//! Support for tests of `rpc-core` and of the crates above it: pollers on one thread, with a simulated
+//! clock, network and faults. What must see the inside of `rpc-core` is in its hidden module
+//! `for_testing`, which this crate re-exports.
 //!
-//! - [`Clock::manual`](crate::clock::Clock::manual): a clock that stands still until it is
-//!   advanced;
+//! - [`Clock::manual`]: a clock that stands still until it is advanced;
 //! - [`Node`]: a poller over any transport, stepped by hand;
 //! - [`block_on_between_turns`]: `block_on` of a client that steps other nodes on its thread;
 //! - [`SharedNode`]: a shared channel whose poller is stepped by hand;
@@ -16,7 +16,7 @@
 //! - [`hostile`]: the inputs of peers that violate the protocol, as functions of bytes.
 //!
 //! ```
-//! # use rpc_core::testing::Pair;
+//! # use rpc_core_testing::Pair;
 //! # use rpc_core::{MethodKind, MethodSpec, Idempotency, Request, Response};
 //! # const ECHO: MethodSpec =
 //! #     MethodSpec::new("demo.Echo/Echo", MethodKind::Unary, Idempotency::Unknown, "u64", "u64");
@@ -29,6 +29,7 @@
 //! assert_eq!(answer.unwrap().into_inner(), 7);
 //! pair.assert_nothing_left();
 //! ```
+#![forbid(unsafe_code)]
 
 mod faults;
 pub mod hostile;
@@ -39,21 +40,16 @@ mod node;
 mod raw_peer;
 mod shared;
 
-/// Makes each message of a stream that is opened from now on, in this process, take a frame of its own:
-/// a measurement of what shared frames are worth.
-pub fn disable_coalescing() {
-    crate::stream::core::COALESCES.store(false, std::sync::atomic::Ordering::Relaxed);
-}
-
-pub use crate::clock::Clock;
 pub mod model {
     //! A model of both sides of a connection: every state that they can reach.
-    pub use crate::protocol::connection::model::{Plan, Reached};
+    pub use rpc_core::for_testing::{Plan, Reached};
 }
-pub use faults::{Faults, Random};
+pub use faults::Faults;
 pub use loopback::{Loopback, SlotCounts};
 pub use mix::{Ending, Mix, MixCall, Order};
 pub use network::{Network, Pair};
-pub use node::{Node, block_on_between_turns};
+pub use node::{LoopbackNode, Node};
 pub use raw_peer::RawPeer;
+#[doc(inline)]
+pub use rpc_core::for_testing::{Clock, Random, block_on_between_turns, disable_coalescing};
 pub use shared::SharedNode;

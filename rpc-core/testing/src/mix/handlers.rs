@@ -1,13 +1,11 @@
 //! The handlers of a [`Mix`].
 
+use rpc_core::{
+    Idempotency, Metadata, MethodKind, MethodSpec, Methods, Request, Response, ResponseSender,
+    Status, Streaming, stream,
+};
+
 use super::{Ending, Mix, Order};
-use crate::message::{Request, Response};
-use crate::metadata::Metadata;
-use crate::method::{Idempotency, MethodKind, MethodSpec};
-use crate::service::dispatch::Methods;
-use crate::status::Status;
-use crate::stream::from_fn::{ResponseSender, stream};
-use crate::stream::streaming::Streaming;
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "bytes", "bytes")

@@ -2,20 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
+use rpc_core::for_testing::{Random, admission};
+use rpc_core::frame::{FrameHeader, HEADER_LEN};
+use rpc_core::session::ClientSession;
+use rpc_core::transport::{Chunks, ConnectionId, Event, RemoteSegment, Transport};
+use rpc_core::{Limits, MethodSpec};
 
-use super::faults::{Faults, Random};
-use super::loopback::{Loopback, Wires};
-use crate::limits::Limits;
-use crate::method::MethodSpec;
-use crate::protocol::frame::{FrameHeader, HEADER_LEN};
-use crate::protocol::session::{ClientSession, stated_message_len};
-use crate::server::admission::ServerAdmission;
-use crate::transport::{Chunks, ConnectionId, Event, RemoteSegment, Transport};
+use crate::faults::Faults;
+use crate::loopback::{Loopback, Wires};
 
 /// One side of a connection without a driver. It sends any frames, whether it has credits for them or
 /// not, and keeps no rules.
@@ -40,12 +38,12 @@ impl RawPeer {
         }
     }
 
-    pub(super) fn client(wires: &Rc<RefCell<Wires>>, limits: Limits, server: &str) -> Self {
-        let max_message_len = stated_message_len(&limits);
+    pub(crate) fn client(wires: &Rc<RefCell<Wires>>, limits: Limits, server: &str) -> Self {
+        let max_message_len = u32::try_from(limits.max_message_len);
         let session = ClientSession::new(
             limits.max_in_flight,
             limits.stream_window(),
-            max_message_len,
+            max_message_len.expect("a message has less than 4 GiB"),
         );
         let raw = Self::new(wires, limits);
         let mut transport = raw.transport.borrow_mut();
@@ -58,14 +56,14 @@ impl RawPeer {
         raw
     }
 
-    pub(super) fn server(
+    pub(crate) fn server(
         wires: &Rc<RefCell<Wires>>,
         limits: Limits,
         name: &str,
         methods: &[&'static MethodSpec],
     ) -> Self {
         let methods = (0..).zip(methods.iter().copied()).collect();
-        let admission = Arc::new(ServerAdmission::new(&limits, methods, 1));
+        let admission = admission(&limits, methods);
         let raw = Self::new(wires, limits);
         let endpoint = raw.transport.borrow().index();
         wires.borrow_mut().listen(name, endpoint, admission);
@@ -128,7 +126,7 @@ impl RawPeer {
     }
 
     /// Takes what has arrived. Returns true if anything has.
-    pub(super) fn step(&self) -> bool {
+    pub(crate) fn step(&self) -> bool {
         let mut transport = self.transport.borrow_mut();
         let mut found_any = false;
         while let Some(event) = transport.poll() {

@@ -1,22 +1,20 @@
-//! [`Node`]: a poller over any transport that is stepped by hand; [`block_on_between_turns`]: a client
-//! that steps one.
+//! [`Node`]: a poller over any transport that is stepped by hand.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::loopback::{Loopback, SlotCounts};
+use super::admission;
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::Limits;
-use crate::poller::{BlockOnInTurn, LocalPoller};
-use crate::server::admission::ServerAdmission;
+use crate::poller::LocalPoller;
 use crate::server::shutdown::{Shutdown, ShuttingDown};
 use crate::service::dispatch::Methods;
-use crate::transport::{Admission, ConnectionId, Transport};
+use crate::transport::{Admission, Transport};
 
 /// A poller that serves and makes calls, and that takes a turn on request.
-pub struct Node<T: Transport = Loopback> {
+pub struct Node<T: Transport> {
     driver: Rc<Driver<T>>,
     poller: LocalPoller,
     admission: Arc<dyn Admission>,
@@ -30,8 +28,7 @@ impl<T: Transport> Node<T> {
     pub fn over(transport: T, clock: &Clock, register: impl FnOnce(&mut Methods)) -> Self {
         let mut methods = Methods::new();
         register(&mut methods);
-        let numbered = methods.numbered().collect();
-        let admission = Arc::new(ServerAdmission::new(transport.limits(), numbered, 1));
+        let admission = admission(transport.limits(), methods.numbered().collect());
         let driver = Rc::new(Driver::new(transport, methods, clock.clone()));
         let poller = LocalPoller::stepped(Rc::clone(&driver) as Rc<_>);
         Self {
@@ -137,21 +134,6 @@ impl<T: Transport> Node<T> {
     }
 }
 
-/// Runs a future like [`LocalPoller::block_on`], and calls `between` after each turn of the poller:
-/// for a thread that also steps the node which serves the future's calls.
-///
-/// # Errors
-///
-/// Returns [`BlockOnInTurn`] inside a turn of `poller`.
-#[inline]
-pub fn block_on_between_turns<F: Future>(
-    poller: &LocalPoller,
-    future: F,
-    between: impl FnMut(),
-) -> Result<F::Output, BlockOnInTurn> {
-    poller.block_on_between_turns(future, between)
-}
-
 /// Marks a poller as the current thread's until dropped, even by a panic.
 struct Current;
 
@@ -166,24 +148,5 @@ impl Current {
 impl Drop for Current {
     fn drop(&mut self) {
         LocalPoller::set_current(None);
-    }
-}
-
-impl Node {
-    /// Returns the state of the node's slots.
-    #[must_use]
-    pub fn slot_counts(&self) -> SlotCounts {
-        self.with_transport(|loopback| loopback.slot_counts())
-    }
-
-    /// Returns the node's open connections, oldest first.
-    #[must_use]
-    pub fn connections(&self) -> Vec<ConnectionId> {
-        self.with_transport(|loopback| loopback.connections())
-    }
-
-    /// Delivers a frame that no peer has sent.
-    pub fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
-        self.with_transport(|loopback| loopback.inject(connection, frame));
     }
 }

@@ -1,8 +1,8 @@
-//! The inputs that a hostile peer can send to this crate, each as a function of bytes.
+//! The inputs that a hostile peer can send to `rpc-core`, each as a function of bytes.
 //!
 //! The bytes are a script: the frames that arrive, and in between the actions of this side. Each
 //! function panics if an invariant that must hold for every input does not. The fuzz targets in
-//! `fuzz/` and the tests in `tests/hostile_bytes.rs` call the same functions, so that `cargo test`
+//! `fuzz/` and the tests in `rpc-core/tests/it/hostile_bytes.rs` call the same functions, so that `cargo test`
 //! replays everything that a fuzzer has found.
 
 mod driver;
@@ -10,69 +10,21 @@ mod streams;
 mod transfers;
 
 use prost::Message;
-
-use crate::metadata::Metadata;
-use crate::protocol::connection::Connection;
-use crate::protocol::frame::{
+use rpc_core::for_testing::{
+    Connection, PREFIX_LEN, decode_metadata, encode_metadata, next_message,
+};
+use rpc_core::frame::{
     CallId, ControlEntries, ControlEntry, ControlRequest, Flags, FrameHeader, FrameKind,
     HEADER_LEN, INITIAL_LEN, LONG_BODY_LEN, LongBody, SEGMENTS, Segments, StatusBody,
     split_initial,
 };
-use crate::protocol::session::{Agreed, ClientSession, ServerSession};
-use crate::stream::batch::{PREFIX_LEN, next_message};
-use crate::transport::RemoteSegment;
+use rpc_core::session::{Agreed, ClientSession, ServerSession};
+use rpc_core::transport::RemoteSegment;
 
 pub use driver::driver;
+pub use rpc_core::for_testing::Script;
 pub use streams::streams;
 pub use transfers::transfers;
-
-/// A script that is read from its beginning.
-#[derive(Clone, Copy, Debug)]
-pub struct Script<'a>(&'a [u8]);
-
-impl<'a> Script<'a> {
-    /// Creates a script from bytes.
-    #[must_use]
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
-    }
-
-    /// Returns the next byte, or `None` at the end of the script.
-    pub fn step(&mut self) -> Option<u8> {
-        let (&byte, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(byte)
-    }
-
-    /// Returns the next byte as an argument; 0 past the end.
-    pub fn byte(&mut self) -> u8 {
-        self.step().unwrap_or(0)
-    }
-
-    /// Returns two bytes as an argument, little-endian.
-    pub fn short(&mut self) -> u16 {
-        u16::from_le_bytes([self.byte(), self.byte()])
-    }
-
-    /// Returns eight bytes as an argument, little-endian.
-    pub fn long(&mut self) -> u64 {
-        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
-    }
-
-    /// Reads a length byte and returns that many bytes, or as many as are left.
-    pub fn piece(&mut self) -> &'a [u8] {
-        let len = usize::from(self.byte()).min(self.0.len());
-        let (piece, rest) = self.0.split_at(len);
-        self.0 = rest;
-        piece
-    }
-
-    /// Returns all remaining bytes.
-    #[must_use]
-    pub fn rest(self) -> &'a [u8] {
-        self.0
-    }
-}
 
 /// Tests a frame: its header, and the data that may follow it.
 pub fn frame(bytes: &[u8]) {
@@ -88,10 +40,8 @@ pub fn frame(bytes: &[u8]) {
         bytes[..HEADER_LEN],
         "encoding a parsed header must return its bytes"
     );
-    if let Ok(metadata) = Metadata::decode(metadata) {
-        let mut encoded = vec![0; metadata.encoded_len()];
-        metadata.encode(&mut encoded);
-        let again = Metadata::decode(&encoded)
+    if let Ok(metadata) = decode_metadata(metadata) {
+        let again = decode_metadata(&encode_metadata(&metadata))
             .expect("metadata that was decoded and encoded decodes again");
         assert!(again.iter().eq(metadata.iter()));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::transport::{ConnectError, Dialer};
+use rpc_core::transport::{ConnectError, Dialer};
 
 /// A requested connection. It is established when it is adopted, on the only thread of the network.
 pub struct Dialed {

@@ -1,69 +1,62 @@
 //! [`SharedNode`]: a shared channel whose poller is stepped by hand, over any transport.
 
 use std::cell::RefCell;
-use std::io;
 use std::rc::Rc;
 
-use super::loopback::Loopback;
-use crate::clock::Clock;
-use crate::shared::{Channel, DialJob, Spawner, SteppedPoller};
-use crate::transport::Transport;
+use rpc_core::Channel;
+use rpc_core::for_testing::{Clock, SteppedPoller};
+use rpc_core::transport::Transport;
+
+use crate::loopback::Loopback;
 
 /// A channel with its poller, which may have further channels. Handshakes run immediately, on the same
 /// thread, unless the test [holds](Self::hold_handshakes) them.
 pub struct SharedNode<T: Transport> {
     channel: Channel,
     stepped: RefCell<SteppedPoller<T>>,
-    handshakes: Handshakes,
+    held: HeldHandshakes,
 }
 
-/// Runs jobs immediately, because the transports of tests do not block, or when the test says so.
-#[derive(Clone, Default)]
-struct Handshakes {
-    /// The handshakes that wait, while the test holds them.
-    held: Rc<RefCell<Option<Vec<DialJob>>>>,
-}
-
-impl Spawner for Handshakes {
-    fn spawn(&self, job: DialJob) -> io::Result<()> {
-        if let Some(held) = &mut *self.held.borrow_mut() {
-            held.push(job);
-            return Ok(());
-        }
-        job.run();
-        Ok(())
-    }
-}
+/// The handshakes that wait, while the test holds them.
+type HeldHandshakes = Rc<RefCell<Option<Vec<Box<dyn FnOnce()>>>>>;
 
 impl<T: Transport> SharedNode<T> {
     /// Creates a channel to `address` over `transport` that uses `clock`. The reconnect delays are
     /// generated from `seed`.
     pub fn over(transport: T, clock: &Clock, address: &str, seed: u64) -> Self {
-        let handshakes = Handshakes::default();
-        let stepped = SteppedPoller::new(transport, clock, handshakes.clone());
+        let held = HeldHandshakes::default();
+        let begun = Rc::clone(&held);
+        // Immediately, because the transports of tests do not block, or when the test says so.
+        let stepped = SteppedPoller::new(transport, clock, move |handshake| {
+            if let Some(held) = &mut *begun.borrow_mut() {
+                held.push(handshake);
+                return;
+            }
+            handshake();
+        });
         Self {
             channel: stepped.channel(address, seed),
             stepped: RefCell::new(stepped),
-            handshakes,
+            held,
         }
     }
 
     /// Holds the handshakes that begin from now on, as if no thread were free.
     pub fn hold_handshakes(&self) {
-        self.handshakes.held.borrow_mut().get_or_insert_default();
+        self.held.borrow_mut().get_or_insert_default();
     }
 
     /// Performs one of the handshakes that are held. `choose` gets their number and returns the index
     /// of one. Returns false if there is none.
     pub fn release_handshake(&self, choose: impl FnOnce(usize) -> usize) -> bool {
-        let mut held = self.handshakes.held.borrow_mut();
-        let Some(jobs) = held.as_mut().filter(|jobs| !jobs.is_empty()) else {
+        let mut held = self.held.borrow_mut();
+        let Some(waiting) = held.as_mut().filter(|waiting| !waiting.is_empty()) else {
             return false;
         };
-        let index = choose(jobs.len());
-        let job = jobs.swap_remove(index);
+        let index = choose(waiting.len());
+        let handshake = waiting.swap_remove(index);
         drop(held);
-        job.run();
+        handshake();
         true
     }
 
@@ -87,28 +80,28 @@ impl<T: Transport> SharedNode<T> {
 
     /// Takes one turn. Returns true if it found anything to do.
     pub fn step(&self) -> bool {
-        self.stepped.borrow_mut().poller.turn()
+        self.stepped.borrow_mut().turn()
     }
 
     /// Expires deadlines, as a poller does at the end of a sleep. The next turn settles their calls.
     pub fn expire_deadlines(&self) {
-        self.stepped.borrow_mut().poller.expire_deadlines();
+        self.stepped.borrow_mut().expire_deadlines();
     }
 
     /// Expires deadlines, as a poller does periodically, and settles their calls.
     pub fn check_timers(&self) {
-        self.stepped.borrow_mut().poller.check_timers();
+        self.stepped.borrow_mut().check_timers();
     }
 
     /// Describes everything that is in flight: empty when all calls have ended.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
-        self.stepped.borrow().poller.leftovers()
+        self.stepped.borrow().leftovers()
     }
 
     /// Accesses the transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        self.stepped.borrow().poller.with_transport(act)
+        self.stepped.borrow().with_transport(act)
     }
 }
 

@@ -6,13 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rpc_core::transport::ConnectionId;
+use rpc_core::{
+    CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Request, Response,
+};
+
 use super::{Script, header_of};
-use crate::call_error::CallError;
-use crate::client::{Caller, LocalChannel};
-use crate::message::{Request, Response};
-use crate::method::{Idempotency, MethodKind, MethodSpec};
-use crate::testing::{Node, Pair};
-use crate::transport::ConnectionId;
+use crate::{LoopbackNode, Node, Pair};
 
 const fn method(path: &'static str) -> MethodSpec {
     let (kind, idempotency) = (MethodKind::Unary, Idempotency::Unknown);

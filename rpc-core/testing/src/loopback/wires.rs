@@ -2,35 +2,31 @@
 
 use std::sync::Arc;
 
+use rpc_core::transport::{Admission, CloseReason, ConnectionId, Event};
+
 use super::{SlotCounts, Wire, Wires};
-use crate::transport::{Admission, CloseReason, ConnectionId, Event};
 
 impl Wires {
     /// Lets long messages be read from now on.
-    pub(in super::super) fn use_reads(&mut self) {
+    pub(crate) fn use_reads(&mut self) {
         self.reads = true;
     }
 
-    pub(in super::super) fn refuse_fetches(&mut self, refuses: bool) {
+    pub(crate) fn refuse_fetches(&mut self, refuses: bool) {
         self.refuses_fetches = refuses;
     }
 
     /// Holds all READs after this many more.
-    pub(in super::super) fn hold_reads_after(&mut self, count: usize) {
+    pub(crate) fn hold_reads_after(&mut self, count: usize) {
         self.reads_left = Some(count);
     }
 
-    pub(in super::super) fn listen(
-        &mut self,
-        address: &str,
-        endpoint: usize,
-        admission: Arc<dyn Admission>,
-    ) {
+    pub(crate) fn listen(&mut self, address: &str, endpoint: usize, admission: Arc<dyn Admission>) {
         self.listeners
             .insert(address.to_owned(), (endpoint, admission));
     }
 
-    pub(in super::super) fn slot_counts(&self, endpoint: usize) -> SlotCounts {
+    pub(crate) fn slot_counts(&self, endpoint: usize) -> SlotCounts {
         let endpoint = &self.endpoints[endpoint];
         let (exposed, fetching, message_bytes) = endpoint.reads.counts();
         SlotCounts {
@@ -45,7 +41,7 @@ impl Wires {
     }
 
     /// Returns true if no event or frame is in flight to any endpoint.
-    pub(in super::super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.endpoints.iter().all(|endpoint| {
             endpoint.incoming.is_empty()
                 && (endpoint.reads.is_quiet() || self.reads_left == Some(0))
@@ -57,12 +53,7 @@ impl Wires {
     }
 
     /// Delivers a frame to a node as if its peer on this connection had sent it.
-    pub(in super::super) fn inject(
-        &mut self,
-        endpoint: usize,
-        connection: ConnectionId,
-        frame: Vec<u8>,
-    ) {
+    pub(crate) fn inject(&mut self, endpoint: usize, connection: ConnectionId, frame: Vec<u8>) {
         self.endpoints[endpoint].arrive(Event::Received {
             connection,
             buf: frame,
@@ -70,12 +61,7 @@ impl Wires {
     }
 
     /// Delivers a frame to the peer of a connection, whatever its send queue holds.
-    pub(in super::super) fn deliver(
-        &mut self,
-        endpoint: usize,
-        connection: ConnectionId,
-        frame: Vec<u8>,
-    ) {
+    pub(crate) fn deliver(&mut self, endpoint: usize, connection: ConnectionId, frame: Vec<u8>) {
         let peer = self.endpoints[endpoint].connections[connection.index as usize].peer;
         if let Some((peer, connection)) = peer {
             self.inject(peer, connection, frame);
@@ -83,7 +69,7 @@ impl Wires {
     }
 
     /// Returns the open connections of a node.
-    pub(in super::super) fn connections(&self, endpoint: usize) -> Vec<ConnectionId> {
+    pub(crate) fn connections(&self, endpoint: usize) -> Vec<ConnectionId> {
         (0..)
             .zip(&self.endpoints[endpoint].connections)
             .filter(|(_, wire)| wire.peer.is_some())

@@ -1,0 +1,163 @@
+//! [`SteppedPoller`]: a poller of shared channels whose turns a test takes.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use crossbeam_channel::{Sender, unbounded};
+
+use super::SharedPoller;
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::poller::CONNECT_TIMEOUT;
+use crate::service::dispatch::Methods;
+use crate::shared::backoff::Backoff;
+use crate::shared::builder::{FIRST_BACKOFF, LONGEST_BACKOFF};
+use crate::shared::channel::Channel;
+use crate::shared::connectivity::{Connectivity, ConnectivityState};
+use crate::shared::dial_job::{DialJob, Spawner};
+use crate::shared::open::{ChannelSettings, Ends};
+use crate::shared::polled_channel::NewChannel;
+use crate::shared::poller_state::PollerRef;
+use crate::shared::submissions::Shared;
+use crate::transport::Transport;
+
+/// Channels that a stepped poller has room for.
+const CHANNELS: u32 = 256;
+
+/// Runs a handshake with a function of the test.
+struct RunWith<F>(F);
+
+impl<F: Fn(Box<dyn FnOnce()>)> Spawner for RunWith<F> {
+    fn spawn(&self, job: DialJob) -> io::Result<()> {
+        (self.0)(Box::new(|| job.run()));
+        Ok(())
+    }
+}
+
+/// A poller of shared channels whose turns the caller takes.
+pub struct SteppedPoller<T: Transport> {
+    poller: SharedPoller<T>,
+    handle: PollerRef,
+    new_channels: Sender<NewChannel>,
+    clock: Clock,
+    permits: u32,
+}
+
+impl<T: Transport> SteppedPoller<T> {
+    /// Creates a poller over `transport` that uses `clock`. `handshake` gets each handshake when it
+    /// begins, and runs it, at once or later.
+    pub fn new(
+        transport: T,
+        clock: &Clock,
+        handshake: impl Fn(Box<dyn FnOnce()>) + 'static,
+    ) -> Self {
+        let handle = PollerRef::new(CHANNELS);
+        handle.set_limits(transport.limits());
+        let permits = transport.limits().max_in_flight;
+        let driver = Driver::new(transport, Methods::new(), clock.clone());
+        driver.share_receives();
+        let (new_channels, receiver) = unbounded();
+        Self {
+            poller: SharedPoller::new(
+                driver,
+                handle.state(),
+                receiver,
+                Rc::new(RunWith(handshake)),
+            ),
+            handle,
+            new_channels,
+            clock: clock.clone(),
+            permits,
+        }
+    }
+
+    /// Creates a channel, whose first call connects. The reconnect delays are generated from `seed`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the poller has no room for another channel.
+    #[must_use]
+    pub fn channel(&self, address: &str, seed: u64) -> Channel {
+        let settings = ChannelSettings {
+            address: address.to_owned(),
+            pollers: 1,
+            max_in_flight: None,
+            connect_timeout: CONNECT_TIMEOUT,
+            waits_for_ready: false,
+            backoff: (FIRST_BACKOFF, LONGEST_BACKOFF),
+        };
+        let reserved = self.handle.reserve().expect("the poller has room");
+        let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
+        let mut ends = Ends::new(&settings, reserved, self.permits, &connectivity, 0);
+        ends.new.target.backoff = Backoff::seeded(FIRST_BACKOFF, LONGEST_BACKOFF, seed);
+        ends.new.hand_over(&self.new_channels, &self.handle);
+        Channel(Arc::new(Shared {
+            address: settings.address,
+            pollers: [ends.handle].into(),
+            next: AtomicUsize::new(0),
+            connectivity,
+            waits_for_ready: false,
+            clock: self.clock.clone(),
+        }))
+    }
+
+    /// Returns the number of channels that the poller has not removed.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.handle.numbered()
+    }
+
+    /// Takes one turn. Returns true if it found anything to do.
+    pub fn turn(&mut self) -> bool {
+        self.poller.turn()
+    }
+
+    /// Expires deadlines, as a poller does at the end of a sleep. The next turn settles their calls.
+    pub fn expire_deadlines(&mut self) {
+        let driver = &self.poller.driver;
+        driver.run_in_turn(|| driver.expire_deadlines());
+        driver.wake_collected();
+    }
+
+    /// Expires deadlines, as a poller does periodically, and settles their calls.
+    pub fn check_timers(&mut self) {
+        let now = self.clock.now();
+        self.expire_deadlines();
+        let poller = &mut self.poller;
+        poller.driver.on_idle(now);
+        poller.settle();
+        poller.connect_when_due();
+        for channel in poller.channels.iter_mut() {
+            channel.permits.maintain_queue(now);
+            channel.streams.expire(&channel.connection);
+        }
+        poller.wakers.wake();
+    }
+
+    /// Describes everything that is in flight: empty when all calls have ended.
+    #[must_use]
+    pub fn leftovers(&self) -> Vec<String> {
+        let poller = &self.poller;
+        let mut left = poller.driver.leftovers();
+        for channel in poller.channels.iter() {
+            for (count, what) in channel.leftovers() {
+                if count > 0 {
+                    left.push(format!("{count} {what}"));
+                }
+            }
+        }
+        let listed = poller.channels.iter();
+        let attempts = listed.filter(|channel| channel.attempt.is_some()).count();
+        if poller.attempts.len() != attempts {
+            left.push("attempts of channels that are gone".to_owned());
+        }
+        left
+    }
+
+    /// Accesses the transport, between two turns.
+    pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
+        act(&mut self.poller.driver.state.borrow_mut().transport)
+    }
+}
