@@ -41,7 +41,7 @@ pub fn driver(bytes: &[u8]) {
             std::future::pending::<Result<Response<Vec<u8>>, _>>()
         });
     });
-    let mut channels = VecDeque::from([pair.connect()]);
+    let mut channels = VecDeque::from([connect(&pair)]);
     let mut calls: VecDeque<Call> = VecDeque::new();
     let mut cx = Context::from_waker(Waker::noop());
     while let Some(step) = script.step() {
@@ -75,13 +75,13 @@ pub fn driver(bytes: &[u8]) {
                 .advance(Duration::from_millis((step >> 3).into())),
             6 => drop(calls.pop_front()),
             7 if step & 8 == 0 && channels.len() < MAX_CHANNELS => {
-                channels.push_back(pair.connect());
+                channels.push_back(connect(&pair));
             }
             7 => drop(channels.pop_front()),
             _ => {}
         }
     }
-    let unharmed = pair.connect();
+    let unharmed = connect(&pair);
     let response = pair.run(call(unharmed.clone(), &ECHO, b"unharmed", None));
     assert_eq!(
         response.as_deref().ok(),
@@ -112,6 +112,15 @@ fn call(
         Poll::Ready(response) => Box::pin(std::future::ready(response)),
         Poll::Pending => call,
     }
+}
+
+/// Connects. A server keeps the place of a connection that has ended until its next turn.
+pub(super) fn connect(pair: &Pair) -> LocalChannel {
+    let connected = pair.client().poller().connect("server");
+    connected.unwrap_or_else(|_| {
+        pair.network().settle();
+        pair.connect()
+    })
 }
 
 /// Returns one of a node's connections, if it has any.

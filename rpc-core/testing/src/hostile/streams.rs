@@ -12,7 +12,7 @@ use rpc_core::{
 };
 
 use super::Script;
-use super::driver::one_of;
+use super::driver::{connect, one_of};
 use crate::{Faults, LoopbackNode, Pair};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
@@ -141,7 +141,7 @@ pub fn streams(bytes: &[u8]) {
         ..Intents::default()
     };
     let pair = Pair::with(&intents, Faults::none(), 0, register);
-    let mut channels = VecDeque::from([pair.connect()]);
+    let mut channels = VecDeque::from([connect(&pair)]);
     let mut calls: VecDeque<Call> = VecDeque::new();
     let mut senders: VecDeque<Sender<Vec<u8>>> = VecDeque::new();
     let mut cx = Context::from_waker(Waker::noop());
@@ -179,13 +179,13 @@ pub fn streams(bytes: &[u8]) {
                 }
             }
             7 if step & 8 == 0 && channels.len() < MAX_CHANNELS => {
-                channels.push_back(pair.connect());
+                channels.push_back(connect(&pair));
             }
             7 => drop(channels.pop_front()),
             _ => {}
         }
     }
-    let unharmed = pair.connect();
+    let unharmed = connect(&pair);
     let (mut sender, messages) = sender();
     send(&mut sender, b"unharmed");
     drop(sender);

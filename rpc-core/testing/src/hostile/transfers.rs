@@ -18,7 +18,7 @@ use rpc_core::{
 };
 
 use super::Script;
-use super::driver::one_of;
+use super::driver::{connect, one_of};
 use crate::{Faults, LoopbackNode, Node, Pair};
 
 const fn method(path: &'static str, kind: MethodKind) -> MethodSpec {
@@ -243,7 +243,7 @@ pub fn transfers(bytes: &[u8]) -> [PollerStats; 2] {
     if shape & 1 == 0 {
         pair.network().use_reads();
     }
-    let mut channels = VecDeque::from([pair.connect()]);
+    let mut channels = VecDeque::from([connect(&pair)]);
     let mut calls: VecDeque<Call> = VecDeque::new();
     let mut senders: VecDeque<Sender<Bytes>> = VecDeque::new();
     let mut kept = VecDeque::new();
@@ -289,13 +289,13 @@ pub fn transfers(bytes: &[u8]) -> [PollerStats; 2] {
             }
             7 if step & 8 == 0 => {
                 // Most connections end soon.
-                channels.push_back(pair.connect());
+                channels.push_back(connect(&pair));
                 channels.drain(..channels.len().saturating_sub(MAX_CHANNELS));
             }
             _ => {}
         }
     }
-    let unharmed = pair.connect();
+    let unharmed = connect(&pair);
     drop((calls, senders, channels, kept));
     // A message that may not wait for memory would find that of the others.
     pair.network().settle();
