@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rpc_core_testing::hostile::session(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    rpc_core_testing::hostile::session(bytes);
+});
