@@ -41,16 +41,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 ///
 /// Returns a sentence that describes the expected format.
 pub fn bytes(text: &str) -> Result<usize, String> {
-    let units = [
-        ("k", 1024.0),
-        ("K", 1024.0),
-        ("M", 1024.0 * 1024.0),
-        ("", 1.0),
-    ];
-    let bytes = scaled(text, &units).filter(|_| !text.contains('.'));
+    let units = [("k", 1 << 10), ("K", 1 << 10), ("M", 1 << 20), ("", 1)];
+    let mut units = units.into_iter();
+    let found = units.find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let bytes =
+        found.and_then(|(number, factor)| number.parse::<usize>().ok()?.checked_mul(factor));
     bytes
-        .filter(|bytes| (1.0..=f64::from(1 << 30)).contains(bytes))
-        .map(|bytes| bytes as usize)
+        .filter(|bytes| (1..=1 << 30).contains(bytes))
         .ok_or("expected a number of bytes, from 1 to 1024M: 4096, 64K, 8M".to_owned())
 }
 
@@ -162,7 +159,7 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("64K"), Ok(65_536));
         assert_eq!(bytes("1024M"), Ok(1 << 30));
-        for wrong in ["", "0", "-1", "K", "1G", "1.5M", "1025M"] {
+        for wrong in ["", "0", "-1", "K", "1G", "1.5M", "1025M", "1e3", "1 K"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }

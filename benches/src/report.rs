@@ -291,8 +291,9 @@ fn heading(figure: &str) -> String {
         .replace('_', " ")
 }
 
-/// Lays out a table. There are no lines, so that figures are easy to copy. A column is left out if it only repeats the names of the rows, and those of the
-/// two states of the machine are if only one was seen.
+/// Lays out a table. There are no lines, so that figures are easy to copy. A column is left out if it
+/// only repeats the names of the rows, and those of the two states of the machine are if only one was
+/// seen.
 fn laid_out(title: &str, rows: &[Row]) -> String {
     let mut seen = BTreeSet::new();
     let all = rows.iter().flat_map(|row| row.figures.keys());

@@ -129,9 +129,13 @@ fn a_latency_has_a_table_an_object_histograms_and_a_drawing() {
     let drawing = text.lines().find_map(|line| line.strip_prefix("drawing: "));
     let drawing = drawing.expect("a drawing");
     let svg = std::fs::read_to_string(drawing).expect("it was written");
-    for name in ["raw", "rpc", "shared async", "shared blocking"] {
+    let names = ["raw", "rpc", "shared async", "shared blocking"];
+    for name in names {
         assert!(svg.contains(&format!("\n{name}\n")), "{name}: {svg}");
     }
+    // Each curve, and its line in the legend.
+    let lines = svg.matches("stroke-width=\"2\"").count();
+    assert!(lines >= 2 * names.len(), "{lines} lines: {svg}");
     let histogram = drawing.replace("percentiles.svg", "rpc.hgrm");
     assert!(std::path::Path::new(&histogram).exists(), "{histogram}");
 }

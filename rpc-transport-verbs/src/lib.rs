@@ -32,8 +32,8 @@
 //! * `rdma` (off): RDMA devices, through libibverbs, which is loaded when a device is opened. The
 //!   feature adds no public name. Without it, opening an RDMA device by name fails with an error
 //!   that names the feature.
-//! * `test-util` (off): `testing::simulation`, simulated processes over the software device, for
-//!   the fault campaign.
+//! * `test-util` (off, internal): `testing::simulation`, simulated processes over the software
+//!   device, for the fault campaign.
 //!
 //! # How the transport works
 //!

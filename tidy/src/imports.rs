@@ -52,7 +52,7 @@ pub fn uses_of_testing(source: &Crate) -> Vec<Violation> {
     let modules = source.modules();
     let is_testing = |module: &[String]| {
         let mut parts = module.iter();
-        parts.any(|part| part == "testing" || part == "for_testing")
+        parts.any(|part| ["testing", "for_testing", "rpc_core_testing"].contains(&&**part))
     };
     let files = source.product().filter(|file| !is_testing(&file.module));
     files

@@ -1,8 +1,9 @@
 //! The variables at a place in a function, with their types where those can be seen without compiling:
 //! `self`, parameters, declared types, fields, and what functions return.
 
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMethodCall, FnArg, Ident, Member, Pat, PatIdent, Signature};
+use syn::{Expr, ExprMethodCall, FnArg, Ident, Member, Pat, PatIdent, Signature, Token};
 
 use crate::definitions::{Definitions, Function};
 use crate::type_at::{Scope, TypeAt, parts};
@@ -39,7 +40,7 @@ const GETTERS: [&str; 27] = [
 ];
 
 /// Methods that call a function with what is inside, or with each of it.
-const CALLERS: [&str; 14] = [
+const CALLERS: [&str; 13] = [
     "all",
     "and_then",
     "any",
@@ -52,7 +53,6 @@ const CALLERS: [&str; 14] = [
     "is_some_and",
     "map",
     "map_or",
-    "map_or_else",
     "retain_mut",
 ];
 
@@ -116,7 +116,7 @@ impl<'a> Variables<'a> {
             }
             Pat::TupleStruct(tuple) => {
                 let path = parts(&tuple.path);
-                for (index, pattern) in tuple.elems.iter().enumerate() {
+                for (index, pattern) in places(&tuple.elems) {
                     let written = self
                         .definitions
                         .member(&path, &index.to_string(), &self.scope);
@@ -133,7 +133,7 @@ impl<'a> Variables<'a> {
             }
             Pat::Tuple(tuple) => {
                 let members = written.and_then(|written| written.members());
-                for (index, pattern) in tuple.elems.iter().enumerate() {
+                for (index, pattern) in places(&tuple.elems) {
                     let written = members.as_ref().and_then(|members| members.get(index));
                     self.bind(pattern, written.cloned());
                 }
@@ -228,7 +228,15 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// True for a method that returns an iterator, or an `Option` of what it has taken out.
+/// The patterns with the places of what they match; behind `..`, with a place that nothing has.
+fn places(patterns: &Punctuated<Pat, Token![,]>) -> impl Iterator<Item = (usize, &Pat)> {
+    let rest = patterns.iter().position(|it| matches!(it, Pat::Rest(_)));
+    let rest = rest.unwrap_or(patterns.len());
+    let patterns = patterns.iter().enumerate();
+    patterns.map(move |(index, it)| (if index > rest { usize::MAX } else { index }, it))
+}
+
+/// True for a method that may return an iterator or an `Option`, of which only the content is known.
 fn is_iterator(method: &Ident) -> bool {
     GETTERS[..].iter().any(|name| method == name)
 }

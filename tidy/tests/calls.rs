@@ -93,6 +93,7 @@ fn a_shadowed_name_is_another_value() {
         "match other { Other(state) => state.finish() }",
         "match state { Other(state) => state.finish() }",
         "state.map(|it| it).finish();",
+        "let (.., state) = (7, 7, other()); state.finish();",
         "let (state, _) = others; debug_assert!(state.finish());",
     ] {
         let a = format!("use crate::State; impl State {{}} fn f(state: &mut State) {{ {body} }}");

@@ -7,6 +7,7 @@
 
 use std::cmp::Ordering;
 use std::error::Error;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
@@ -112,7 +113,12 @@ impl Cli {
 
     fn accepted(&self) -> Outcome<Accepted> {
         let in_file = |error: &dyn Error| format!("{}: {error}", self.file.display());
-        let text = fs::read_to_string(&self.file).map_err(|error| in_file(&error))?;
+        let text = match fs::read_to_string(&self.file) {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.accept.is_some() => {
+                return Ok(Accepted::default());
+            }
+            text => text.map_err(|error| in_file(&error))?,
+        };
         Ok(serde_json::from_str(&text).map_err(|error| in_file(&error))?)
     }
 
@@ -229,7 +235,13 @@ fn lowest_run(programs: &Path, layer: &str, exchanges: u64) -> Outcome<Profile> 
         .flatten()
         .chain(["--calls", &calls])
         .collect();
-    let run = |_| callgrind::run(&programs.join(program), &arguments);
+    let run = |_| -> Outcome<Profile> {
+        let (profile, said) = callgrind::run(&programs.join(program), &arguments)?;
+        match said.contains(&format!("{exchanges} exchanges made")) {
+            true => Ok(profile),
+            false => Err(format!("{program} did not make {exchanges} exchanges: {said}").into()),
+        }
+    };
     let profiles: Vec<Profile> = (0..REPETITIONS).map(run).collect::<Outcome<_>>()?;
     let lowest = profiles
         .into_iter()

@@ -90,6 +90,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Cli {
     fn run(&self) -> Outcome<()> {
+        self.exchange()?;
+        // `count` looks for it.
+        println!("{} exchanges made", self.calls);
+        Ok(())
+    }
+
+    fn exchange(&self) -> Outcome<()> {
         let Load::Fixed(message) = Load::new(Shape::Fixed64, FIXED_SIZE)? else {
             return Err("the smallest call has a fixed message".into());
         };

@@ -8,7 +8,7 @@ use super::figure::Figure;
 use crate::Outcome;
 
 /// The accepted figures, and the toolchain that they were counted with.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Accepted {
     /// Figures are compared only if they were counted with the same toolchain.
     pub toolchain: String,

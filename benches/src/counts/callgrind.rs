@@ -82,7 +82,7 @@ pub struct Profile(HashMap<Place, Cost>);
 /// # Errors
 ///
 /// Fails if the program fails, if nothing was counted, or if the output file cannot be understood.
-pub fn run(program: &Path, arguments: &[&str]) -> Outcome<Profile> {
+pub fn run(program: &Path, arguments: &[&str]) -> Outcome<(Profile, String)> {
     let output = env::temp_dir().join(format!("verbline-{}.callgrind", process::id()));
     let ran = Command::new("valgrind")
         // The environment lies on the stack: without it, the stack's addresses are the same for
@@ -113,7 +113,7 @@ pub fn run(program: &Path, arguments: &[&str]) -> Outcome<Profile> {
         )
         .into());
     }
-    Ok(profile)
+    Ok((profile, String::from_utf8_lossy(&ran.stdout).into_owned()))
 }
 
 impl Profile {

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::hint;
 use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use iceoryx2::node::{Node, NodeBuilder};
@@ -148,6 +149,9 @@ struct Iceoryx<C> {
     _node: Node<ipc::Service>,
 }
 
+/// The servers that this process has started.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+
 impl<C> Iceoryx<C> {
     /// Starts the server process, connects a client, and pauses the server until the first turn.
     fn start(
@@ -155,7 +159,9 @@ impl<C> Iceoryx<C> {
         cores: Cores,
         connect: impl FnOnce(&Node<ipc::Service>, &str) -> Outcome<C>,
     ) -> Outcome<Self> {
-        let name = format!("verbline-{}-{pattern:?}", process::id());
+        // A server of the same pattern may still be cleaned up.
+        let started = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("verbline-{}-{pattern:?}-{started}", process::id());
         let (server, _ready) = Process::start(&Role::Iceoryx(IceoryxArgs {
             core: cores.server,
             pattern,

@@ -2,7 +2,7 @@
 //! inside. Requires the feature `test-util`.
 //!
 //! No other crate should use it: any release may change it. Tests use `rpc_core_testing`, which
-//! re-exports it. [`Random`] and [`Script`] see nothing private, but the library of
+//! re-exports what they need of it. [`Random`] and [`Script`] see nothing private, but the library of
 //! `rpc-transport-verbs` uses them too, and a published package cannot depend on one that is not.
 
 mod node;

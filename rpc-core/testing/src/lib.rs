@@ -1,6 +1,6 @@
 //! Support for tests of `rpc-core` and of the crates above it: pollers on one thread, with a simulated
 //! clock, network and faults. What must see the inside of `rpc-core` is in its hidden module
-//! `for_testing`, which this crate re-exports.
+//! `for_testing`, of which this crate re-exports what tests use.
 //!
 //! - [`Clock::manual`]: a clock that stands still until it is advanced;
 //! - [`Node`]: a poller over any transport, stepped by hand;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rpc_core::transport::ConnectionId;
+use rpc_core::transport::{ConnectError, ConnectionId};
 use rpc_core::{
     CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Request, Response,
 };
@@ -117,10 +117,13 @@ fn call(
 /// Connects. A server keeps the place of a connection that has ended until its next turn.
 pub(super) fn connect(pair: &Pair) -> LocalChannel {
     let connected = pair.client().poller().connect("server");
-    connected.unwrap_or_else(|_| {
+    if let Err(ConnectError::Refused { reason, .. }) = &connected
+        && reason.contains("reached their limit")
+    {
         pair.network().settle();
-        pair.connect()
-    })
+        return pair.connect();
+    }
+    connected.expect("the server admits the client")
 }
 
 /// Returns one of a node's connections, if it has any.

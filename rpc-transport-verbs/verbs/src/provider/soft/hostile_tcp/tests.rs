@@ -1,6 +1,7 @@
 mod ends;
 
-use std::net::{TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -134,6 +135,28 @@ fn request(operation: RemoteOperation) -> Message {
         is_solicited: false,
         is_ack_requested: true,
     })
+}
+
+/// A peer that is dialed and refuses, because it has no such queue pair, or speaks another version.
+#[test]
+fn a_link_that_is_refused_fails_the_queue_pair() {
+    for refusal in [b"VBLT\x01\0\0\0\0\0\0\0", b"VBLT\x02\0\0\0\0\0\0\0"] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let SocketAddr::V4(address) = listener.local_addr().expect("an address") else {
+            panic!("it was bound to an IPv4 address");
+        };
+        let secret = *b"attacker";
+        let mut side = Side::on(tcp_context(), false);
+        side.connect_to(LinkAddress { address, secret }.to_gid(), QpNum(ATTACKER));
+        let (mut socket, _) = listener.accept().expect("it dials");
+        socket.read_exact(&mut [0; HELLO_LEN]).expect("its hello");
+        socket.write_all(refusal).expect("it is connected");
+        let mut attack = Attack {
+            side,
+            socket: socket.into(),
+        };
+        assert_fails(&mut attack);
+    }
 }
 
 #[test]

@@ -16,7 +16,6 @@ use super::tcp_port::set_up;
 use crate::log_limit::LogLimit;
 use crate::provider::soft::context::queue_pair::NewTcpLink;
 use crate::provider::soft::wire::hello::{Answer, GreetingError, HELLO_LEN, Hello};
-use crate::types::Gid;
 
 /// Maximum number of connections whose hello has not arrived. When there are more, the oldest makes
 /// room: an honest dialer's hello follows its connection at once.
@@ -111,7 +110,7 @@ impl TcpAccepter {
         let Some(newcomer) = self.newcomers.get_mut(&token) else {
             return;
         };
-        let hello = match newcomer.read(node) {
+        let hello = match newcomer.read() {
             Ok(None) => return,
             Ok(Some(hello)) => Ok(hello),
             Err(reason) => Err(reason),
@@ -121,7 +120,7 @@ impl TcpAccepter {
         };
         // What follows the hello is for the queue pair's context to read.
         let _ = epoll::delete(&node.epoll, &newcomer.socket);
-        match hello.and_then(|hello| newcomer.check(node, &hello).map(|()| hello)) {
+        match hello.and_then(|hello| newcomer.check(node, &hello)) {
             Ok(hello) => hand_over(node, newcomer.socket, &hello),
             Err(reason) => self.reject(&newcomer, &reason, now),
         }
@@ -154,7 +153,7 @@ impl TcpAccepter {
 
 impl Newcomer {
     /// Reads the hello, and not a byte more. Returns it once it is complete.
-    fn read(&mut self, node: &Node) -> Result<Option<Hello>, String> {
+    fn read(&mut self) -> Result<Option<[u8; HELLO_LEN]>, String> {
         while self.arrived < HELLO_LEN {
             match recv(
                 &self.socket,
@@ -168,30 +167,31 @@ impl Newcomer {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        match Hello::parse(&self.hello) {
-            Ok(hello) => Ok(Some(hello)),
-            Err(error) => {
-                // The peer then knows both versions, too.
-                if matches!(error, GreetingError::Version(_))
-                    && knows(node, Hello::to_in_every_version(&self.hello))
-                {
-                    self.refuse();
-                }
-                Err(error.to_string())
-            }
-        }
+        Ok(Some(self.hello))
     }
 
-    /// Checks that the hello is for this process and for one of its queue pairs.
-    fn check(&self, node: &Node, hello: &Hello) -> Result<(), String> {
-        if !knows(node, hello.to) {
+    /// Checks that the hello is of this version, for this process and for one of its queue pairs. A peer that
+    /// knows the process's GID, which has its secret, is told that its link is refused.
+    fn check(&self, node: &Node, hello: &[u8; HELLO_LEN]) -> Result<Hello, String> {
+        let to = Hello::to_in_every_version(hello);
+        let is_known = node.tcp_port().is_some_and(|port| port.gid == to);
+        let hello = match Hello::parse(hello) {
+            Ok(hello) => hello,
+            Err(error) => {
+                if is_known && matches!(error, GreetingError::Version(_)) {
+                    self.refuse();
+                }
+                return Err(error.to_string());
+            }
+        };
+        if !is_known {
             return Err("it does not know this process's GID".to_owned());
         }
         if node.find_queue_pair(hello.to_qp_num).is_none() {
             self.refuse();
             return Err(format!("there is no queue pair {}", hello.to_qp_num));
         }
-        Ok(())
+        Ok(hello)
     }
 
     /// Answers with this side's version and a refusal. A peer that does not receive only learns that the
@@ -204,11 +204,6 @@ impl Newcomer {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = send(&self.socket, &refusal.encode(), flags);
     }
-}
-
-/// Returns true if a hello names this process by its GID, which has its secret.
-fn knows(node: &Node, to: Gid) -> bool {
-    node.tcp_port().is_some_and(|port| port.gid == to)
 }
 
 fn hand_over(node: &Node, socket: TcpStream, hello: &Hello) {

@@ -20,9 +20,9 @@ use crate::types::Gid;
 
 /// The first bytes of both messages.
 const MAGIC: [u8; 4] = *b"VBLT";
-/// The version of the messages of a link. Both sides have the same. A hello of another version gets this
-/// side's answer, whose beginning has this version: in every version, the hello is as long and has the GID
-/// that it is for at the same place, and an answer that refuses is the same but for the version.
+/// The version of the messages of a link. Both sides have the same. A hello of another version that names
+/// this process's GID gets an answer that begins with this version, which refuses the link. So in every
+/// version the hello is as long and has that GID at the same place, and the answer begins alike.
 pub(crate) const VERSION: u16 = 1;
 /// The first bytes of a GID of this form: those of a unique local address (RFC 4193).
 const GID_PREFIX: [u8; 2] = [0xfd, 0x76];

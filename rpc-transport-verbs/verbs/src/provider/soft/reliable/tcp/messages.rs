@@ -11,7 +11,7 @@ use crate::provider::soft::context::tcp_link::{Arriving, Target, extended};
 use crate::provider::soft::reliable::rejection::{LocalReport, Rejection};
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::wire::header::{Header, Message, RemoteOperation, Request};
-use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer};
+use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer, GreetingError};
 use crate::types::{Access, AsyncEvent, CompletionStatus, Extras};
 
 impl SoftQueuePair {
@@ -91,23 +91,27 @@ impl SoftQueuePair {
         common: &mut Common,
         answer: &[u8; ANSWER_LEN],
     ) -> Result<(), End> {
-        let answer = match Answer::parse(answer) {
-            Ok(answer) => answer,
+        match Answer::parse(answer) {
+            Ok(answer) if answer.is_accepted => {
+                self.open_link(common, answer.expected_psn);
+                return Ok(());
+            }
+            // There is no such queue pair.
+            Ok(_) => {}
+            Err(error @ GreetingError::Version(_)) => {
+                tracing::warn!(qp_num = %self.number, %error, "the peer refuses a link");
+            }
             Err(error) => {
                 tracing::warn!(qp_num = %self.number, %error, "a link was not answered as a link");
                 self.end_link(common);
                 return Err(End::Ended);
             }
-        };
-        if !answer.is_accepted {
-            common.raise(AsyncEvent::QpFatal {
-                qp_num: self.number,
-            });
-            self.fail(common, Some(CompletionStatus::RetryExceeded));
-            return Err(End::Ended);
         }
-        self.open_link(common, answer.expected_psn);
-        Ok(())
+        common.raise(AsyncEvent::QpFatal {
+            qp_num: self.number,
+        });
+        self.fail(common, Some(CompletionStatus::RetryExceeded));
+        Err(End::Ended)
     }
 
     pub(super) fn handle_header(
