@@ -36,7 +36,7 @@ pub struct Endpoint {
     pub queue_pair: QueuePair,
     /// Where memory for it is registered.
     pub domain: ProtectionDomain,
-    link: Link,
+    setup: Setup,
     completion_queue: CompletionQueue,
     receives: SharedReceiveQueue,
     /// Slots of received messages, to be posted again.
@@ -64,12 +64,12 @@ impl Endpoint {
         })?;
         let region = domain.register(queues.receives * queues.receive_len, Access::LOCAL_WRITE)?;
         let mut to_post = region.into_slots(queues.receive_len)?;
-        let link = Link::begin(&context, &mut queue_pair)?;
+        let setup = Setup::begin(&context, &mut queue_pair)?;
         receives.post_recv(&mut to_post, queues.receives)?;
         Ok(Self {
             queue_pair,
             domain,
-            link,
+            setup,
             completion_queue,
             receives,
             to_post,
@@ -83,12 +83,12 @@ impl Endpoint {
     ///
     /// Fails if the process has ended, or if the device refuses its endpoint.
     pub fn connect(&mut self, process: &mut Process, peer: &str) -> Outcome<String> {
-        self.link
-            .receive_from(&mut self.queue_pair, endpoint_of(peer)?)?;
+        self.setup
+            .to_rtr(&mut self.queue_pair, endpoint_of(peer)?)?;
         // Both sides must be ready to receive before either sends.
-        process.write_line(&line_of(&self.link.local))?;
+        process.write_line(&line_of(&self.setup.local))?;
         let line = process.read_line()?;
-        self.link.send(&mut self.queue_pair)?;
+        self.setup.to_rts(&mut self.queue_pair)?;
         Ok(line)
     }
 
@@ -98,10 +98,10 @@ impl Endpoint {
     ///
     /// Fails if the parent has ended, or if the device refuses its endpoint.
     pub fn connect_to_parent(&mut self, line: &str) -> Outcome<()> {
-        child::write_line_to_parent(&line_of(&self.link.local))?;
+        child::write_line_to_parent(&line_of(&self.setup.local))?;
         let peer = endpoint_of(&child::read_line_from_parent()?)?;
-        self.link.receive_from(&mut self.queue_pair, peer)?;
-        self.link.send(&mut self.queue_pair)?;
+        self.setup.to_rtr(&mut self.queue_pair, peer)?;
+        self.setup.to_rts(&mut self.queue_pair)?;
         Ok(child::write_line_to_parent(line)?)
     }
 
@@ -139,7 +139,7 @@ impl Endpoint {
 }
 
 /// The way of a queue pair from its creation to its first message.
-pub struct Link {
+pub struct Setup {
     /// What the peer is told.
     pub local: RemoteEndpoint,
     address: PortAddress,
@@ -147,7 +147,7 @@ pub struct Link {
     depth: u8,
 }
 
-impl Link {
+impl Setup {
     /// Initializes a queue pair that was just created.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Link {
     /// # Errors
     ///
     /// Fails if the device refuses the peer's endpoint.
-    pub fn receive_from(&self, queue_pair: &mut QueuePair, peer: RemoteEndpoint) -> Outcome<()> {
+    pub fn to_rtr(&self, queue_pair: &mut QueuePair, peer: RemoteEndpoint) -> Outcome<()> {
         Ok(queue_pair.to_rtr(RtrAttributes {
             sgid_index: self.address.gid_index,
             path_mtu: self.address.mtu,
@@ -187,7 +187,7 @@ impl Link {
     /// # Errors
     ///
     /// Fails if the queue pair is not ready to receive.
-    pub fn send(&self, queue_pair: &mut QueuePair) -> Outcome<()> {
+    pub fn to_rts(&self, queue_pair: &mut QueuePair) -> Outcome<()> {
         Ok(queue_pair.to_rts(RtsAttributes {
             max_rd_atomic: self.depth,
             ..RtsAttributes::new(self.local.psn)

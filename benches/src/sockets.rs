@@ -92,7 +92,7 @@ impl Stream {
             match self.0.read(bytes) {
                 Ok(0) => return Err("the peer closed the connection".into()),
                 Ok(len) => bytes = &mut bytes[len..],
-                Err(error) => wait(error)?,
+                Err(error) => again(error)?,
             }
         }
         Ok(())
@@ -102,7 +102,7 @@ impl Stream {
         while !bytes.is_empty() {
             match self.0.write(bytes) {
                 Ok(len) => bytes = &bytes[len..],
-                Err(error) => wait(error)?,
+                Err(error) => again(error)?,
             }
         }
         Ok(())
@@ -110,7 +110,7 @@ impl Stream {
 }
 
 /// Returns an error other than those after which a side tries again.
-fn wait(error: io::Error) -> io::Result<()> {
+fn again(error: io::Error) -> io::Result<()> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(()),
         _ => Err(error),

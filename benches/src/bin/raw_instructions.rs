@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use benches::Outcome;
-use benches::endpoint::Link;
+use benches::endpoint::Setup;
 use benches::message::{FIXED_SIZE, Load, Shape};
 use clap::Parser;
 use rpc_core::frame::HEADER_LEN;
@@ -60,7 +60,7 @@ struct PingPong {
 struct Side {
     cq: CompletionQueue,
     qp: QueuePair,
-    link: Link,
+    setup: Setup,
     free: Vec<Slot>,
     /// Reused buffers.
     list: Vec<SendRequest>,
@@ -71,12 +71,12 @@ impl PingPong {
     fn open(device: &str, len: usize) -> Outcome<Self> {
         // A context for each side, as two processes have.
         let mut sides = [Side::open(device)?, Side::open(device)?];
-        let peers = sides.each_ref().map(|side| side.link.local);
+        let peers = sides.each_ref().map(|side| side.setup.local);
         for (side, peer) in sides.iter_mut().zip(peers.into_iter().rev()) {
-            side.link.receive_from(&mut side.qp, peer)?;
+            side.setup.to_rtr(&mut side.qp, peer)?;
         }
         for side in &mut sides {
-            side.link.send(&mut side.qp)?;
+            side.setup.to_rts(&mut side.qp)?;
             side.qp.post_recv(&mut side.free, 8)?;
         }
         let mut this = Self { sides, len };
@@ -106,7 +106,7 @@ impl Side {
             .register(64 * 256, Access::LOCAL_WRITE)?
             .into_slots(256)?;
         Ok(Self {
-            link: Link::begin(&context, &mut qp)?,
+            setup: Setup::begin(&context, &mut qp)?,
             cq,
             qp,
             free,
