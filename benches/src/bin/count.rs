@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::{env, fs};
+use std::{env, fs, thread};
 
 use benches::Outcome;
 use benches::counts::accepted::Accepted;
@@ -235,14 +235,24 @@ fn lowest_run(programs: &Path, layer: &str, exchanges: u64) -> Outcome<Profile> 
         .flatten()
         .chain(["--calls", &calls])
         .collect();
-    let run = |_| -> Outcome<Profile> {
-        let (profile, said) = callgrind::run(&programs.join(program), &arguments)?;
+    let program = programs.join(program);
+    let run = || -> Result<Profile, String> {
+        let counted = callgrind::run(&program, &arguments).map_err(|error| error.to_string());
+        let (profile, said) = counted?;
         match said.contains(&format!("{exchanges} exchanges made")) {
             true => Ok(profile),
-            false => Err(format!("{program} did not make {exchanges} exchanges: {said}").into()),
+            false => Err(format!(
+                "{} did not make {exchanges} exchanges: {said}",
+                program.display()
+            )),
         }
     };
-    let profiles: Vec<Profile> = (0..REPETITIONS).map(run).collect::<Outcome<_>>()?;
+    // At once: what is counted does not depend on how long it takes.
+    let profiles: Vec<Profile> = thread::scope(|scope| {
+        let runs = [(); REPETITIONS].map(|()| scope.spawn(run));
+        let profiles = runs.map(|run| run.join().expect("a run does not panic"));
+        profiles.into_iter().collect::<Result<_, _>>()
+    })?;
     let lowest = profiles
         .into_iter()
         .min_by_key(|profile| profile.total().instructions());

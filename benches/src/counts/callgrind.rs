@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, mem};
 
 use crate::Outcome;
@@ -83,7 +84,9 @@ pub struct Profile(HashMap<Place, Cost>);
 ///
 /// Fails if the program fails, if nothing was counted, or if the output file cannot be understood.
 pub fn run(program: &Path, arguments: &[&str]) -> Outcome<(Profile, String)> {
-    let output = env::temp_dir().join(format!("verbline-{}.callgrind", process::id()));
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let output = env::temp_dir().join(format!("verbline-{}-{run}.callgrind", process::id()));
     let ran = Command::new("valgrind")
         // The environment lies on the stack: without it, the stack's addresses are the same for
         // everyone.
