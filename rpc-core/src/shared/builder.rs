@@ -10,16 +10,7 @@ use super::open::ChannelSettings;
 use super::source::PollerSource;
 use super::start::Start;
 use crate::limits::{Intents, intent_setters};
-use crate::poller::CONNECT_TIMEOUT;
 use crate::transport::Fabric;
-
-/// Upper limit of the delay before the first reconnect attempt: short enough to find a restarted
-/// server soon, long enough to spread a thousand clients over time.
-pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-
-/// Upper limit of every delay: a person who has repaired the server should not wait longer for
-/// clients to reconnect.
-pub(super) const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 impl Channel {
     /// Connects to a server at `host:port` with the default settings. `source` is a device, for a
@@ -40,14 +31,7 @@ impl Channel {
         ChannelBuilder {
             source: source.clone(),
             intents: Intents::default(),
-            settings: ChannelSettings {
-                address: address.to_owned(),
-                pollers: 1,
-                max_in_flight: None,
-                connect_timeout: CONNECT_TIMEOUT,
-                waits_for_ready: false,
-                backoff: (FIRST_BACKOFF, LONGEST_BACKOFF),
-            },
+            settings: ChannelSettings::new(address),
         }
     }
 }

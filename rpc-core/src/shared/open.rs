@@ -25,6 +25,7 @@ use super::submissions::{PollerHandle, Shared};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::Intents;
+use crate::poller::CONNECT_TIMEOUT;
 use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
@@ -32,6 +33,14 @@ use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 /// Connections of a channel at a poller: one that accepts calls, and one to a server that is shutting
 /// down, while its last calls finish.
 pub(super) const CONNECTIONS: u32 = 2;
+
+/// Upper limit of the delay before the first reconnect attempt: short enough to find a restarted
+/// server soon, long enough to spread a thousand clients over time.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
+/// Upper limit of every delay: a person who has repaired the server should not wait longer for
+/// clients to reconnect.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 /// The settings that concern one channel alone.
 #[derive(Clone, Debug)]
@@ -45,6 +54,18 @@ pub struct ChannelSettings {
 }
 
 impl ChannelSettings {
+    /// The defaults, for a server at `address`.
+    pub(super) fn new(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            pollers: 1,
+            max_in_flight: None,
+            connect_timeout: CONNECT_TIMEOUT,
+            waits_for_ready: false,
+            backoff: (FIRST_BACKOFF, LONGEST_BACKOFF),
+        }
+    }
+
     /// Checks the form of the address, as its device does.
     pub(super) fn check_address(
         &self,

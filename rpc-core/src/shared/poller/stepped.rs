@@ -10,10 +10,8 @@ use crossbeam_channel::{Sender, unbounded};
 use super::SharedPoller;
 use crate::clock::Clock;
 use crate::driver::Driver;
-use crate::poller::CONNECT_TIMEOUT;
 use crate::service::dispatch::Methods;
 use crate::shared::backoff::Backoff;
-use crate::shared::builder::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use crate::shared::channel::Channel;
 use crate::shared::connectivity::{Connectivity, ConnectivityState};
 use crate::shared::dial_job::{DialJob, Spawner};
@@ -80,18 +78,12 @@ impl<T: Transport> SteppedPoller<T> {
     /// Panics if the poller has no room for another channel.
     #[must_use]
     pub fn channel(&self, address: &str, seed: u64) -> Channel {
-        let settings = ChannelSettings {
-            address: address.to_owned(),
-            pollers: 1,
-            max_in_flight: None,
-            connect_timeout: CONNECT_TIMEOUT,
-            waits_for_ready: false,
-            backoff: (FIRST_BACKOFF, LONGEST_BACKOFF),
-        };
+        let settings = ChannelSettings::new(address);
         let reserved = self.handle.reserve().expect("the poller has room");
         let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
         let mut ends = Ends::new(&settings, reserved, self.permits, &connectivity, 0);
-        ends.new.target.backoff = Backoff::seeded(FIRST_BACKOFF, LONGEST_BACKOFF, seed);
+        let (first, longest) = settings.backoff;
+        ends.new.target.backoff = Backoff::seeded(first, longest, seed);
         ends.new.hand_over(&self.new_channels, &self.handle);
         Channel(Arc::new(Shared {
             address: settings.address,
