@@ -6,7 +6,9 @@
 //!  device error -----------------> Flushing --> gone, Closed{Failed}
 //! ```
 //!
-//! *Delivering*: waits for the completions of everything sent before `close`. *Draining*: the peer
+//! *Delivering*: waits for the completions of everything sent before `close`. Requests that no
+//! completion covers are covered by one more, a WRITE of no bytes: a queue pair that enters the error
+//! state flushes what has not left. *Draining*: the peer
 //! is gone; frames that it had sent before are still received from the device. *Flushing*: the
 //! queue pair is in the error state, and each request comes back with a flush completion. Each step
 //! has a time limit, because some devices never report that a queue is empty. Then the queue pair
@@ -113,6 +115,10 @@ impl Lane {
         let Some((_, connection)) = self.connections.at(index) else {
             return true;
         };
+        let is_delivering = connection
+            .closing()
+            .is_some_and(|closing| closing.step == Step::Delivering);
+        let is_covered = is_delivering && connection.cover_sends();
         let (in_flight, uncovered) = (connection.in_flight(), connection.sends.uncovered());
         let has_taken_last_receive = connection.has_taken_last_receive;
         let Some(closing) = connection.closing() else {
@@ -120,8 +126,7 @@ impl Lane {
         };
         let is_late = now >= closing.deadline;
         let is_done = match &mut closing.step {
-            // Requests after the last signaled one hold no slot and produce no completion.
-            Step::Delivering => in_flight <= uncovered,
+            Step::Delivering => is_covered && in_flight == 0,
             Step::Draining { quiet_polls } => {
                 *quiet_polls += u32::from(quiet);
                 *quiet_polls >= QUIET_POLLS

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rpc_core::Limits;
 use rpc_core::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota};
 use verbline_verbs::for_transport::hooks;
-use verbline_verbs::{QueuePair, Slot};
+use verbline_verbs::{QueuePair, RemoteKey, RemoteMemory, Slot, WorkRequest};
 
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::long_messages::one_sided::OneSided;
@@ -205,6 +205,31 @@ impl Connection {
     /// Returns the number of send-queue entries that wait for a completion.
     pub(crate) fn in_flight(&self) -> usize {
         self.queue_pair.capabilities().max_send_wr - self.queue_pair.send_slots_free()
+    }
+
+    /// Has a completion follow everything that was posted, so that the send queue is empty once all
+    /// of it was delivered. Returns false if that takes an entry of the queue and none is free.
+    ///
+    /// The request that does so writes no bytes: its key is not checked (InfiniBand Architecture
+    /// Specification, C9-88), and the peer's application does not see it.
+    pub(super) fn cover_sends(&mut self) -> bool {
+        if self.sends.uncovered() == 0 {
+            return true;
+        }
+        if self.queue_pair.send_slots_free() == 0 {
+            return false;
+        }
+        let nowhere = RemoteMemory {
+            addr: 0,
+            key: RemoteKey(0),
+        };
+        let request = WorkRequest::write(Vec::new(), nowhere).signaled();
+        self.sends.count_one_sided(true);
+        if let Err(error) = self.queue_pair.post(&mut vec![request], &mut drop) {
+            // The step ends at its time limit.
+            tracing::debug!(%error, "the end of a connection's sends cannot be seen");
+        }
+        true
     }
 
     /// Shuts down the TCP connection.

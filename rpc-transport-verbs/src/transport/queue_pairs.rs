@@ -314,9 +314,11 @@ impl QueuePairs {
             ..QueuePairConfig::new(&self.completion_queue, &self.completion_queue)
         })?;
         let address = self.address();
+        // No memory permits remote writes: this one lets a peer that closes send a WRITE of no bytes.
+        let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let access = match self.plan.reads.depth {
-            0 => Access::LOCAL_WRITE,
-            _ => Access::LOCAL_WRITE | Access::REMOTE_READ,
+            0 => writes,
+            _ => writes | Access::REMOTE_READ,
         };
         queue_pair.to_init(address.port, access)?;
         Ok(QpInit {

@@ -1,6 +1,7 @@
 //! Frames between two transports of one process: order, lengths, slots, signals, and closing.
 
 use std::thread;
+use std::time::Duration;
 
 use rpc_core::Intents;
 use rpc_core::transport::{
@@ -386,6 +387,40 @@ fn closing_with_sends_in_flight_gives_every_slot_back() {
     rig.step_until("the other connection", |server, _| {
         server.received.len() == 21
     });
+}
+
+/// A server answers and closes while the client's thread does not run. No completion covers the short
+/// answer. The client learns of the end before it has looked at this connection: it has used another
+/// one lately, and looks at the others less often.
+#[test]
+fn a_short_frame_arrives_though_its_sender_closes_at_once() {
+    let mut rig = Rig::new(&intents(64), &Sizing::default());
+    let (_, busy) = rig.connect(1)[0];
+    for round in 0..50 {
+        let (client, server) = rig.connect(1)[0];
+        for number in 0..400 {
+            let before = rig.client.received.len();
+            rig.server.send(busy, &frame(number, 64)).unwrap();
+            rig.server.transport.flush();
+            rig.step_until("a frame", |_, client| client.received.len() > before);
+        }
+        rig.client.received.clear();
+        rig.server.send(server, &frame(round, 64)).unwrap();
+        rig.server.transport.flush();
+        rig.server.transport.close(server);
+        for _ in 0..round {
+            rig.server.turn();
+            thread::sleep(Duration::from_micros(10));
+        }
+        rig.step_until("the end on both sides", |server, client| {
+            server.closed.len() > round && client.closed.len() > round
+        });
+        let answer = (client, frame(round, 64));
+        assert_eq!(rig.client.received, [answer], "round {round}");
+        rig.server.accepted.clear();
+    }
+    rig.client.assert_quiet_pool();
+    rig.server.assert_quiet_pool();
 }
 
 /// A buffer that was reserved before its connection closed is not lost afterwards.

@@ -97,23 +97,31 @@ impl Side {
     /// Polls once and records the events. Copies the received frames and releases their slots.
     pub(crate) fn turn(&mut self) -> usize {
         let mut count = 0;
-        while let Some(event) = self.transport.poll() {
+        while self.take_event() {
             count += 1;
-            match event {
-                Event::Accepted {
-                    connection,
-                    admitted,
-                } => self.accepted.push((connection, *admitted)),
-                Event::Received { connection, buf } => {
-                    self.received.push((connection, buf.as_ref().to_vec()));
-                    self.transport.release(buf);
-                }
-                Event::Fetched { fetch, len, .. } => self.fetched.push((fetch, len)),
-                Event::FetchCancelled { fetch, .. } => self.cancelled.push(fetch),
-                Event::Closed { connection, reason } => self.closed.push((connection, reason)),
-            }
         }
         count
+    }
+
+    /// Handles one event. Returns false if there is none.
+    pub(crate) fn take_event(&mut self) -> bool {
+        let Some(event) = self.transport.poll() else {
+            return false;
+        };
+        match event {
+            Event::Accepted {
+                connection,
+                admitted,
+            } => self.accepted.push((connection, *admitted)),
+            Event::Received { connection, buf } => {
+                self.received.push((connection, buf.as_ref().to_vec()));
+                self.transport.release(buf);
+            }
+            Event::Fetched { fetch, len, .. } => self.fetched.push((fetch, len)),
+            Event::FetchCancelled { fetch, .. } => self.cancelled.push(fetch),
+            Event::Closed { connection, reason } => self.closed.push((connection, reason)),
+        }
+        true
     }
 
     pub(crate) fn connect(&mut self, address: &str) -> Connected {
