@@ -12,10 +12,11 @@ use prost_types::FileDescriptorSet;
 
 use crate::by_reference;
 use crate::check;
-use crate::compile::{Compiled, Sources};
+use crate::compile::{self, Compiled};
 use crate::emit::Runtime;
 use crate::error::Error;
 use crate::generate::{self, Stubs};
+use crate::includes::Sources;
 use crate::methods::MethodLimits;
 use crate::model::ExternPaths;
 use crate::output::{self, Output};
@@ -156,8 +157,8 @@ impl Builder {
             includes: includes.iter().map(|path| owned(path.as_ref())).collect(),
         };
         let compiled = match &self.protoc {
-            Some(protoc) => sources.compile_with_protoc(protoc, &self.protoc_args)?,
-            None if self.protoc_args.is_empty() => sources.compile()?,
+            Some(protoc) => compile::with_protoc(&sources, protoc, &self.protoc_args)?,
+            None if self.protoc_args.is_empty() => compile::with_protox(&sources)?,
             None => {
                 return Err(Error::Setting {
                     message: "protoc_arg: set `.protoc(…)` as well; without it, no protoc runs"

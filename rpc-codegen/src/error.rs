@@ -31,6 +31,20 @@ pub enum Error {
         includes: Vec<PathBuf>,
     },
 
+    /// An import of a `.proto` file to compile would read another file: an earlier include directory
+    /// has one of the same name.
+    #[error(
+        "{}: an import of this file would read {}, which is in an earlier include directory: reorder the \
+         include directories, or compile that file",
+        path.display(), by.display()
+    )]
+    Shadowed {
+        /// The file, as it was named.
+        path: PathBuf,
+        /// The file that would be read.
+        by: PathBuf,
+    },
+
     /// The `.proto` files contain mistakes.
     #[error("{}", blocks(problems))]
     Proto {
@@ -38,19 +52,40 @@ pub enum Error {
         problems: Vec<Problem>,
     },
 
-    /// A `.proto` file uses an edition. Only `syntax = "proto2"` and `"proto3"` are supported so
-    /// far.
-    #[error(
-        "{}{}: {} not supported yet: write `syntax = \"proto3\";` instead",
-        file.display(), at(*line), editions(edition.as_deref())
-    )]
+    /// A `.proto` file has an edition, which the built-in parser does not read, and for whose features
+    /// a [`FileDescriptorSet`](crate::FileDescriptorSet) has no field.
+    #[error("{}{}: {}", file.display(), at(*line), editions(edition.as_deref()))]
     Edition {
         /// The file.
         file: PathBuf,
         /// The line of the `edition` statement, counted from one, if it is known.
         line: Option<usize>,
-        /// The edition, if it is known.
+        /// The edition, if it is known. It is not for a descriptor.
         edition: Option<String>,
+    },
+
+    /// protoc has read a file whose edition, or one of whose features, this generator does not know.
+    #[error("{}: {what} is not known to this generator, which knows the editions 2023 and 2024", file.display())]
+    UnknownFeature {
+        /// The file.
+        file: PathBuf,
+        /// The edition or the feature, for example "the feature `field_presence = 4`".
+        what: String,
+    },
+
+    /// A `.proto` file has bytes that are not UTF-8, so protoc's descriptors cannot be decoded.
+    #[error(
+        "{}:{line}: the byte at offset {offset} is not UTF-8: save the file as UTF-8, or remove `.protoc(…)` \
+         from the build script: the built-in parser replaces such bytes in comments",
+        file.display()
+    )]
+    NotUtf8 {
+        /// The file.
+        file: PathBuf,
+        /// The line of the first such byte, counted from one.
+        line: usize,
+        /// Its offset in the file in bytes.
+        offset: usize,
     },
 
     /// Two items in one package would have the same Rust name.
@@ -197,7 +232,13 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 fn editions(edition: Option<&str>) -> String {
-    edition.map_or("editions are".to_owned(), |edition| {
-        format!("edition {edition:?} is")
-    })
+    match edition {
+        Some(edition) => format!(
+            "edition {edition:?} is not read by the built-in parser: have protoc read the file (27 or newer): \
+             set `.protoc(\"protoc\")`"
+        ),
+        None => "a descriptor of prost-types has no field for the features of its edition: pass the file to \
+                 `compile_protos`, with `.protoc(\"protoc\")`"
+            .to_owned(),
+    }
 }

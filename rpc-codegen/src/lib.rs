@@ -4,6 +4,7 @@
 //! ```text
 //!   greeter.proto ──▶ protox (or protoc) ──▶ descriptors ──▶ prost: messages  ──▶ OUT_DIR/demo.rs
 //!                     compile.rs             check.rs        ours: services
+//!                     text.rs, link.rs, scope.rs
 //!                                                            model.rs ─▶ client.rs, server.rs, methods.rs
 //!                                                            ours: a codec
 //!                                                            messages.rs ─▶ codec.rs
@@ -186,8 +187,9 @@
 //!
 //! # Limits
 //!
-//! Files with an `edition` statement are not supported yet; the [`Error`] says so. Like a compiler,
-//! an error shows the location of the mistake:
+//! Files with an `edition` statement are read by protoc only: set [`protoc`](Builder::protoc). Their
+//! features become what proto3 has for them. Where the built-in parser rejects a file, the error says
+//! that protoc may take it. Like a compiler, an error shows the location of the mistake:
 //!
 //! ```text
 //! Error: greeter.proto:5:16: name 'HelloRequest' is not defined
@@ -204,9 +206,12 @@ mod client;
 mod codec;
 mod comments;
 mod compile;
+mod editions;
 mod emit;
 mod error;
 mod generate;
+mod includes;
+mod link;
 mod messages;
 mod methods;
 mod model;
@@ -215,8 +220,10 @@ mod output;
 mod paths;
 mod problem;
 mod runtime_path;
+mod scope;
 mod server;
 mod services;
+mod text;
 
 pub use builder::{Builder, compile_protos, configure};
 pub use error::Error;

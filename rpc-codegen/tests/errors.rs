@@ -54,18 +54,22 @@ impl Protos {
     }
 }
 
+/// What the error of a file that the parser rejects says at its end.
+const ADVICE: &str =
+    "\n  = help: if protoc takes this file, have it read by protoc: set `.protoc(\"protoc\")`";
+
 #[test]
 fn a_mistake_is_shown_with_its_line() {
     let protos = Protos::new(&[(
         "a.proto",
         "syntax = \"proto3\";\npackage a;\nmessage A {\n  string name 1;\n}\n",
     )]);
-    let error = protos.fails_with(
+    let error = protos.fails_with(&format!(
         "a.proto:4:15: expected '=', but found '1'\n  \
            |\n\
          4 |   string name 1;\n  \
-           |               ^ found here",
-    );
+           |               ^ found here{ADVICE}"
+    ));
     let Error::Proto { problems } = error else {
         panic!("{error}")
     };
@@ -99,7 +103,9 @@ fn a_file_that_ends_too_early() {
     let message = protos.message(&error);
     assert!(message.starts_with("a.proto:2:12: expected "), "{message}");
     assert!(
-        message.ends_with("\n2 | message A {\n  |            ^ the file ends here"),
+        message.ends_with(&format!(
+            "\n2 | message A {{\n  |            ^ the file ends here{ADVICE}"
+        )),
         "{message}"
     );
 }
@@ -128,15 +134,15 @@ fn of_two_definitions_the_second_is_shown_first() {
         "a.proto",
         "syntax = \"proto3\";\nmessage A {}\n\nmessage A {}\n",
     )]);
-    protos.fails_with(
+    protos.fails_with(&format!(
         "a.proto:4:9: name 'A' is defined twice\n  \
            |\n\
-         4 | message A {}\n  \
+         4 | message A {{}}\n  \
            |         ^ defined again here\n  \
            |\n\
-         2 | message A {}\n  \
-           |         ^ first defined here",
-    );
+         2 | message A {{}}\n  \
+           |         ^ first defined here{ADVICE}"
+    ));
 }
 
 #[test]
