@@ -19,7 +19,7 @@ use crate::generate::{self, Stubs};
 use crate::includes::Sources;
 use crate::methods::MethodLimits;
 use crate::model::ExternPaths;
-use crate::output::{self, Output};
+use crate::output::{self, Files, Output};
 use crate::runtime_path;
 use crate::services::ServiceSettings;
 
@@ -190,35 +190,46 @@ impl Builder {
     }
 
     fn generate(self, compiled: Compiled, config: Config) -> Result<(), Error> {
-        let Compiled {
-            set,
-            bytes,
-            roots,
-            read,
-        } = compiled;
         let output = Output::new(self.out_dir.clone())?;
         let (runtime, manifest) = self.runtime();
-        let stubs = self.stubs(runtime.clone());
-        let wanted = if stubs.any() { roots } else { Vec::new() };
-        check::check(&set, &wanted, &read, !self.retain_enum_prefix)?;
-        self.check_bytes(&set)?;
-        let config = self.prost_config(config, &set, &runtime);
-        let packages = generate::generate(set, &wanted, config, stubs)?;
-        output.write_packages(&packages)?;
-        if let Some(path) = &self.include_file {
-            output.write_include_file(path, &packages)?;
-        }
+        let files = self.files(&compiled, config, runtime, output.is_out_dir)?;
+        output.write(&files)?;
         if let Some(path) = &self.file_descriptor_set_path {
-            output::write_if_changed(path, &bytes)?;
+            output::write_if_changed(path, &compiled.bytes)?;
         }
         if self.emit_rerun_if_changed {
-            output::rerun_if_changed(read.values().chain(&manifest))?;
+            output::rerun_if_changed(compiled.read.values().chain(&manifest))?;
         }
         Ok(())
     }
 
+    /// Returns the generated files, which will be in cargo's `OUT_DIR` or elsewhere.
+    pub(crate) fn files(
+        &self,
+        compiled: &Compiled,
+        config: Config,
+        runtime: Runtime,
+        is_out_dir: bool,
+    ) -> Result<Files, Error> {
+        let Compiled {
+            set, roots, read, ..
+        } = compiled;
+        let stubs = self.stubs(runtime.clone());
+        let wanted: &[String] = if stubs.any() { roots } else { &[] };
+        check::check(set, wanted, read, !self.retain_enum_prefix)?;
+        self.check_bytes(set)?;
+        let config = self.prost_config(config, set, &runtime);
+        let packages = generate::generate(set.clone(), wanted, config, stubs)?;
+        let mut files = output::package_files(&packages);
+        if let Some(path) = &self.include_file {
+            let code = output::include_file(&packages, is_out_dir);
+            files.insert(path.clone(), code);
+        }
+        Ok(files)
+    }
+
     /// Returns the runtime's path, and the manifest from which it was read.
-    fn runtime(&self) -> (Runtime, Option<PathBuf>) {
+    pub(crate) fn runtime(&self) -> (Runtime, Option<PathBuf>) {
         match &self.crate_path {
             Some(path) => (Runtime::in_crate(path), None),
             None => {

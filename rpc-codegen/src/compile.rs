@@ -70,21 +70,20 @@ pub(crate) fn with_protoc(
     for include in &sources.includes {
         command.arg("-I").arg(include);
     }
-    let output =
-        command
-            .args(args)
-            .args(&roots)
-            .output()
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => Error::ProtocNotFound {
-                    protoc: protoc.to_owned(),
-                },
-                _ => Error::Io {
-                    doing: "run",
-                    path: protoc.to_owned(),
-                    source,
-                },
-            })?;
+    let output = command
+        .args(args)
+        .args(roots.iter().filter_map(|root| sources.find(root)))
+        .output()
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::ProtocNotFound {
+                protoc: protoc.to_owned(),
+            },
+            _ => Error::Io {
+                doing: "run",
+                path: protoc.to_owned(),
+                source,
+            },
+        })?;
     if !output.status.success() {
         return Err(Error::Protoc {
             protoc: protoc.to_owned(),
@@ -107,16 +106,7 @@ pub(crate) fn with_protoc(
             protoc: protoc.to_owned(),
             source,
         })?;
-    for (index, file) in set.file.iter_mut().enumerate() {
-        let on_disk = read.get(file.name()).cloned();
-        let on_disk = on_disk.unwrap_or_else(|| PathBuf::from(file.name()));
-        editions
-            .lower(index, file)
-            .map_err(|unsupported| Error::UnknownFeature {
-                file: on_disk,
-                what: unsupported.to_string(),
-            })?;
-    }
+    editions.lower(&mut set, &read)?;
     Ok(Compiled {
         set,
         bytes: output.stdout,

@@ -8,17 +8,29 @@
 //!
 //! The descriptors of prost-types have no field for features, so they are read apart.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
+
+use crate::error::Error;
 
 /// The editions whose features are known, by their numbers in `descriptor.proto`.
-const KNOWN: [i32; 2] = [1000, 1001];
+pub(crate) const KNOWN: [i32; 2] = [1000, 1001];
 
 /// The part of an encoded `FileDescriptorSet` that prost-types does not have.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Editions {
     #[prost(message, repeated, tag = "1")]
+    files: Vec<File>,
+}
+
+/// The same part of an encoded `CodeGeneratorRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EditionsInRequest {
+    #[prost(message, repeated, tag = "15")]
     files: Vec<File>,
 }
 
@@ -143,7 +155,7 @@ impl Features {
 
 /// Why a file with an edition cannot be written as one of proto3.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unsupported {
+enum Unsupported {
     /// An edition that is not known, by its number in `descriptor.proto`.
     #[error("the edition with the number {0}")]
     Edition(i32),
@@ -153,32 +165,63 @@ pub(crate) enum Unsupported {
 }
 
 impl Editions {
-    /// Writes `file`, which is file `index` of the set, as one of proto3 if it has an edition.
+    /// Writes the files of `set` that have an edition as files of proto3. `read` has the paths of
+    /// files by their names.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file has an edition or a feature that is not known.
+    /// Returns [`Error::UnknownFeature`] if a file has an edition or a feature that is not known.
     pub(crate) fn lower(
         &self,
-        index: usize,
-        file: &mut FileDescriptorProto,
-    ) -> Result<(), Unsupported> {
-        if file.syntax() != "editions" {
-            return Ok(());
-        }
-        let no_file = File::default();
-        let edition = self.files.get(index).unwrap_or(&no_file);
-        if !KNOWN.contains(&edition.edition) {
-            return Err(Unsupported::Edition(edition.edition));
-        }
-        let options = edition.options.as_ref();
-        let features = DEFAULTS.with(options.and_then(|options| options.features));
-        for (message, part) in file.message_type.iter_mut().zip(&edition.messages) {
-            lower_message(message, part, features)?;
-        }
-        file.syntax = Some("proto3".to_owned());
-        Ok(())
+        set: &mut FileDescriptorSet,
+        read: &BTreeMap<String, PathBuf>,
+    ) -> Result<(), Error> {
+        lower_files(&self.files, set, read)
     }
+}
+
+impl EditionsInRequest {
+    /// See [`Editions::lower`].
+    pub(crate) fn lower(
+        &self,
+        set: &mut FileDescriptorSet,
+        read: &BTreeMap<String, PathBuf>,
+    ) -> Result<(), Error> {
+        lower_files(&self.files, set, read)
+    }
+}
+
+fn lower_files(
+    parts: &[File],
+    set: &mut FileDescriptorSet,
+    read: &BTreeMap<String, PathBuf>,
+) -> Result<(), Error> {
+    for (file, part) in set.file.iter_mut().zip(parts) {
+        lower_file(file, part).map_err(|unsupported| {
+            let on_disk = read.get(file.name()).cloned();
+            Error::UnknownFeature {
+                file: on_disk.unwrap_or_else(|| PathBuf::from(file.name())),
+                what: unsupported.to_string(),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn lower_file(file: &mut FileDescriptorProto, part: &File) -> Result<(), Unsupported> {
+    if file.syntax() != "editions" {
+        return Ok(());
+    }
+    if !KNOWN.contains(&part.edition) {
+        return Err(Unsupported::Edition(part.edition));
+    }
+    let options = part.options.as_ref();
+    let features = DEFAULTS.with(options.and_then(|options| options.features));
+    for (message, part) in file.message_type.iter_mut().zip(&part.messages) {
+        lower_message(message, part, features)?;
+    }
+    file.syntax = Some("proto3".to_owned());
+    Ok(())
 }
 
 fn lower_message(
@@ -289,22 +332,20 @@ mod tests {
                 features: Some(*features),
             }),
         };
-        let editions = Editions {
-            files: vec![File {
-                messages: vec![MessageType {
-                    fields: fields.iter().map(of_field).collect(),
-                    options: Some(MessageOptions {
-                        features: Some(of_message),
-                    }),
-                    ..Default::default()
-                }],
-                options: Some(FileOptions {
-                    features: Some(of_file),
+        let part = File {
+            messages: vec![MessageType {
+                fields: fields.iter().map(of_field).collect(),
+                options: Some(MessageOptions {
+                    features: Some(of_message),
                 }),
-                edition: 1000,
+                ..Default::default()
             }],
+            options: Some(FileOptions {
+                features: Some(of_file),
+            }),
+            edition: 1000,
         };
-        editions.lower(0, &mut file)?;
+        lower_file(&mut file, &part)?;
         assert_eq!(file.syntax(), "proto3");
         Ok(file.message_type.remove(0).field)
     }
@@ -377,13 +418,11 @@ mod tests {
             syntax: Some("editions".to_owned()),
             ..Default::default()
         };
-        let editions = Editions {
-            files: vec![File {
-                edition: 1002,
-                ..Default::default()
-            }],
+        let part = File {
+            edition: 1002,
+            ..Default::default()
         };
-        let error = editions.lower(0, &mut file).unwrap_err();
+        let error = lower_file(&mut file, &part).unwrap_err();
         assert_eq!(error.to_string(), "the edition with the number 1002");
     }
 }

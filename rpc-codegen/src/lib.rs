@@ -171,6 +171,26 @@
 //! verbline::include_protos!("shop.rs");
 //! ```
 //!
+//! # Without a build script
+//!
+//! `protoc-gen-verbline` is a plugin of `protoc`, for `buf` and Bazel too: `cargo install rpc-codegen`
+//! installs it. It writes what a build script writes, and takes the settings as options
+//! ([`protoc_plugin`] lists them):
+//!
+//! ```text
+//! protoc --verbline_out=src/gen --verbline_opt=include_file=mod.rs -I proto proto/greeter.proto
+//! ```
+//!
+//! The same in a `buf.gen.yaml`:
+//!
+//! ```yaml
+//! version: v2
+//! plugins:
+//!   - local: protoc-gen-verbline
+//!     out: src/gen
+//!     opt: [include_file=mod.rs]
+//! ```
+//!
 //! # The runtime's path
 //!
 //! Generated code finds the runtime through one crate: `verbline`, or `rpc-core` if the package does not
@@ -218,6 +238,7 @@ mod model;
 mod names;
 mod output;
 mod paths;
+mod plugin;
 mod problem;
 mod runtime_path;
 mod scope;
@@ -227,6 +248,7 @@ mod text;
 
 pub use builder::{Builder, compile_protos, configure};
 pub use error::Error;
+pub use plugin::protoc_plugin;
 pub use problem::{Place, Problem};
 #[doc(no_inline)]
 pub use prost_build::Config;
