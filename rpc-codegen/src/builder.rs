@@ -15,7 +15,7 @@ use crate::check;
 use crate::compile::{Compiled, Sources};
 use crate::emit::Runtime;
 use crate::error::Error;
-use crate::generate::{self, Stubs};
+use crate::generate::{self, Codecs, Stubs};
 use crate::methods::MethodLimits;
 use crate::model::ExternPaths;
 use crate::output::{self, Output};
@@ -47,6 +47,7 @@ pub fn configure() -> Builder {
         build_client: true,
         build_server: true,
         build_codec: true,
+        codec_for_all_messages: false,
         emit_rerun_if_changed: true,
         compile_well_known_types: false,
         crate_path: None,
@@ -87,6 +88,7 @@ pub struct Builder {
     build_client: bool,
     build_server: bool,
     build_codec: bool,
+    codec_for_all_messages: bool,
     emit_rerun_if_changed: bool,
     compile_well_known_types: bool,
     crate_path: Option<String>,
@@ -201,8 +203,9 @@ impl Builder {
         let wanted = if stubs.any() { roots } else { Vec::new() };
         check::check(&set, &wanted, &read, !self.retain_enum_prefix)?;
         self.check_bytes(&set)?;
-        let config = self.prost_config(config, &set, &runtime);
-        let packages = generate::generate(set, &wanted, config, stubs)?;
+        let codecs = Codecs::new(&set, &wanted, &stubs);
+        let config = self.prost_config(config, &set, &runtime, &codecs);
+        let packages = generate::generate(set, &wanted, config, stubs, codecs)?;
         output.write_packages(&packages)?;
         if let Some(path) = &self.include_file {
             output.write_include_file(path, &packages)?;
@@ -244,6 +247,7 @@ impl Builder {
             client: self.build_client,
             server: self.build_server,
             codec: self.build_codec,
+            codec_for_all_messages: self.codec_for_all_messages,
             runtime,
             externs: ExternPaths {
                 paths: paths.collect(),
@@ -264,6 +268,7 @@ impl Builder {
         mut config: Config,
         set: &FileDescriptorSet,
         runtime: &Runtime,
+        codecs: &Codecs,
     ) -> Config {
         let runtime = &runtime.path;
         config
@@ -313,11 +318,9 @@ impl Builder {
             config.field_attribute(path, attribute);
         }
         // Only the generated codec sends by reference.
-        if self.build_codec {
-            for path in by_reference::fields(set, &self.bytes) {
-                for line in by_reference::DOCS {
-                    config.field_attribute(&path, format!("#[doc = {line:?}]"));
-                }
+        for path in by_reference::fields(set, &self.bytes, &codecs.messages) {
+            for line in by_reference::DOCS {
+                config.field_attribute(&path, format!("#[doc = {line:?}]"));
             }
         }
         config
