@@ -15,7 +15,7 @@ use crate::check;
 use crate::compile::{self, Compiled};
 use crate::emit::Runtime;
 use crate::error::Error;
-use crate::generate::{self, Stubs};
+use crate::generate::{self, Codecs, Stubs};
 use crate::includes::Sources;
 use crate::methods::MethodLimits;
 use crate::model::ExternPaths;
@@ -48,6 +48,7 @@ pub fn configure() -> Builder {
         build_client: true,
         build_server: true,
         build_codec: true,
+        codec_for_all_messages: false,
         emit_rerun_if_changed: true,
         compile_well_known_types: false,
         crate_path: None,
@@ -88,6 +89,7 @@ pub struct Builder {
     build_client: bool,
     build_server: bool,
     build_codec: bool,
+    codec_for_all_messages: bool,
     emit_rerun_if_changed: bool,
     compile_well_known_types: bool,
     crate_path: Option<String>,
@@ -218,8 +220,9 @@ impl Builder {
         let wanted: &[String] = if stubs.any() { roots } else { &[] };
         check::check(set, wanted, read, !self.retain_enum_prefix)?;
         self.check_bytes(set)?;
-        let config = self.prost_config(config, set, &runtime);
-        let packages = generate::generate(set.clone(), wanted, config, stubs)?;
+        let codecs = Codecs::new(set, wanted, &stubs);
+        let config = self.prost_config(config, set, &runtime, &codecs);
+        let packages = generate::generate(set.clone(), wanted, config, stubs, codecs)?;
         let mut files = output::package_files(&packages);
         if let Some(path) = &self.include_file {
             let code = output::include_file(&packages, is_out_dir);
@@ -256,6 +259,7 @@ impl Builder {
             client: self.build_client,
             server: self.build_server,
             codec: self.build_codec,
+            codec_for_all_messages: self.codec_for_all_messages,
             runtime,
             externs: ExternPaths {
                 paths: paths.collect(),
@@ -276,6 +280,7 @@ impl Builder {
         mut config: Config,
         set: &FileDescriptorSet,
         runtime: &Runtime,
+        codecs: &Codecs,
     ) -> Config {
         let runtime = &runtime.path;
         config
@@ -325,11 +330,9 @@ impl Builder {
             config.field_attribute(path, attribute);
         }
         // Only the generated codec sends by reference.
-        if self.build_codec {
-            for path in by_reference::fields(set, &self.bytes) {
-                for line in by_reference::DOCS {
-                    config.field_attribute(&path, format!("#[doc = {line:?}]"));
-                }
+        for path in by_reference::fields(set, &self.bytes, &codecs.messages) {
+            for line in by_reference::DOCS {
+                config.field_attribute(&path, format!("#[doc = {line:?}]"));
             }
         }
         config

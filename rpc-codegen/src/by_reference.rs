@@ -1,4 +1,7 @@
-//! Finds the fields that go by reference, to document them: `bytes` fields of type `Bytes`.
+//! Finds the fields that go by reference, to document them: `bytes` fields of type `Bytes`, in messages
+//! with a generated codec.
+
+use std::collections::BTreeSet;
 
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
@@ -13,13 +16,17 @@ pub(crate) const DOCS: [&str; 3] = [
 ];
 
 /// Returns the paths, as prost's settings for fields take them, of the fields that are `Bytes`
-/// because of the paths in `bytes`.
-pub(crate) fn fields(set: &FileDescriptorSet, bytes: &[String]) -> Vec<String> {
+/// because of the paths in `bytes`, in the messages `with_codec`.
+pub(crate) fn fields(
+    set: &FileDescriptorSet,
+    bytes: &[String],
+    with_codec: &BTreeSet<String>,
+) -> Vec<String> {
     let mut found = Vec::new();
     for file in &set.file {
         let package = package_of(file);
         for message in &file.message_type {
-            add(message, &package, bytes, &mut found);
+            add(message, &package, bytes, with_codec, &mut found);
         }
     }
     found
@@ -62,11 +69,18 @@ fn package_of(file: &FileDescriptorProto) -> String {
     }
 }
 
-fn add(message: &DescriptorProto, parent: &str, bytes: &[String], found: &mut Vec<String>) {
+fn add(
+    message: &DescriptorProto,
+    parent: &str,
+    bytes: &[String],
+    with_codec: &BTreeSet<String>,
+    found: &mut Vec<String>,
+) {
     let name = format!("{parent}.{}", message.name());
+    let has_codec = with_codec.contains(&name);
     for field in &message.field {
         let path = format!("{name}.{}", field.name());
-        let is_set = || bytes.iter().any(|setting| paths::matches(setting, &path));
+        let is_set = || has_codec && bytes.iter().any(|setting| paths::matches(setting, &path));
         if field.r#type() == Type::Bytes && is_set() {
             found.push(match oneof(field, message) {
                 Some(oneof) => format!("{name}.{oneof}.{}", field.name()),
@@ -76,12 +90,12 @@ fn add(message: &DescriptorProto, parent: &str, bytes: &[String], found: &mut Ve
     }
     for nested in &message.nested_type {
         if !messages::is_entry(nested) {
-            add(nested, &name, bytes, found);
+            add(nested, &name, bytes, with_codec, found);
             continue;
         }
         // prost takes the field `value` of an entry for one of the message.
         let path = format!("{name}.value");
-        let is_set = bytes.iter().any(|setting| paths::matches(setting, &path));
+        let is_set = has_codec && bytes.iter().any(|setting| paths::matches(setting, &path));
         let mut values = nested.field.iter();
         if is_set && values.any(|value| value.r#type() == Type::Bytes) {
             let entry = format!("{name}.{}", nested.name());

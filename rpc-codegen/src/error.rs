@@ -164,6 +164,24 @@ pub enum Error {
         source: prost::DecodeError,
     },
 
+    /// A codec cannot be generated for a message, because prost's code for it is not understood. A
+    /// newer version of prost may have generated it, or an attribute that was set.
+    #[error(
+        "{file}: no codec for message `{message}`: prost's code for {} has {found}, which is not understood; \
+         with `.build_codec(false)` prost encodes all messages",
+        field.as_ref().map_or("it".to_owned(), |field| format!("the field `{field}`"))
+    )]
+    NoCodec {
+        /// The file with the message.
+        file: String,
+        /// The message, for example `demo.HelloRequest`.
+        message: String,
+        /// The field, if the fault is in one.
+        field: Option<String>,
+        /// What was found in prost's code.
+        found: String,
+    },
+
     /// A setting is not valid, for example an `extern_path` for a path that already has one.
     #[error("{message}")]
     Setting {

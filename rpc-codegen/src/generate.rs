@@ -1,18 +1,21 @@
 //! Generates Rust from descriptors: prost generates the messages, the emitters the services.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::rc::Rc;
 
 use prost_build::{Config, Module, ServiceGenerator};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
+use crate::descriptors::Descriptors;
 use crate::emit::{self, Runtime};
 use crate::error::Error;
-use crate::messages::{self, EnumDefaults};
 use crate::methods::MethodLimits;
 use crate::model::{ExternPaths, Service};
 use crate::names::ServiceNames;
 use crate::output::Package;
 use crate::services::ServiceSettings;
+use crate::structs::{self, Structs};
 use crate::{client, codec, comments, methods, server};
 
 /// The service generator: which halves of a service it generates, and for which runtime.
@@ -20,8 +23,10 @@ use crate::{client, codec, comments, methods, server};
 pub(crate) struct Stubs {
     pub(crate) client: bool,
     pub(crate) server: bool,
-    /// Whether messages have a generated codec.
+    /// Whether the messages that methods use have a generated codec.
     pub(crate) codec: bool,
+    /// Whether all others have one too.
+    pub(crate) codec_for_all_messages: bool,
     pub(crate) runtime: Runtime,
     pub(crate) externs: ExternPaths,
     pub(crate) limits: MethodLimits,
@@ -56,7 +61,8 @@ impl Stubs {
     }
 }
 
-/// Returns the Rust code of every package in `set` that has any. `config` holds prost's settings.
+/// Returns the Rust code of every package in `set` that has any. `config` holds prost's settings, and
+/// `codecs` the messages with a codec.
 ///
 /// Generates services for the files named in `wanted`, and messages for all files, because services
 /// may use the messages of imported files.
@@ -64,12 +70,13 @@ impl Stubs {
 /// # Errors
 ///
 /// Returns [`Error::Setting`] if prost rejects a setting, or if no method has the path of a limit, or
-/// no service that of an attribute.
+/// no service that of an attribute, and [`Error::NoCodec`] if a codec cannot be generated.
 pub(crate) fn generate(
     mut set: FileDescriptorSet,
     wanted: &[String],
     mut config: Config,
     stubs: Stubs,
+    codecs: Codecs,
 ) -> Result<BTreeMap<Module, Package>, Error> {
     for file in &mut set.file {
         comments::sanitize(file);
@@ -79,11 +86,14 @@ pub(crate) fn generate(
     }
     stubs.limits.check(&set)?;
     stubs.services.check(&set)?;
-    let codecs = match stubs.codec && stubs.any() {
-        true => codecs(&set, &stubs),
-        false => VecDeque::new(),
-    };
-    config.service_generator(Box::new(Services { stubs, codecs }));
+    let nested = codecs.descriptors.with_nested(&codecs.messages);
+    structs::mark(&mut config, nested);
+    let codecs = Rc::new(RefCell::new(codecs));
+    config.service_generator(Box::new(Services {
+        stubs,
+        last_files: last_files(&set),
+        codecs: Rc::clone(&codecs),
+    }));
     // Several packages may have one module: `Demo` and `demo`. The first one gives it its name.
     let mut names = HashMap::new();
     for file in &set.file {
@@ -96,9 +106,10 @@ pub(crate) fn generate(
         .map_err(|err| Error::Setting {
             message: err.to_string(),
         })?;
+    codecs.take().finish()?;
     let package = |(module, code): (Module, String)| {
         let name = names.remove(&module).unwrap_or_default();
-        let code = finished(&code);
+        let code = finished(&structs::without_marks(&code));
         (module, Package { name, code })
     };
     Ok(modules.into_iter().map(package).collect())
@@ -109,34 +120,92 @@ fn module(file: &FileDescriptorProto) -> Module {
     Module::from_protobuf_package_name(file.package())
 }
 
-/// Emits the codec of each package, for the last of its files. The other files get nothing.
-fn codecs(set: &FileDescriptorSet, stubs: &Stubs) -> VecDeque<String> {
-    let enums = EnumDefaults::new(set);
-    let mut packages: HashMap<Module, Vec<_>> = HashMap::new();
-    let mut last = HashMap::new();
-    for (index, file) in set.file.iter().enumerate() {
-        let messages = messages::messages(file, &enums, &stubs.externs);
-        packages.entry(module(file)).or_default().extend(messages);
-        last.insert(module(file), index);
-    }
-    let files = set.file.iter().enumerate();
-    let codec = |(index, file)| {
-        let module = module(file);
-        match packages[&module].as_slice() {
-            messages if last[&module] == index && !messages.is_empty() => {
-                codec::emit(messages, &stubs.decode_budgets, &stubs.runtime)
-            }
-            _ => String::new(),
+/// Returns for each file whether it is the last one of its module.
+fn last_files(set: &FileDescriptorSet) -> VecDeque<bool> {
+    let mut seen = BTreeSet::new();
+    let files = set.file.iter().rev();
+    let last = files.map(|file| seen.insert(module(file)));
+    last.collect::<Vec<_>>().into_iter().rev().collect()
+}
+
+/// The codecs of messages.
+#[derive(Debug, Default)]
+pub(crate) struct Codecs {
+    /// The messages that get one, by their names with a leading dot.
+    pub(crate) messages: BTreeSet<String>,
+    descriptors: Descriptors,
+    emitted: BTreeSet<String>,
+    errors: Vec<Error>,
+}
+
+impl Codecs {
+    /// Decides which messages get a codec. `wanted` names the files whose services are generated.
+    pub(crate) fn new(set: &FileDescriptorSet, wanted: &[String], stubs: &Stubs) -> Codecs {
+        let descriptors = Descriptors::new(set);
+        let messages = match (stubs.codec, stubs.codec_for_all_messages) {
+            (false, _) => BTreeSet::new(),
+            (true, false) => descriptors.used(set, wanted, &stubs.externs),
+            (true, true) => descriptors.messages(&stubs.externs),
+        };
+        Codecs {
+            messages,
+            descriptors,
+            ..Codecs::default()
         }
-    };
-    files.map(codec).collect()
+    }
+
+    /// Adds the codec to the code of a module.
+    fn emit(&mut self, stubs: &Stubs, code: &mut String) {
+        let structs = Structs {
+            descriptors: &self.descriptors,
+            externs: &stubs.externs,
+            wanted: &self.messages,
+        };
+        let messages = match structs.read(code) {
+            Ok(messages) => messages,
+            Err(error) => return self.errors.push(error),
+        };
+        for message in &messages {
+            if !self.emitted.insert(message.name.clone()) {
+                self.fail(&message.name, "a second struct");
+            }
+        }
+        if !messages.is_empty() {
+            code.push_str(&codec::emit(
+                &messages,
+                &stubs.decode_budgets,
+                &stubs.runtime,
+            ));
+        }
+    }
+
+    fn fail(&mut self, message: &str, found: &str) {
+        self.errors.push(Error::NoCodec {
+            file: self.descriptors.file(message).to_owned(),
+            message: message.trim_start_matches('.').to_owned(),
+            field: None,
+            found: found.to_owned(),
+        });
+    }
+
+    /// Checks that all messages have got their codec.
+    fn finish(mut self) -> Result<(), Error> {
+        if self.errors.is_empty() {
+            let missing: Vec<_> = self.messages.difference(&self.emitted).cloned().collect();
+            for message in missing {
+                self.fail(&message, "no struct");
+            }
+        }
+        Error::any_of(self.errors)
+    }
 }
 
 /// Generates what prost does not.
 struct Services {
     stubs: Stubs,
-    /// The code to add to each file, in the order in which prost generates them.
-    codecs: VecDeque<String>,
+    /// Whether each file is the last one of its module, in the order in which prost generates them.
+    last_files: VecDeque<bool>,
+    codecs: Rc<RefCell<Codecs>>,
 }
 
 impl ServiceGenerator for Services {
@@ -154,7 +223,9 @@ impl ServiceGenerator for Services {
     }
 
     fn finalize(&mut self, buf: &mut String) {
-        buf.extend(self.codecs.pop_front());
+        if self.last_files.pop_front() == Some(true) {
+            self.codecs.borrow_mut().emit(&self.stubs, buf);
+        }
     }
 }
 

@@ -48,8 +48,8 @@ const SUPPORTED_FEATURES: u64 = 1 | 2;
 /// The program `protoc-gen-verbline` does so between its standard input and output. Its parameter is a
 /// list of `name=value`, separated by commas, of these settings of [`Builder`]:
 ///
-/// - `build_client`, `build_server`, `build_codec`, `compile_well_known_types`,
-///   `generate_default_stubs`, `use_arc_self`, `retain_enum_prefix` and `enable_type_names`: `true`,
+/// - `build_client`, `build_server`, `build_codec`, `codec_for_all_messages`,
+///   `compile_well_known_types`, `generate_default_stubs`, `use_arc_self`, `retain_enum_prefix` and `enable_type_names`: `true`,
 ///   which may be left out, or `false`;
 /// - `crate_path` (the default is `::verbline`), `include_file`, `bytes`, `btree_map`, `boxed`,
 ///   `disable_comments` and `skip_debug`: a value;
@@ -136,6 +136,7 @@ fn set(builder: Builder, name: &str, value: &str) -> Result<Builder, String> {
         "build_client" => builder.build_client(is_enabled()?),
         "build_server" => builder.build_server(is_enabled()?),
         "build_codec" => builder.build_codec(is_enabled()?),
+        "codec_for_all_messages" => builder.codec_for_all_messages(is_enabled()?),
         "compile_well_known_types" => builder.compile_well_known_types(is_enabled()?),
         "generate_default_stubs" => builder.generate_default_stubs(is_enabled()?),
         "use_arc_self" => builder.use_arc_self(is_enabled()?),

@@ -77,7 +77,8 @@ fn compare(generated: &BTreeMap<String, String>, dir: &Path) {
 
 /// Returns the settings of a feature: which stubs show it, and those that it is about.
 fn settings(feature: &str) -> Builder {
-    let builder = rpc_codegen::configure();
+    // Most features are about messages and need no service.
+    let builder = rpc_codegen::configure().codec_for_all_messages(feature != "used_messages");
     match feature {
         "by_reference" => builder.bytes("."),
         "default_stubs" => builder
@@ -107,6 +108,7 @@ fn settings(feature: &str) -> Builder {
             .max_response_len("Get", 4096),
         "packages" => builder.include_file("include_file.rs"),
         "sorted" => builder.btree_map(".").decode_budget(".", 30),
+        "used_messages" => builder.build_server(false),
         "without_codec" => builder
             .build_server(false)
             .build_codec(false)

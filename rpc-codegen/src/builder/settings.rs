@@ -22,10 +22,20 @@ impl Builder {
     /// Sets whether to generate a codec: straight-line code that encodes and decodes the messages
     /// faster than prost, to the same bytes and values. The default is true.
     ///
-    /// It relies on the fields that prost gives to a message. Turn it off if an
+    /// The messages of requests and responses get one, with all messages in their fields. It is made for
+    /// the fields that prost generates, with their attributes `#[prost(…)]`. Turn it off if another
     /// [attribute](Self::field_attribute) changes how prost encodes a field, or removes one.
     pub fn build_codec(mut self, enable: bool) -> Self {
         self.build_codec = enable;
+        self
+    }
+
+    /// Sets whether messages that no method uses get a codec too. The default is false: it would only
+    /// be more code.
+    ///
+    /// Turn it on to call the codec yourself for such a message: to store it in a file, for example.
+    pub fn codec_for_all_messages(mut self, enable: bool) -> Self {
+        self.codec_for_all_messages = enable;
         self
     }
 

@@ -14,6 +14,7 @@ fn main() -> Result<(), rpc_codegen::Error> {
         println!("cargo:rerun-if-changed={dir}");
     }
     rpc_codegen::configure()
+        .codec_for_all_messages(true)
         .out_dir(out("plain"))
         .include_file("packages.rs")
         .compile_protos(&protos(PROTOS), &[PROTOS])?;
@@ -23,6 +24,7 @@ fn main() -> Result<(), rpc_codegen::Error> {
     messages.push("grpc/testing/test.proto".into());
     rpc_codegen::configure()
         .build_server(false)
+        .codec_for_all_messages(true)
         .bytes(".")
         .btree_map(".")
         .out_dir(out("sorted"))

@@ -1,0 +1,146 @@
+//! What the codec takes from the descriptors, because prost's code does not say it: which types fields
+//! have, and which messages the methods use.
+
+use std::collections::{BTreeSet, HashMap};
+use std::iter;
+
+use prost_types::{
+    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
+    FileDescriptorSet,
+};
+
+use crate::messages;
+use crate::model::ExternPaths;
+
+/// All messages and enums, by their Protobuf names with a leading dot.
+#[derive(Debug, Default)]
+pub(crate) struct Descriptors {
+    messages: HashMap<String, Described>,
+    /// The number of the first value of each enum.
+    enums: HashMap<String, i32>,
+}
+
+/// One message.
+#[derive(Debug)]
+struct Described {
+    file: String,
+    /// The names of the types of its fields that are messages, enums, or maps to these, by the
+    /// fields' numbers.
+    types: HashMap<u32, String>,
+}
+
+impl Descriptors {
+    pub(crate) fn new(set: &FileDescriptorSet) -> Descriptors {
+        let mut descriptors = Descriptors::default();
+        for file in &set.file {
+            let package = match file.package() {
+                "" => String::new(),
+                package => format!(".{package}"),
+            };
+            descriptors.add(file, &package, &file.enum_type, &file.message_type);
+        }
+        descriptors
+    }
+
+    fn add(
+        &mut self,
+        file: &FileDescriptorProto,
+        path: &str,
+        enums: &[EnumDescriptorProto],
+        messages: &[DescriptorProto],
+    ) {
+        for found in enums {
+            let first = found.value.first().map_or(0, |value| value.number());
+            self.enums.insert(format!("{path}.{}", found.name()), first);
+        }
+        for message in messages.iter().filter(|found| !messages::is_entry(found)) {
+            let path = format!("{path}.{}", message.name());
+            self.add(file, &path, &message.enum_type, &message.nested_type);
+            let described = Described {
+                file: file.name().to_owned(),
+                types: types(message, &path),
+            };
+            self.messages.insert(path, described);
+        }
+    }
+
+    /// Returns the name of the file with the message.
+    pub(crate) fn file(&self, message: &str) -> &str {
+        self.messages.get(message).map_or("", |found| &found.file)
+    }
+
+    /// Returns the name of the message or enum that is the type of a field, or of a map's values.
+    pub(crate) fn type_of(&self, message: &str, number: u32) -> Option<&str> {
+        let types = &self.messages.get(message)?.types;
+        types.get(&number).map(String::as_str)
+    }
+
+    /// Returns the number of the first value of an enum.
+    pub(crate) fn first_value(&self, name: &str) -> Option<i32> {
+        self.enums.get(name).copied()
+    }
+
+    /// Returns the messages that are not below `externs`.
+    pub(crate) fn messages(&self, externs: &ExternPaths) -> BTreeSet<String> {
+        let names = self.messages.keys();
+        names
+            .filter(|name| !externs.contains(name))
+            .cloned()
+            .collect()
+    }
+
+    /// Returns the messages of the requests and responses of all services in the files `wanted`, and
+    /// those in their fields. Leaves out what is below `externs`.
+    pub(crate) fn used(
+        &self,
+        set: &FileDescriptorSet,
+        wanted: &[String],
+        externs: &ExternPaths,
+    ) -> BTreeSet<String> {
+        let is_wanted = |file: &&FileDescriptorProto| wanted.iter().any(|it| it == file.name());
+        let services = set.file.iter().filter(is_wanted).flat_map(|it| &it.service);
+        let methods = services.flat_map(|service| &service.method);
+        let mut found: Vec<_> = methods
+            .flat_map(|method| [method.input_type(), method.output_type()])
+            .collect();
+        let mut used = BTreeSet::new();
+        while let Some(name) = found.pop() {
+            if let Some(message) = self.messages.get(name)
+                && !externs.contains(name)
+                && used.insert(name.to_owned())
+            {
+                found.extend(message.types.values().map(String::as_str));
+            }
+        }
+        used
+    }
+
+    /// Returns `messages` and those that are nested in one of them.
+    pub(crate) fn with_nested<'a>(
+        &'a self,
+        messages: &'a BTreeSet<String>,
+    ) -> impl Iterator<Item = &'a str> {
+        let outer = |name: &&'a str| name.rsplit_once('.').map(|(outer, _)| outer);
+        let names = self.messages.keys().map(String::as_str);
+        names.filter(move |name| {
+            iter::successors(Some(*name), outer).any(|name| messages.contains(name))
+        })
+    }
+}
+
+/// Returns the names of the types of the message's fields that have one.
+fn types(message: &DescriptorProto, path: &str) -> HashMap<u32, String> {
+    let named = |field: &FieldDescriptorProto| {
+        let number = u32::try_from(field.number()).ok()?;
+        let name = field.type_name.clone()?;
+        let mut nested = message.nested_type.iter();
+        let entry = nested.find(|nested| {
+            messages::is_entry(nested) && name == format!("{path}.{}", nested.name())
+        });
+        match entry {
+            Some(entry) => Some((number, entry.field.get(1)?.type_name.clone()?)),
+            None => Some((number, name)),
+        }
+    };
+    message.field.iter().filter_map(named).collect()
+}
