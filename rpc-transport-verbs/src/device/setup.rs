@@ -414,7 +414,7 @@ fn open_lane(
         receives,
         dirty: Vec::with_capacity(max_connections),
         long_messages,
-        send_watch: SendWatch::default(),
+        send_watch: SendWatch::new(max_connections),
         counters: Arc::default(),
         device_counters: Arc::new(DeviceCounterReader {
             context: context.clone(),

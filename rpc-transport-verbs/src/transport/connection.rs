@@ -1,5 +1,6 @@
 //! A connection, and the table of a lane's connections.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -395,11 +396,10 @@ impl Connections {
         self.count
     }
 
-    /// Returns the indexes of all connections.
-    pub(crate) fn indexes(&self) -> Vec<u32> {
-        let taken =
-            |(index, entry): (usize, &Entry)| entry.connection.is_some().then_some(index as u32);
-        self.entries.iter().enumerate().filter_map(taken).collect()
+    /// Returns the indexes up to that of the last connection. Not all of them have one.
+    pub(crate) fn indexes(&self) -> Range<u32> {
+        // As many as fit a queue pair's table.
+        0..self.entries.len() as u32
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Connection> {

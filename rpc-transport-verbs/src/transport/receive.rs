@@ -329,8 +329,7 @@ impl Lane {
     #[inline(never)]
     pub(crate) fn look_at_sends(&mut self) {
         self.pending.clear(Pending::SENDS);
-        let indexes = self.connections.indexes().into_iter();
-        let waiting = indexes.filter_map(|index| {
+        let waiting = self.connections.indexes().filter_map(|index| {
             let (id, connection) = self.connections.at(index)?;
             let is_due = connection.in_flight() > connection.sends.uncovered();
             is_due.then(|| (id, connection.queue_pair.oldest_send()))

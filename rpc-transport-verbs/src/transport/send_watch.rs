@@ -23,7 +23,6 @@
 //! The software device has limits of its own: over shared memory, a stopped peer is waited for; over
 //! TCP, one that answers nothing for a minute is not.
 
-use std::collections::HashMap;
 use std::mem;
 use std::time::Duration;
 
@@ -39,30 +38,61 @@ pub(crate) const STUCK_AFTER: u32 = 8;
 /// A send that is found stuck has waited for this long at least.
 pub(crate) const WATCHED_TIME: Duration = LOOK_PERIOD.saturating_mul(STUCK_AFTER - 2);
 
-/// The sends that the latest looks have found waiting: an entry for each connection that had some.
-#[derive(Debug, Default)]
+/// The sends that the latest looks have found waiting: an entry for each connection that had some, in
+/// the order of their indexes.
+#[derive(Debug)]
 pub(crate) struct SendWatch {
-    /// The number of a connection's oldest send, and the looks in a row that have found it.
-    seen: HashMap<ConnectionId, (u64, u32)>,
+    seen: Vec<Seen>,
+    /// Those of the look before, while a look is made. Both have room for all connections, because a
+    /// look may be in the middle of a poller's work, which does not allocate.
+    before: Vec<Seen>,
+}
+
+/// A connection that waits for a completion.
+#[derive(Debug)]
+struct Seen {
+    connection: ConnectionId,
+    /// The number of its oldest send.
+    oldest: u64,
+    /// The looks in a row that have found it.
+    looks: u32,
 }
 
 impl SendWatch {
-    /// Looks once at all connections. `waiting` has each that waits for a completion, with the number of
-    /// its oldest send. Returns those whose sends are stuck.
+    /// Creates the watch of a poller with so many connections at most.
+    pub(crate) fn new(max_connections: usize) -> Self {
+        Self {
+            seen: Vec::with_capacity(max_connections),
+            before: Vec::with_capacity(max_connections),
+        }
+    }
+
+    /// Looks once at all connections. `waiting` has each that waits for a completion, in the order of
+    /// the indexes, with the number of its oldest send. Returns those whose sends are stuck.
     pub(crate) fn look(
         &mut self,
         waiting: impl Iterator<Item = (ConnectionId, u64)>,
     ) -> Vec<ConnectionId> {
-        let before = mem::take(&mut self.seen);
-        self.seen = waiting
-            .map(|(id, oldest)| match before.get(&id) {
-                Some(&(same, looks)) if same == oldest => (id, (oldest, looks + 1)),
-                _ => (id, (oldest, 1)),
-            })
-            .collect();
-        let is_stuck = |&(_, looks): &(u64, u32)| looks >= STUCK_AFTER;
-        let stuck = self.seen.iter().filter(|(_, seen)| is_stuck(seen));
-        stuck.map(|(id, _)| *id).collect()
+        mem::swap(&mut self.seen, &mut self.before);
+        self.seen.clear();
+        for (connection, oldest) in waiting {
+            let place = self
+                .before
+                .binary_search_by_key(&connection.index, |seen| seen.connection.index);
+            let looks = match place.map(|place| &self.before[place]) {
+                Ok(seen) if (seen.connection, seen.oldest) == (connection, oldest) => {
+                    seen.looks + 1
+                }
+                _ => 1,
+            };
+            self.seen.push(Seen {
+                connection,
+                oldest,
+                looks,
+            });
+        }
+        let stuck = self.seen.iter().filter(|seen| seen.looks >= STUCK_AFTER);
+        stuck.map(|seen| seen.connection).collect()
     }
 }
 
@@ -79,7 +109,7 @@ mod tests {
 
     #[test]
     fn only_the_same_send_at_every_look_is_stuck() {
-        let mut watch = SendWatch::default();
+        let mut watch = SendWatch::new(2);
         for look in 1..100 {
             // A send lasts for one look less than is allowed, and the other connection rests at times.
             let oldest = look / u64::from(STUCK_AFTER - 1);
@@ -88,7 +118,7 @@ mod tests {
             let waiting = waiting.chain((!rests).then_some((id(5), 7)));
             assert_eq!(watch.look(waiting), [], "at look {look}");
         }
-        let mut watch = SendWatch::default();
+        let mut watch = SendWatch::new(2);
         for look in 1..=STUCK_AFTER {
             let waiting = [(id(3), 7), (id(5), look.into())].into_iter();
             let stuck = watch.look(waiting);

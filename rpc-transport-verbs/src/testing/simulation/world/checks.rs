@@ -31,7 +31,7 @@ impl World {
             }
             if let Some(lane) = transport.verbs.lane(0) {
                 for (count, what) in [
-                    (lane.connections.indexes().len(), "connections"),
+                    (lane.connections.len(), "connections"),
                     (lane.liveness_index.len(), "liveness sockets"),
                     (lane.closing.len(), "ending connections"),
                     (lane.queue_pairs.count() as usize, "queue pairs"),
