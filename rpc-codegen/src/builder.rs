@@ -160,7 +160,9 @@ impl Builder {
         };
         let compiled = match &self.protoc {
             Some(protoc) => compile::with_protoc(&sources, protoc, &self.protoc_args)?,
-            None if self.protoc_args.is_empty() => compile::with_protox(&sources)?,
+            None if self.protoc_args.is_empty() => {
+                compile::with_protox(&sources, self.file_descriptor_set_path.is_some())?
+            }
             None => {
                 return Err(Error::Setting {
                     message: "protoc_arg: set `.protoc(…)` as well; without it, no protoc runs"

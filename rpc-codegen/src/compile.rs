@@ -21,7 +21,8 @@ use crate::link::{Linked, Linker};
 pub(crate) struct Compiled {
     /// All files. Imported files precede the files that import them.
     pub(crate) set: FileDescriptorSet,
-    /// The same set encoded. It contains the custom options too, for which `set` has no field.
+    /// The same set encoded, or nothing if nobody asked for it. It contains the custom options too, for
+    /// which `set` has no field.
     pub(crate) bytes: Vec<u8>,
     /// The names, in `set`, of the files to compile; the others are imports.
     pub(crate) roots: Vec<String>,
@@ -29,18 +30,19 @@ pub(crate) struct Compiled {
     pub(crate) read: BTreeMap<String, PathBuf>,
 }
 
-/// Compiles with protox's parser, which needs no installed program.
+/// Compiles with protox's parser, which needs no installed program. The descriptors are encoded too if
+/// `encodes`.
 ///
 /// # Errors
 ///
 /// Returns an error if a file does not exist, is in no include directory, or has mistakes.
-pub(crate) fn with_protox(sources: &Sources) -> Result<Compiled, Error> {
+pub(crate) fn with_protox(sources: &Sources, encodes: bool) -> Result<Compiled, Error> {
     let roots = sources.roots()?;
     let mut linker = Linker::new(sources);
     for root in &roots {
         linker.add(root)?;
     }
-    let Linked { set, bytes, read } = linker.finish();
+    let Linked { set, bytes, read } = linker.finish(encodes);
     Ok(Compiled {
         set,
         bytes,

@@ -104,9 +104,9 @@
 //!   message too, unless it is a well-known type without messages inside, such as `Timestamp`.
 //!
 //! The generator reads prost's code to learn what prost has made of a field: its Rust name, its type, and
-//! whether it is packed, optional or in a box, from the attributes that prost's derive reads too. So the
-//! codec follows a newer prost-build that decides otherwise. An attribute that the generator does not
-//! understand is an error ([`Error::NoCodec`]). Tests and a fuzz target compare the codec with prost's
+//! whether it is packed or optional, from the attributes that prost's derive reads too. So the codec
+//! follows a prost-build that decides otherwise. An attribute that the generator does not understand is
+//! an error ([`Error::NoCodec`]). Tests and a fuzz target compare the codec with prost's
 //! derived code.
 //!
 //! Two other ways were considered. Whole `Message` implementations instead of the derive would

@@ -33,7 +33,7 @@ pub(crate) struct Linker<'a> {
 pub(crate) struct Linked {
     /// The descriptors, those of imported files before those of the files that import them.
     pub(crate) set: FileDescriptorSet,
-    /// The same set encoded, with the custom options.
+    /// The same set encoded, with the custom options; empty unless it was asked for.
     pub(crate) bytes: Vec<u8>,
     /// The paths of the files that were read, by their names in `set`.
     pub(crate) read: BTreeMap<String, PathBuf>,
@@ -169,8 +169,8 @@ impl<'a> Linker<'a> {
         })
     }
 
-    /// Returns the descriptors of all files that were read.
-    pub(crate) fn finish(self) -> Linked {
+    /// Returns the descriptors of all files that were read; encoded too if `encodes`.
+    pub(crate) fn finish(self, encodes: bool) -> Linked {
         let files = || self.pool.files();
         let imports = |name: &str| self.files[name].imports;
         let of_file = |file: prost_reflect::FileDescriptor| {
@@ -181,12 +181,18 @@ impl<'a> Linker<'a> {
         let set = FileDescriptorSet {
             file: files().map(of_file).collect(),
         };
-        let mut encoded = FileDescriptorSet::default().transcode_to_dynamic();
-        let dynamic = files().map(|file| Value::Message(with_options(&file, imports(file.name()))));
-        encoded.set_field_by_name("file", Value::List(dynamic.collect()));
+        let mut bytes = Vec::new();
+        if encodes {
+            let with_options = |file: prost_reflect::FileDescriptor| {
+                Value::Message(with_options(&file, imports(file.name())))
+            };
+            let mut encoded = FileDescriptorSet::default().transcode_to_dynamic();
+            encoded.set_field_by_name("file", Value::List(files().map(with_options).collect()));
+            bytes = encoded.encode_to_vec();
+        }
         Linked {
             set,
-            bytes: encoded.encode_to_vec(),
+            bytes,
             read: self.read,
         }
     }

@@ -48,14 +48,17 @@ impl Structs<'_> {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Setting`] if this is not Rust, and [`Error::NoCodec`] for each message that is
+    /// Returns [`Error::Setting`] if this is not Rust code, and [`Error::NoCodec`] for each message that is
     /// not understood.
     pub(crate) fn read(self, code: &str) -> Result<Vec<Message>, Error> {
         if !code.contains(MARK) {
             return Ok(Vec::new());
         }
         let file = syn::parse_file(code).map_err(|err| Error::Setting {
-            message: format!("prost generates code with these settings that is not Rust: {err}"),
+            message: format!(
+                "the codec cannot be generated, because prost's code is not understood: {err}; with \
+                 `.build_codec(false)` prost encodes all messages"
+            ),
         })?;
         let mut messages = Vec::new();
         let mut errors = Vec::new();
@@ -294,3 +297,6 @@ fn find<'a>(items: &'a [Item], path: &str) -> Option<&'a ItemEnum> {
     });
     find(&items?.1, rest)
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,6 +83,13 @@ impl Schema {
         out
     }
 
+    /// Returns for each field of a message the encodings of two values, not packed.
+    pub(crate) fn each_field(&self, name: &str) -> Vec<Vec<u8>> {
+        let mut choices = Choices(&[5; 1000]);
+        let twice = |field| [0, 0].map(|_| self.field(field, &mut choices, 1)).concat();
+        self.0[name].field.iter().map(twice).collect()
+    }
+
     fn field(
         &self,
         field: &FieldDescriptorProto,

@@ -19,7 +19,10 @@ fn main() -> Result<(), rpc_codegen::Error> {
         .include_file("packages.rs")
         .compile_protos(&protos(PROTOS), &[PROTOS])?;
 
-    let mut messages = vec!["fields.proto".into(), "fields2.proto".into()];
+    let fields = ["fields", "fields2", "each_kind", "each_kind2"];
+    let mut messages: Vec<_> = fields
+        .map(|name| PathBuf::from(format!("{name}.proto")))
+        .into();
     messages.extend(protos(PROTO));
     messages.push("grpc/testing/test.proto".into());
     rpc_codegen::configure()
@@ -27,6 +30,12 @@ fn main() -> Result<(), rpc_codegen::Error> {
         .codec_for_all_messages(true)
         .bytes(".")
         .btree_map(".")
+        .boxed("EachSingle.message")
+        .boxed("EachSingle.message_optional")
+        .boxed("EachSingle.message_required")
+        .boxed("EachSingle.message_repeated")
+        .boxed("EachVariant.kind.fixed")
+        .boxed("EachVariant.kind.grouped")
         .out_dir(out("sorted"))
         .include_file("packages.rs")
         .compile_protos(&messages, &[PROTO, PROTOS])?;
