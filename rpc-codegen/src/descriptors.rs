@@ -2,14 +2,14 @@
 //! have, and which messages the methods use.
 
 use std::collections::{BTreeSet, HashMap};
-use std::iter;
 
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
     FileDescriptorSet,
 };
 
-use crate::messages;
+use crate::error::Error;
+use crate::messages::{self, Generated};
 use crate::model::ExternPaths;
 
 /// All messages and enums, by their Protobuf names with a leading dot.
@@ -27,6 +27,7 @@ struct Described {
     /// The names of the types of its fields that are messages, enums, or maps to these, by the
     /// fields' numbers.
     types: HashMap<u32, String>,
+    numbers: BTreeSet<u32>,
 }
 
 impl Descriptors {
@@ -59,6 +60,7 @@ impl Descriptors {
             let described = Described {
                 file: file.name().to_owned(),
                 types: types(message, &path),
+                numbers: numbers(message),
             };
             self.messages.insert(path, described);
         }
@@ -115,17 +117,46 @@ impl Descriptors {
         used
     }
 
-    /// Returns `messages` and those that are nested in one of them.
-    pub(crate) fn with_nested<'a>(
-        &'a self,
-        messages: &'a BTreeSet<String>,
-    ) -> impl Iterator<Item = &'a str> {
-        let outer = |name: &&'a str| name.rsplit_once('.').map(|(outer, _)| outer);
-        let names = self.messages.keys().map(String::as_str);
-        names.filter(move |name| {
-            iter::successors(Some(*name), outer).any(|name| messages.contains(name))
-        })
+    /// Returns the numbers of the message's fields.
+    pub(crate) fn numbers(&self, message: &str) -> BTreeSet<u32> {
+        let found = self.messages.get(message);
+        found.map_or_else(BTreeSet::new, |found| found.numbers.clone())
     }
+
+    /// Returns the error of a message whose codec cannot be generated.
+    pub(crate) fn no_codec(&self, message: &str, field: Option<String>, found: String) -> Error {
+        Error::NoCodec {
+            file: self.file(message).to_owned(),
+            message: message.trim_start_matches('.').to_owned(),
+            field,
+            found,
+        }
+    }
+}
+
+/// Returns the messages of a file of which prost generates structs, in its order.
+pub(crate) fn generated(file: &FileDescriptorProto, externs: &ExternPaths) -> Vec<Generated> {
+    fn of(messages: &[DescriptorProto], path: &str, externs: &ExternPaths) -> Vec<Generated> {
+        let messages = messages.iter().filter(|found| !messages::is_entry(found));
+        let generated = |message: &DescriptorProto| {
+            let name = format!("{path}.{}", message.name());
+            let nested = of(&message.nested_type, &name, externs);
+            (!externs.contains(&name)).then_some(Generated { name, nested })
+        };
+        messages.filter_map(generated).collect()
+    }
+    let package = match file.package() {
+        "" => String::new(),
+        package => format!(".{package}"),
+    };
+    of(&file.message_type, &package, externs)
+}
+
+fn numbers(message: &DescriptorProto) -> BTreeSet<u32> {
+    let fields = message.field.iter();
+    fields
+        .filter_map(|field| u32::try_from(field.number()).ok())
+        .collect()
 }
 
 /// Returns the names of the types of the message's fields that have one.

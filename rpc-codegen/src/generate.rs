@@ -7,15 +7,16 @@ use std::rc::Rc;
 use prost_build::{Config, Module, ServiceGenerator};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
-use crate::descriptors::Descriptors;
+use crate::descriptors::{self, Descriptors};
 use crate::emit::{self, Runtime};
 use crate::error::Error;
+use crate::messages::Generated;
 use crate::methods::MethodLimits;
 use crate::model::{ExternPaths, Service};
 use crate::names::ServiceNames;
 use crate::output::Package;
 use crate::services::ServiceSettings;
-use crate::structs::{self, Structs};
+use crate::structs::Structs;
 use crate::{client, codec, comments, methods, server};
 
 /// The service generator: which halves of a service it generates, and for which runtime.
@@ -86,12 +87,16 @@ pub(crate) fn generate(
     }
     stubs.limits.check(&set)?;
     stubs.services.check(&set)?;
-    let nested = codecs.descriptors.with_nested(&codecs.messages);
-    structs::mark(&mut config, nested);
+    let mut generated: HashMap<Module, Vec<Generated>> = HashMap::new();
+    for file in &set.file {
+        let of_file = descriptors::generated(file, &stubs.externs);
+        generated.entry(module(file)).or_default().extend(of_file);
+    }
     let codecs = Rc::new(RefCell::new(codecs));
     config.service_generator(Box::new(Services {
         stubs,
         last_files: last_files(&set),
+        generated,
         codecs: Rc::clone(&codecs),
     }));
     // Several packages may have one module: `Demo` and `demo`. The first one gives it its name.
@@ -109,7 +114,7 @@ pub(crate) fn generate(
     codecs.take().finish()?;
     let package = |(module, code): (Module, String)| {
         let name = names.remove(&module).unwrap_or_default();
-        let code = finished(&structs::without_marks(&code));
+        let code = finished(&code);
         (module, Package { name, code })
     };
     Ok(modules.into_iter().map(package).collect())
@@ -120,11 +125,11 @@ fn module(file: &FileDescriptorProto) -> Module {
     Module::from_protobuf_package_name(file.package())
 }
 
-/// Returns for each file whether it is the last one of its module.
-fn last_files(set: &FileDescriptorSet) -> VecDeque<bool> {
+/// Returns for each file its module if it is the last one of it.
+fn last_files(set: &FileDescriptorSet) -> VecDeque<Option<Module>> {
     let mut seen = BTreeSet::new();
     let files = set.file.iter().rev();
-    let last = files.map(|file| seen.insert(module(file)));
+    let last = files.map(|file| seen.insert(module(file)).then(|| module(file)));
     last.collect::<Vec<_>>().into_iter().rev().collect()
 }
 
@@ -155,19 +160,24 @@ impl Codecs {
     }
 
     /// Adds the codec to the code of a module.
-    fn emit(&mut self, stubs: &Stubs, code: &mut String) {
+    fn emit(&mut self, stubs: &Stubs, generated: &[Generated], code: &mut String) {
         let structs = Structs {
             descriptors: &self.descriptors,
             externs: &stubs.externs,
             wanted: &self.messages,
         };
-        let messages = match structs.read(code) {
+        let messages = match structs.read(code, generated) {
             Ok(messages) => messages,
             Err(error) => return self.errors.push(error),
         };
         for message in &messages {
             if !self.emitted.insert(message.name.clone()) {
-                self.fail(&message.name, "a second struct");
+                self.fail(&message.name, "a second struct".to_owned());
+            }
+            let numbers = self.descriptors.numbers(&message.name);
+            if message.numbers() != numbers {
+                let found = format!("fields with the numbers {:?}", message.numbers());
+                self.fail(&message.name, found);
             }
         }
         if !messages.is_empty() {
@@ -179,13 +189,9 @@ impl Codecs {
         }
     }
 
-    fn fail(&mut self, message: &str, found: &str) {
-        self.errors.push(Error::NoCodec {
-            file: self.descriptors.file(message).to_owned(),
-            message: message.trim_start_matches('.').to_owned(),
-            field: None,
-            found: found.to_owned(),
-        });
+    fn fail(&mut self, message: &str, found: String) {
+        self.errors
+            .push(self.descriptors.no_codec(message, None, found));
     }
 
     /// Checks that all messages have got their codec.
@@ -193,7 +199,7 @@ impl Codecs {
         if self.errors.is_empty() {
             let missing: Vec<_> = self.messages.difference(&self.emitted).cloned().collect();
             for message in missing {
-                self.fail(&message, "no struct");
+                self.fail(&message, "no struct".to_owned());
             }
         }
         Error::any_of(self.errors)
@@ -203,8 +209,11 @@ impl Codecs {
 /// Generates what prost does not.
 struct Services {
     stubs: Stubs,
-    /// Whether each file is the last one of its module, in the order in which prost generates them.
-    last_files: VecDeque<bool>,
+    /// The module of each file if the file is the last one of it, in the order in which prost
+    /// generates them.
+    last_files: VecDeque<Option<Module>>,
+    /// The messages of each module, in the order in which prost generates them.
+    generated: HashMap<Module, Vec<Generated>>,
     codecs: Rc<RefCell<Codecs>>,
 }
 
@@ -223,8 +232,9 @@ impl ServiceGenerator for Services {
     }
 
     fn finalize(&mut self, buf: &mut String) {
-        if self.last_files.pop_front() == Some(true) {
-            self.codecs.borrow_mut().emit(&self.stubs, buf);
+        if let Some(Some(module)) = self.last_files.pop_front() {
+            let generated = self.generated.remove(&module).unwrap_or_default();
+            self.codecs.borrow_mut().emit(&self.stubs, &generated, buf);
         }
     }
 }

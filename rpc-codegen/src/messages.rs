@@ -1,5 +1,7 @@
 //! The model of messages from which their codec is emitted.
 
+use std::collections::BTreeSet;
+
 use prost_types::DescriptorProto;
 
 /// One message.
@@ -11,6 +13,41 @@ pub(crate) struct Message {
     pub(crate) path: String,
     /// In the order in which prost encodes them.
     pub(crate) fields: Vec<Member>,
+}
+
+impl Message {
+    /// Returns the numbers of its fields.
+    pub(crate) fn numbers(&self) -> BTreeSet<u32> {
+        let numbers = |member: &Member| match member {
+            Member::Field(field) => vec![field.tag.number()],
+            Member::Oneof(oneof) => oneof.variants.iter().map(|it| it.tag.number()).collect(),
+        };
+        self.fields.iter().flat_map(numbers).collect()
+    }
+}
+
+/// A message of which prost generates a struct.
+#[derive(Debug)]
+pub(crate) struct Generated {
+    /// Its name with a leading dot.
+    pub(crate) name: String,
+    /// Those that are nested in it.
+    pub(crate) nested: Vec<Generated>,
+}
+
+impl Generated {
+    /// Returns true if a struct with this name may be that of the message: the cases of letters and the
+    /// underscores may differ.
+    pub(crate) fn may_be(&self, name: &syn::Ident) -> bool {
+        let plain = |name: &str| name.replace('_', "").to_lowercase();
+        let own = self.name.rsplit('.').next().unwrap_or_default();
+        plain(own) == plain(name.to_string().trim_start_matches("r#"))
+    }
+
+    /// Returns true if this message or one that is nested in it is in `names`.
+    pub(crate) fn is_any_of(&self, names: &BTreeSet<String>) -> bool {
+        names.contains(&self.name) || self.nested.iter().any(|nested| nested.is_any_of(names))
+    }
 }
 
 /// A field of a message's Rust type.

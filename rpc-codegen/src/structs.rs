@@ -1,57 +1,39 @@
 //! Reads the model of messages from the code that prost generates: which Rust items there are, and what
 //! prost's derive makes of them, stands in that code.
 //!
-//! prost's settings mark each struct with the name of its message. The marks are removed from the code
-//! when it has been read.
+//! A struct does not say of which message it is. prost generates them in the order of the descriptors,
+//! and the module of those that are nested in a message behind its struct, so the order tells.
 
 use std::collections::BTreeSet;
 
-use prost_build::Config;
-use syn::{Attribute, Expr, ExprLit, Field, Fields, Item, ItemEnum, ItemStruct, Lit, Meta};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Field, Fields, Item, ItemEnum, ItemStruct, Path, Token};
 
 use crate::attributes::{Attributes, Kind, Scalar, Value};
 use crate::descriptors::Descriptors;
 use crate::error::Error;
-use crate::messages::{self, FieldType, Member, Message, Oneof, Presence, Tag, Variant};
+use crate::messages::{self, FieldType, Generated, Member, Message, Oneof, Presence, Tag, Variant};
 use crate::model::ExternPaths;
 
-/// The attribute that marks a struct.
-const MARK: &str = "verbline_message";
-
-/// Makes prost mark the structs of `messages`, which are Protobuf names with a leading dot.
-pub(crate) fn mark<'a>(config: &mut Config, messages: impl Iterator<Item = &'a str>) {
-    for message in messages {
-        config.message_attribute(message, format!("#[{MARK} = {message:?}]"));
-    }
-}
-
-/// Returns `code` without the marks.
-pub(crate) fn without_marks(code: &str) -> String {
-    let mark = format!("#[{MARK} = ");
-    let lines = code.split_inclusive('\n');
-    lines
-        .filter(|line| !line.trim_start().starts_with(&mark))
-        .collect()
-}
-
-/// Reads marked structs.
+/// Reads the structs of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Structs<'a> {
     pub(crate) descriptors: &'a Descriptors,
     pub(crate) externs: &'a ExternPaths,
-    /// The messages to read. Those that are nested in them are marked too.
+    /// The messages to read.
     pub(crate) wanted: &'a BTreeSet<String>,
 }
 
 impl Structs<'_> {
-    /// Returns the messages in the module of a package, in the order of `code`.
+    /// Returns the messages in the module of a package, in the order of `code`. `generated` are all
+    /// messages of the module, in that order.
     ///
     /// # Errors
     ///
     /// Returns [`Error::Setting`] if this is not Rust code, and [`Error::NoCodec`] for each message that is
     /// not understood.
-    pub(crate) fn read(self, code: &str) -> Result<Vec<Message>, Error> {
-        if !code.contains(MARK) {
+    pub(crate) fn read(self, code: &str, generated: &[Generated]) -> Result<Vec<Message>, Error> {
+        if !generated.iter().any(|found| found.is_any_of(self.wanted)) {
             return Ok(Vec::new());
         }
         let file = syn::parse_file(code).map_err(|err| Error::Setting {
@@ -62,7 +44,7 @@ impl Structs<'_> {
         })?;
         let mut messages = Vec::new();
         let mut errors = Vec::new();
-        for message in self.module(&file.items, "") {
+        for message in self.module(&file.items, generated, "") {
             match message {
                 Ok(message) => messages.push(message),
                 Err(error) => errors.push(error),
@@ -73,23 +55,46 @@ impl Structs<'_> {
     }
 
     /// Reads a module, whose path ends with `::` unless it is that of the package.
-    fn module(self, items: &[Item], path: &str) -> Vec<Result<Message, Error>> {
+    fn module(
+        self,
+        items: &[Item],
+        generated: &[Generated],
+        path: &str,
+    ) -> Vec<Result<Message, Error>> {
+        let no_codec = |name: &str, found: String| self.descriptors.no_codec(name, None, found);
         let mut messages = Vec::new();
+        let mut generated = generated.iter().peekable();
+        let mut nested: &[Generated] = &[];
         for item in items {
             match item {
-                Item::Struct(found) => {
-                    let wanted = marked(&found.attrs).filter(|name| self.wanted.contains(name));
-                    messages.extend(wanted.map(|name| self.message(found, name, items, path)));
+                Item::Struct(found) if is_message(&found.attrs) => {
+                    let Some(next) = generated.next_if(|next| next.may_be(&found.ident)) else {
+                        messages.push(Err(match generated.next() {
+                            Some(missing) => no_codec(&missing.name, "no struct".to_owned()),
+                            None => {
+                                let found =
+                                    format!("a struct `{path}{}` of no message", found.ident);
+                                no_codec(path, found)
+                            }
+                        }));
+                        return messages;
+                    };
+                    nested = &next.nested;
+                    if self.wanted.contains(&next.name) {
+                        messages.push(self.message(found, next.name.clone(), items, path));
+                    }
                 }
-                Item::Mod(module) => {
+                Item::Mod(module) if !nested.is_empty() => {
                     if let Some((_, items)) = &module.content {
                         let path = format!("{path}{}::", module.ident);
-                        messages.extend(self.module(items, &path));
+                        messages.extend(self.module(items, std::mem::take(&mut nested), &path));
                     }
                 }
                 _ => {}
             }
         }
+        let missing = generated.map(|missing| Err(no_codec(&missing.name, "no struct".to_owned())));
+        messages.extend(missing);
         messages
     }
 
@@ -101,12 +106,7 @@ impl Structs<'_> {
         items: &[Item],
         module: &str,
     ) -> Result<Message, Error> {
-        let no_codec = |field: Option<String>, found: String| Error::NoCodec {
-            file: self.descriptors.file(&name).to_owned(),
-            message: name.trim_start_matches('.').to_owned(),
-            field,
-            found,
-        };
+        let no_codec = |field, found| self.descriptors.no_codec(&name, field, found);
         let Fields::Named(fields) = &found.fields else {
             return Err(no_codec(None, "a struct without named fields".to_owned()));
         };
@@ -267,20 +267,20 @@ impl Structs<'_> {
     }
 }
 
-/// Returns the message with which the struct is marked. The settings of prost for a message hold for
-/// nested ones too, so there are marks of the outer messages.
-fn marked(attributes: &[Attribute]) -> Option<String> {
-    let mark = |attribute: &Attribute| match &attribute.meta {
-        Meta::NameValue(pair) if pair.path.is_ident(MARK) => match &pair.value {
-            Expr::Lit(ExprLit {
-                lit: Lit::Str(name),
-                ..
-            }) => Some(name.value()),
-            _ => None,
-        },
-        _ => None,
-    };
-    attributes.iter().filter_map(mark).max_by_key(String::len)
+/// Returns true if these attributes are those of a struct that is a message.
+fn is_message(attributes: &[Attribute]) -> bool {
+    let derives = attributes.iter().filter(|it| it.path().is_ident("derive"));
+    derives
+        .filter_map(|it| {
+            it.parse_args_with(Punctuated::<Path, Token![,]>::parse_terminated)
+                .ok()
+        })
+        .flatten()
+        .any(|path| {
+            path.segments
+                .last()
+                .is_some_and(|last| last.ident == "Message")
+        })
 }
 
 /// Returns the enum at `path` from the module with these items.

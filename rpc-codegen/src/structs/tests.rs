@@ -29,7 +29,11 @@ fn read(items: &str) -> Result<Vec<Message>, Error> {
         },
         wanted: &BTreeSet::from([".p.M".to_owned()]),
     };
-    structs.read(&format!("#[{MARK} = \".p.M\"]{items}"))
+    let generated = [Generated {
+        name: ".p.M".to_owned(),
+        nested: Vec::new(),
+    }];
+    structs.read(&format!("#[derive(prost::Message)]{items}"), &generated)
 }
 
 #[track_caller]
@@ -178,16 +182,52 @@ fn what_is_not_understood_is_an_error() {
 }
 
 #[test]
-fn a_struct_has_the_mark_of_the_innermost_message() {
-    let items = format!(
-        "struct M {{}} mod m {{ #[{MARK} = \".p.M\"] #[{MARK} = \".p.M.N\"] struct N {{}} }}"
-    );
-    let messages = read(&items).unwrap();
-    let names: Vec<_> = messages
-        .iter()
-        .map(|message| message.path.as_str())
-        .collect();
-    assert_eq!(names, ["M"]);
-    let marked = format!("struct A;\n    #[{MARK} = \".p.M\"]\nstruct B;\n");
-    assert_eq!(without_marks(&marked), "struct A;\nstruct B;\n");
+fn the_order_tells_of_which_message_a_struct_is() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let generated = |name: &str, nested| Generated {
+        name: name.to_owned(),
+        nested,
+    };
+    let wanted: BTreeSet<String> = names(&[".p.A.B", ".p.C"]);
+    let structs = Structs {
+        descriptors: &Descriptors::new(&FileDescriptorSet { file: Vec::new() }),
+        externs: &ExternPaths {
+            paths: Vec::new(),
+            well_known_types: true,
+        },
+        wanted: &wanted,
+    };
+    let expected = [
+        generated(".p.A", vec![generated(".p.A.B", Vec::new())]),
+        generated(".p.C", Vec::new()),
+    ];
+    let read = |code: &str| {
+        let messages = structs.read(
+            &code.replace('@', "#[derive(Clone, prost::Message)]"),
+            &expected,
+        );
+        messages.map(|messages| {
+            let path = |message: Message| (message.name, message.path);
+            messages.into_iter().map(path).collect::<Vec<_>>()
+        })
+    };
+    // Modules of oneofs and of services have no messages, and other structs are none.
+    let code =
+        "@struct A {} mod a { @struct B {} } struct Other; @struct C {} mod c { @struct D {} }";
+    let expected_paths = [(".p.A.B", "a::B"), (".p.C", "C")];
+    let expected_paths = expected_paths.map(|(name, path)| (name.to_owned(), path.to_owned()));
+    assert_eq!(read(code).unwrap(), expected_paths);
+    for (code, found) in [
+        ("@struct A {} mod a { @struct B {} }", "no struct"),
+        ("@struct A {} mod a {} @struct C {}", "no struct"),
+        (
+            "@struct A {} mod a { @struct B {} } @struct C {} @struct D {}",
+            "a struct `D` of no message",
+        ),
+    ] {
+        let Err(Error::NoCodec { found: said, .. }) = read(code) else {
+            panic!("{code}")
+        };
+        assert_eq!(said, found);
+    }
 }
