@@ -199,10 +199,11 @@ impl Builder {
         let (runtime, manifest) = self.runtime();
         let stubs = self.stubs(runtime.clone());
         let wanted = if stubs.any() { roots } else { Vec::new() };
-        check::check(&set, &wanted, &read, !self.retain_enum_prefix)?;
+        let strips_prefix = !self.retain_enum_prefix;
+        let reexports = check::check(&set, &wanted, &read, &stubs.externs, strips_prefix)?;
         self.check_bytes(&set)?;
         let config = self.prost_config(config, &set, &runtime);
-        let packages = generate::generate(set, &wanted, config, stubs)?;
+        let packages = generate::generate(set, &wanted, config, stubs, reexports)?;
         output.write_packages(&packages)?;
         if let Some(path) = &self.include_file {
             output.write_include_file(path, &packages)?;

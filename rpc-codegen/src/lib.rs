@@ -77,6 +77,12 @@
 //! first three items are re-exported. `LocalGreeter` is not: it has the same methods as `Greeter`,
 //! and with `use demo::*` calls of these methods would be ambiguous.
 //!
+//! An item is not re-exported either if something else has its name, such as a message `GreeterClient`.
+//! The documentation of its module says so. Messages and enums always have their names, then the traits
+//! of services, then clients and servers: beside a service called `GreeterClient`, the client of `Greeter`
+//! is `greeter_client::GreeterClient`. If two services would have the same trait, as `Log1a` and `Log_1a`
+//! would, the first in alphabetical order has it.
+//!
 //! If a method's name is a Rust keyword, it becomes a raw identifier (`r#type`). `new`, `clone`,
 //! `into` and `try_into`, and the few keywords that cannot be raw identifiers, get an underscore
 //! (`new_`, `self_`). Comments become documentation; services and methods marked `deprecated` get
@@ -170,6 +176,10 @@
 //! verbline::include_protos!("shop.rs");
 //! ```
 //!
+//! If a package has the name of a message with nested types, as `plant.valve` beside the message
+//! `plant.Valve` has, both have the module `valve`. The types nested in `Valve` are then in the file of
+//! `plant.valve`. Whoever includes `plant` has to nest that file in it.
+//!
 //! # The runtime's path
 //!
 //! Generated code finds the runtime through one crate: `verbline`, or `rpc-core` if the package does not
@@ -186,7 +196,9 @@
 //!
 //! # Limits
 //!
-//! Files with an `edition` statement are not supported yet; the [`Error`] says so. Like a compiler,
+//! Files with an `edition` statement are not supported yet; the [`Error`] says so. Names that are different
+//! in Protobuf may be equal in Rust, such as those of the fields `fooBar` and `foo_bar`. The error
+//! [`NameTaken`](Error::NameTaken) shows both items; one of them has to be renamed. Like a compiler,
 //! an error shows the location of the mistake:
 //!
 //! ```text
@@ -197,6 +209,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod aliases;
 mod builder;
 mod by_reference;
 mod check;
@@ -214,9 +227,11 @@ mod names;
 mod output;
 mod paths;
 mod problem;
+mod reexports;
 mod runtime_path;
 mod server;
 mod services;
+mod shared_modules;
 
 pub use builder::{Builder, compile_protos, configure};
 pub use error::Error;
