@@ -220,11 +220,12 @@ impl Builder {
         } = compiled;
         let stubs = self.stubs(runtime.clone());
         let wanted: &[String] = if stubs.any() { roots } else { &[] };
-        check::check(set, wanted, read, !self.retain_enum_prefix)?;
+        let strips_prefix = !self.retain_enum_prefix;
+        let reexports = check::check(set, wanted, read, &stubs.externs, strips_prefix)?;
         self.check_bytes(set)?;
         let codecs = Codecs::new(set, wanted, &stubs);
         let config = self.prost_config(config, set, &runtime, &codecs);
-        let packages = generate::generate(set.clone(), wanted, config, stubs, codecs)?;
+        let packages = generate::generate(set.clone(), wanted, config, stubs, codecs, reexports)?;
         let mut files = output::package_files(&packages);
         if let Some(path) = &self.include_file {
             let code = output::include_file(&packages, is_out_dir);

@@ -1,30 +1,47 @@
 //! Checks for input that the generator cannot handle, before anything is written.
+//!
+//! Most of it is about names: what has two names in a `.proto` may have one in Rust. The checks follow
+//! the scopes of Rust: the module of a package, with the items of all files of that package; the module
+//! of the types nested in a message; the fields of a message and the methods that prost's derive gives
+//! it; the variants of an enum or a oneof; the methods of a service.
+
+mod accessors;
+mod scope;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use prost_build::Module;
 use prost_types::{
-    DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet,
+    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet,
     ServiceDescriptorProto,
 };
 
+use self::scope::{Item, Place, Scope};
 use crate::error::Error;
 use crate::messages;
+use crate::model::ExternPaths;
 use crate::names::{self, ServiceNames};
 use crate::paths::qualified;
+use crate::reexports::Reexports;
 
 /// Field numbers of `descriptor.proto`. Paths to source locations consist of them.
 const FILE_PACKAGE: i32 = 2;
 const FILE_MESSAGE: i32 = 4;
 const FILE_ENUM: i32 = 5;
 const FILE_SERVICE: i32 = 6;
+const MESSAGE_FIELD: i32 = 2;
 const MESSAGE_MESSAGE: i32 = 3;
 const MESSAGE_ENUM: i32 = 4;
+const MESSAGE_ONEOF: i32 = 8;
+const ENUM_VALUE: i32 = 2;
 const SERVICE_METHOD: i32 = 2;
 
-/// Checks that code can be generated for `set`, with stubs for the files named in `wanted`. `read`
-/// maps the names of files to their paths on disk. `strips_prefix` tells whether the name of an enum
-/// is removed from its values' names.
+/// Checks that code can be generated for `set`, with stubs for the files named in `wanted` and without
+/// the messages below `externs`. `read` maps the names of files to their paths on disk. `strips_prefix`
+/// tells whether the name of an enum is removed from its values' names.
+///
+/// Returns which items of services the modules of packages can re-export.
 ///
 /// # Errors
 ///
@@ -33,8 +50,9 @@ pub(crate) fn check(
     set: &FileDescriptorSet,
     wanted: &[String],
     read: &BTreeMap<String, PathBuf>,
+    externs: &ExternPaths,
     strips_prefix: bool,
-) -> Result<(), Error> {
+) -> Result<Reexports, Error> {
     let places = || {
         set.file.iter().map(|file| Place {
             file,
@@ -44,24 +62,25 @@ pub(crate) fn check(
             path: Vec::new(),
         })
     };
+    let is_wanted = |place: &Place<'_>| wanted.iter().any(|name| name == place.file.name());
     let mut check = Check {
         errors: places().flat_map(|place| unreadable(&place, set)).collect(),
+        externs,
         strips_prefix,
+        modules: HashMap::new(),
     };
-    let mut packages: HashMap<&str, Scope> = HashMap::new();
     for place in places() {
-        check.package(&place);
-        check.messages(&place, packages.entry(place.file.package()).or_default());
+        check.package(&place, is_wanted(&place));
+        check.messages(&place);
     }
-    for place in places().filter(|place| wanted.iter().any(|name| name == place.file.name())) {
-        let package = packages.entry(place.file.package()).or_default();
+    for place in places().filter(is_wanted) {
         for (index, service) in place.file.service.iter().enumerate() {
-            let place = place.below(FILE_SERVICE, index);
-            check.methods(&place, service);
-            check.items(&place, service, package);
+            check.service(&place.below(FILE_SERVICE, index), service);
         }
     }
-    Error::any_of(check.errors)
+    let reexports = check.reexports(places().filter(is_wanted));
+    Error::any_of(check.errors)?;
+    Ok(reexports)
 }
 
 /// Returns the errors of a file whose syntax is not supported, or whose imports are not in `set`.
@@ -82,215 +101,271 @@ fn unreadable(place: &Place<'_>, set: &FileDescriptorSet) -> Vec<Error> {
     missing.map(error).collect()
 }
 
-/// The errors that were found.
-struct Check {
+/// What was found so far.
+struct Check<'a> {
     errors: Vec<Error>,
+    externs: &'a ExternPaths,
     strips_prefix: bool,
+    /// The names in each module of messages: that of a package, or of the types nested in a message.
+    modules: HashMap<Module, Scope<'a>>,
 }
 
-impl Check {
-    /// Checks that each part of the package's name has a Rust name.
-    fn package(&mut self, place: &Place<'_>) {
+impl<'a> Check<'a> {
+    /// Checks the Rust names of the parts of the package's name: the modules that contain one another.
+    fn package(&mut self, place: &Place<'a>, with_services: bool) {
         let package = place.file.package();
-        if package
-            .split('.')
-            .any(|part| !part.is_empty() && !is_named(part))
-        {
-            self.unnamed(&format!("package `{package}`"), &place.at(FILE_PACKAGE));
+        let parts: Vec<_> = package.split('.').filter(|it| !it.is_empty()).collect();
+        if parts.iter().any(|part| names::snake(part).is_empty()) {
+            let item = Item::new(format!("package `{package}`"), &place.at(FILE_PACKAGE));
+            return self.errors.push(item.unnamed());
+        }
+        if !self.has_code(place, with_services) {
+            return;
+        }
+        let mut parent = Module::from_parts([""; 0]);
+        for (index, part) in parts.iter().enumerate() {
+            let what = format!("package `{}`", parts[..=index].join("."));
+            let name = names::snake(part);
+            let module = child(&parent, &name);
+            self.take(&parent, name, Item::module(what, &place.at(FILE_PACKAGE)));
+            parent = module;
         }
     }
 
-    /// Checks that no two methods share a Rust name, as `SayHello` and `say_hello` do.
-    fn methods(&mut self, place: &Place<'_>, service: &ServiceDescriptorProto) {
-        let mut scope = Scope::default();
-        for (index, method) in service.method.iter().enumerate() {
-            let what = format!("method `{}` of service `{}`", method.name(), service.name());
-            let place = place.below(SERVICE_METHOD, index);
-            let name = names::method_from_proto(method.name());
-            self.take(&mut scope, name, &what, &place);
-        }
+    /// Returns true if code is generated for the file.
+    fn has_code(&self, place: &Place<'_>, with_services: bool) -> bool {
+        let file = place.file;
+        let messages = file.message_type.iter().map(DescriptorProto::name);
+        let mut types = messages.chain(file.enum_type.iter().map(EnumDescriptorProto::name));
+        with_services && !file.service.is_empty()
+            || types.any(|name| !self.is_extern(&qualified(file.package(), name)))
     }
 
-    /// Checks that the items of a service share no name with the messages of its package or with the
-    /// items of other services.
-    fn items(&mut self, place: &Place<'_>, service: &ServiceDescriptorProto, package: &mut Scope) {
-        let name = qualified(place.file.package(), service.name());
-        let what = format!("service `{name}`");
-        if !is_named(service.name()) {
-            return self.unnamed(&what, place);
-        }
-        for name in ServiceNames::new(service.name()).in_package() {
-            // One name is enough to see the mistake.
-            if !self.take(package, name.to_owned(), &what, place) {
-                return;
-            }
-        }
+    fn is_extern(&self, full_name: &str) -> bool {
+        self.externs.contains(&format!(".{full_name}"))
     }
 
-    /// Checks that messages and enums get different names from prost, which assumes so.
-    fn messages(&mut self, place: &Place<'_>, package: &mut Scope) {
+    /// Checks that no two messages or enums of a file have one name, nor what is inside of them.
+    fn messages(&mut self, place: &Place<'a>) {
+        let module = Module::from_protobuf_package_name(place.file.package());
         let full_name = |name: &str| qualified(place.file.package(), name);
         for (index, message) in place.file.message_type.iter().enumerate() {
             let place = place.below(FILE_MESSAGE, index);
-            self.message(&place, message, &full_name(message.name()), package);
+            self.message(&place, message, &full_name(message.name()), &module);
         }
         for (index, r#enum) in place.file.enum_type.iter().enumerate() {
             let place = place.below(FILE_ENUM, index);
-            self.r#enum(&place, r#enum, &full_name(r#enum.name()), package);
+            self.r#enum(&place, r#enum, &full_name(r#enum.name()), &module);
         }
     }
 
     fn message(
         &mut self,
-        place: &Place<'_>,
-        message: &DescriptorProto,
+        place: &Place<'a>,
+        message: &'a DescriptorProto,
         full_name: &str,
-        scope: &mut Scope,
+        module: &Module,
     ) {
+        if self.is_extern(full_name) {
+            return;
+        }
         let what = format!("message `{full_name}`");
-        self.take(
-            scope,
-            names::message_from_proto(message.name()),
-            &what,
-            place,
-        );
-        self.members(place, message, &what);
-        let mut inside = Scope::default();
-        for (index, nested) in message.nested_type.iter().enumerate() {
-            // Protobuf describes the entries of a map as a message; prost generates no type for it.
-            if !messages::is_entry(nested) {
-                let place = place.below(MESSAGE_MESSAGE, index);
-                self.message(
-                    &place,
-                    nested,
-                    &qualified(full_name, nested.name()),
-                    &mut inside,
-                );
-            }
+        let name = names::upper_camel(message.name());
+        self.take(module, name, Item::new(what.clone(), place));
+        let oneofs = self.members(place, message, full_name);
+
+        // Protobuf describes the entries of a map as a message; prost generates no type for it.
+        let nested = message.nested_type.iter().enumerate();
+        let nested = nested.filter(|(_, nested)| !messages::is_entry(nested));
+        let has_module = !message.enum_type.is_empty()
+            || nested.clone().next().is_some()
+            || message.field.iter().any(|field| oneof_of(field).is_some());
+        let name = names::snake(message.name());
+        // Without a name, the error is noted already.
+        if !has_module || name.is_empty() {
+            return;
+        }
+        let inside = child(module, &name);
+        let item = Item::module(format!("the module of {what}"), place);
+        self.take(module, name, item);
+        for (index, nested) in nested {
+            let place = place.below(MESSAGE_MESSAGE, index);
+            let full_name = qualified(full_name, nested.name());
+            self.message(&place, nested, &full_name, &inside);
         }
         for (index, nested) in message.enum_type.iter().enumerate() {
             let place = place.below(MESSAGE_ENUM, index);
-            self.r#enum(
-                &place,
-                nested,
-                &qualified(full_name, nested.name()),
-                &mut inside,
-            );
+            let full_name = qualified(full_name, nested.name());
+            self.r#enum(&place, nested, &full_name, &inside);
         }
-        let has_module = !inside.0.is_empty() || !message.oneof_decl.is_empty();
-        // Without a name, the message has no module, and the error is noted already.
-        if has_module && is_named(message.name()) {
-            let what = format!("the module of {what}");
-            let name = names::nested_module_from_proto(message.name());
-            self.take(scope, name, &what, place);
+        for index in oneofs {
+            let oneof = &message.oneof_decl[index];
+            let what = format!("the type of oneof `{}` of {what}", oneof.name());
+            let item = Item::new(what, &place.below(MESSAGE_ONEOF, index));
+            self.take(&inside, names::oneof_type(message, oneof), item);
         }
     }
 
-    /// Checks that the fields and oneofs of a message have Rust names.
-    fn members(&mut self, place: &Place<'_>, message: &DescriptorProto, of_message: &str) {
-        let fields = message.field.iter().map(|field| ("field", field.name()));
-        let oneofs = message.oneof_decl.iter().map(|it| ("oneof", it.name()));
-        for (kind, name) in fields.chain(oneofs) {
-            if !is_named(name) {
-                self.unnamed(&format!("{kind} `{name}` of {of_message}"), place);
+    /// Checks the names of the fields and oneofs of a message, and those of their accessors. Returns the
+    /// indices of the oneofs that have names.
+    fn members(
+        &mut self,
+        place: &Place<'a>,
+        message: &'a DescriptorProto,
+        full_name: &str,
+    ) -> Vec<usize> {
+        let mut fields = Scope::default();
+        let mut methods = Scope::default();
+        let mut oneofs: Vec<_> = message
+            .oneof_decl
+            .iter()
+            .map(|_| Scope::default())
+            .collect();
+        for (index, field) in message.field.iter().enumerate() {
+            let place = place.below(MESSAGE_FIELD, index);
+            let of_message = format!("field `{}` of message `{full_name}`", field.name());
+            if let Some(variants) = oneof_of(field).and_then(|index| oneofs.get_mut(index)) {
+                let name = names::upper_camel(field.name());
+                self.note(variants.take(name, Item::new(of_message, &place)));
+                continue;
+            }
+            let name = names::snake(field.name());
+            let item = Item::new(of_message.clone(), &place);
+            if !self.note(fields.take(name, item)) {
+                continue;
+            }
+            for name in accessors::of(field, message, full_name, place.file) {
+                let item = Item::new(format!("a method for {of_message}"), &place);
+                self.note(methods.take(name, item));
             }
         }
+        let mut named = Vec::new();
+        for (index, oneof) in message.oneof_decl.iter().enumerate() {
+            // The oneof of an `optional` field has no variants, and is not in Rust.
+            if message
+                .field
+                .iter()
+                .any(|field| oneof_of(field) == Some(index))
+            {
+                let what = format!("oneof `{}` of message `{full_name}`", oneof.name());
+                let item = Item::new(what, &place.below(MESSAGE_ONEOF, index));
+                if self.note(fields.take(names::snake(oneof.name()), item)) {
+                    named.push(index);
+                }
+            }
+        }
+        named
     }
 
     fn r#enum(
         &mut self,
-        place: &Place<'_>,
-        r#enum: &EnumDescriptorProto,
+        place: &Place<'a>,
+        r#enum: &'a EnumDescriptorProto,
         full_name: &str,
-        scope: &mut Scope,
+        module: &Module,
     ) {
-        let name = names::message_from_proto(r#enum.name());
-        let prefix = if self.strips_prefix {
-            name.as_str()
-        } else {
-            ""
-        };
-        let mut inside = Scope::default();
+        if self.is_extern(full_name) {
+            return;
+        }
+        let name = names::upper_camel(r#enum.name());
+        let stripped = self.strips_prefix.then_some(name.as_str());
+        let mut variants = Scope::default();
         let mut numbers = Vec::new();
-        for value in &r#enum.value {
+        for (index, value) in r#enum.value.iter().enumerate() {
             // prost generates one variant per number, for the first of its names.
             if !numbers.contains(&value.number()) {
                 numbers.push(value.number());
                 let what = format!("value `{}` of enum `{full_name}`", value.name());
-                let variant = names::variant_from_proto(prefix, value.name());
-                self.take(&mut inside, variant, &what, place);
+                let variant = names::variant(value.name(), stripped);
+                let item = Item::new(what, &place.below(ENUM_VALUE, index));
+                self.note(variants.take(variant, item));
             }
         }
-        self.take(scope, name, &format!("enum `{full_name}`"), place);
+        let item = Item::new(format!("enum `{full_name}`"), place);
+        self.take(module, name, item);
     }
 
-    /// Records `name` for `what`. Returns false if that is an error.
-    fn take(&mut self, scope: &mut Scope, name: String, what: &str, place: &Place<'_>) -> bool {
-        if !is_named(&name) {
-            self.unnamed(what, place);
-            return false;
+    /// Checks that no two methods of a service have one name, and that its modules have the names of no
+    /// other ones.
+    fn service(&mut self, place: &Place<'a>, service: &'a ServiceDescriptorProto) {
+        let mut methods = Scope::default();
+        for (index, method) in service.method.iter().enumerate() {
+            let what = format!("method `{}` of service `{}`", method.name(), service.name());
+            let item = Item::new(what, &place.below(SERVICE_METHOD, index));
+            let name = names::method_from_proto(method.name());
+            self.note(methods.take(name, item));
         }
-        let Some(other) = scope.0.insert(name.clone(), what.to_owned()) else {
-            return true;
-        };
-        self.errors.push(Error::NameTaken {
-            file: place.on_disk.to_owned(),
-            line: place.line(),
-            what: what.to_owned(),
-            name,
-            other,
-        });
-        false
-    }
-
-    fn unnamed(&mut self, what: &str, place: &Place<'_>) {
-        self.errors.push(Error::NoRustName {
-            file: place.on_disk.to_owned(),
-            line: place.line(),
-            what: what.to_owned(),
-        });
-    }
-}
-
-/// Returns true if `name` has a Rust name: the casing removes underscores.
-fn is_named(name: &str) -> bool {
-    name.chars().any(|c| c != '_')
-}
-
-/// The Rust names of one scope, each with a description of the item that has it.
-#[derive(Default)]
-struct Scope(HashMap<String, String>);
-
-/// The location of a descriptor in its file, from which its line can be looked up.
-struct Place<'a> {
-    file: &'a FileDescriptorProto,
-    on_disk: &'a Path,
-    path: Vec<i32>,
-}
-
-impl Place<'_> {
-    /// Returns the location of the field `field`.
-    fn at(&self, field: i32) -> Self {
-        Place {
-            path: [self.path.as_slice(), &[field]].concat(),
-            ..*self
+        let what = describe(place, service);
+        if names::snake(service.name()).is_empty() {
+            return self.errors.push(Item::new(what, place).unnamed());
+        }
+        let module = Module::from_protobuf_package_name(place.file.package());
+        for name in ServiceNames::new(service.name()).modules() {
+            // One name is enough to see the mistake.
+            if !self.take(&module, name.to_owned(), Item::new(what.clone(), place)) {
+                return;
+            }
         }
     }
 
-    /// Returns the location of element `index` of the repeated field `field`.
-    fn below(&self, field: i32, index: usize) -> Self {
-        Place {
-            path: [self.path.as_slice(), &[field, index as i32]].concat(),
-            ..*self
+    /// Gives the names that are left in the modules of packages to the items of services.
+    ///
+    /// First come the traits, whose names are in the `.proto`, then clients and servers. In the order of
+    /// names, because the order of files must not matter.
+    fn reexports(&mut self, places: impl Iterator<Item = Place<'a>>) -> Reexports {
+        let mut services = Vec::new();
+        for place in places {
+            for (index, service) in place.file.service.iter().enumerate() {
+                services.push((place.below(FILE_SERVICE, index), service));
+            }
         }
+        services.sort_by_key(|(place, service)| describe(place, service));
+        let mut reexports = Reexports::default();
+        for kind in 0..3 {
+            for (place, service) in &services {
+                let what = describe(place, service);
+                let module = Module::from_protobuf_package_name(place.file.package());
+                let names = ServiceNames::new(service.name());
+                let name = names.reexported()[kind];
+                let item = Item::new(what.clone(), place);
+                let holder = self.modules.entry(module).or_default().offer(name, item);
+                if holder != what {
+                    let full_name = qualified(place.file.package(), service.name());
+                    reexports.leave_out(&full_name, name, holder);
+                }
+            }
+        }
+        reexports
     }
 
-    /// Returns the line, counted from one, or `None` if the descriptors have no source information.
-    fn line(&self) -> Option<usize> {
-        let locations = &self.file.source_code_info.as_ref()?.location;
-        let location = locations
-            .iter()
-            .find(|location| location.path == self.path)?;
-        Some(usize::try_from(*location.span.first()?).ok()? + 1)
+    /// Gives `name` in `module` to `item`. Returns false if that is an error.
+    fn take(&mut self, module: &Module, name: String, item: Item<'a>) -> bool {
+        let scope = self.modules.entry(module.clone()).or_default();
+        let taken = scope.take(name, item);
+        self.note(taken)
     }
+
+    /// Notes the error, if there is one. Returns false then.
+    fn note(&mut self, result: Result<(), Error>) -> bool {
+        let is_ok = result.is_ok();
+        self.errors.extend(result.err());
+        is_ok
+    }
+}
+
+/// Returns the module `name` in `parent`.
+fn child(parent: &Module, name: &str) -> Module {
+    Module::from_parts(parent.parts().chain([name]))
+}
+
+/// Returns the name of a service for messages.
+fn describe(place: &Place<'_>, service: &ServiceDescriptorProto) -> String {
+    let full_name = qualified(place.file.package(), service.name());
+    format!("service `{full_name}`")
+}
+
+/// Returns the index of the oneof of which the field is a variant.
+fn oneof_of(field: &FieldDescriptorProto) -> Option<usize> {
+    let index = field.oneof_index.filter(|_| !field.proto3_optional())?;
+    usize::try_from(index).ok()
 }

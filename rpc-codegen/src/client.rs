@@ -6,9 +6,10 @@ use crate::model::{Kind, Method, Service};
 /// Emits the client module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
     let name = &service.names.client;
-    let docs = format!("Client for the service `{}`.", service.full_name);
+    let module = &service.names.client_module;
+    let docs = service.module_docs("Client for", module, &[name]);
     let items = [client(service), methods(service)].concat();
-    rt.module(&service.names.client_module, &docs, name, &items)
+    rt.module(module, &docs, name, &items)
 }
 
 fn client(service: &Service) -> String {

@@ -150,8 +150,8 @@ fn decode_field(field: &Field) -> String {
     };
     let otherwise = match field.presence {
         Presence::Implicit(_) => ".unwrap_or_default()".to_owned(),
-        // A `required` field may have another default.
-        Presence::Required => format!(".unwrap_or_else(|| Self::default().{name})"),
+        // A `required` field may have another default. `Self::default` may be prost's method for a field.
+        Presence::Required => format!(".unwrap_or_else(|| <Self as Default>::default().{name})"),
         _ => String::new(),
     };
     format!("{name}: field::{ty}::{decode}({tag}, &mut fields){otherwise},\n")

@@ -33,7 +33,7 @@ impl Runtime {
     }
 
     /// Emits the module `name` with these `items`, after the `use` for the names that they mark
-    /// with `$`.
+    /// with `$`. `docs` is the module's doc comment.
     ///
     /// `own` is the item whose name comes from the `.proto`: an equal name of the runtime is
     /// written as a path.
@@ -45,7 +45,7 @@ impl Runtime {
             [] => String::new(),
             imports => format!("use {}::{{{}}};\n", self.path, imports.join(", ")),
         };
-        format!("/// {docs}\npub mod {name} {{\n{runtime}{items}}}\n")
+        format!("{docs}pub mod {name} {{\n{runtime}{items}}}\n")
     }
 
     /// Replaces each `$Name` in `items` and adds to `imports` the names that are to be imported.
@@ -120,11 +120,31 @@ pub(crate) fn finished(code: &str) -> String {
         if ITEMS.iter().any(|item| line.starts_with(item)) {
             out.push_str(QUIET);
         }
-        out.push_str(line);
+        out.push_str(&with_path(line));
         out.push('\n');
         previous = line;
     }
     out
+}
+
+/// Returns `line` with a path for each enum of the same module that it names in an attribute for prost.
+///
+/// The derive writes the name into functions where it defines types such as `Inner`. Those would hide an
+/// enum of that name.
+fn with_path(line: &str) -> String {
+    let mut line = line.to_owned();
+    if line.trim_start().starts_with("#[prost(") {
+        for (before, after) in [("enumeration = \"", '"'), ("enumeration(", ')')] {
+            let Some(start) = line.find(before).map(|at| at + before.len()) else {
+                continue;
+            };
+            let name = line[start..].split(after).next().unwrap_or_default();
+            if !name.contains("::") {
+                line.insert_str(start, "self::");
+            }
+        }
+    }
+    line
 }
 
 /// Returns true if a new item begins with `line`, on the same level as the one that ends before it.
@@ -146,7 +166,7 @@ mod tests {
     fn names_are_imported_once() {
         let code = Runtime::in_crate("::rpc_core").module(
             "m",
-            "A module.",
+            "/// A module.\n",
             "Greeter",
             "/// Costs $Request.\nfn f(_: $Request<super::M>, _: $Request<super::N>) -> $Result<$fmt::Error, ()>;\n",
         );
@@ -160,7 +180,7 @@ mod tests {
     #[test]
     fn a_name_that_the_service_has_is_written_as_a_path() {
         let items = "pub trait Send: $Send + $Sync {}\n";
-        let code = Runtime::in_crate("crate::rpc").module("m", "A module.", "Send", items);
+        let code = Runtime::in_crate("crate::rpc").module("m", "/// A module.\n", "Send", items);
         assert_eq!(
             code,
             "/// A module.\npub mod m {\npub trait Send: crate::rpc::codegen::v1::Send + Sync {}\n}\n"

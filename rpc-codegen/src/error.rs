@@ -88,7 +88,7 @@ pub enum Error {
         offset: usize,
     },
 
-    /// Two items in one package would have the same Rust name.
+    /// Two items in one place, such as a package, a message or an enum, would have the same Rust name.
     #[error(
         "{}{}: {what} and {other} would both have the Rust name `{name}`: rename one of them",
         file.display(), at(*line)
@@ -96,13 +96,13 @@ pub enum Error {
     NameTaken {
         /// The file.
         file: PathBuf,
-        /// The line of the service or method, counted from one, if it is known.
+        /// The line of the second item, counted from one, if it is known.
         line: Option<usize>,
-        /// The second item, for example "service `demo.Greeter`".
+        /// The second item, for example "message `demo.hello`".
         what: String,
         /// The common Rust name.
         name: String,
-        /// The first item, for example "message `demo.GreeterClient`".
+        /// The first item, for example "message `demo.Hello`".
         other: String,
     },
 

@@ -13,11 +13,12 @@ use crate::error::Error;
 use crate::messages::Generated;
 use crate::methods::MethodLimits;
 use crate::model::{ExternPaths, Service};
-use crate::names::ServiceNames;
 use crate::output::Package;
+use crate::reexports::Reexports;
 use crate::services::ServiceSettings;
+use crate::shared_modules;
 use crate::structs::Structs;
-use crate::{client, codec, comments, methods, server};
+use crate::{aliases, client, codec, comments, methods, server};
 
 /// The service generator: which halves of a service it generates, and for which runtime.
 #[derive(Clone, Debug)]
@@ -45,17 +46,22 @@ impl Stubs {
     /// Returns the re-exports of one service in the module of its package.
     ///
     /// They leave out the local trait; [`server`] explains why.
-    fn reexports(&self, names: &ServiceNames) -> String {
+    fn reexports(&self, service: &Service) -> String {
+        let names = &service.names;
+        let of_client = (self.client, &names.client_module, vec![&names.client]);
+        let of_server = vec![&names.server_trait, &names.server];
+        let of_server = (self.server, &names.server_module, of_server);
         let mut items = Vec::new();
-        if self.client {
-            items.push(format!("{}::{}", names.client_module, names.client));
+        for (_, module, mut names) in [of_client, of_server].into_iter().filter(|it| it.0) {
+            names.retain(|name| service.is_reexported(name));
+            match names.as_slice() {
+                [] => {}
+                [name] => items.push(format!("{module}::{name}")),
+                [first, second, ..] => items.push(format!("{module}::{{{first}, {second}}}")),
+            }
         }
-        if self.server {
-            let (server_trait, server) = (&names.server_trait, &names.server);
-            items.push(format!(
-                "{}::{{{server_trait}, {server}}}",
-                names.server_module
-            ));
+        if items.is_empty() {
+            return String::new();
         }
         // Without `self::`, a dependency called `greeter_client` would make the path ambiguous.
         format!("#[doc(inline)]\npub use self::{{{}}};\n", items.join(", "))
@@ -66,7 +72,7 @@ impl Stubs {
 /// `codecs` the messages with a codec.
 ///
 /// Generates services for the files named in `wanted`, and messages for all files, because services
-/// may use the messages of imported files.
+/// may use the messages of imported files. `reexports` says which items of services are re-exported.
 ///
 /// # Errors
 ///
@@ -78,6 +84,7 @@ pub(crate) fn generate(
     mut config: Config,
     stubs: Stubs,
     codecs: Codecs,
+    reexports: Reexports,
 ) -> Result<BTreeMap<Module, Package>, Error> {
     for file in &mut set.file {
         comments::sanitize(file);
@@ -85,6 +92,7 @@ pub(crate) fn generate(
             file.service.clear();
         }
     }
+    aliases::replace_in_defaults(&mut set);
     stubs.limits.check(&set)?;
     stubs.services.check(&set)?;
     let mut generated: HashMap<Module, Vec<Generated>> = HashMap::new();
@@ -98,6 +106,7 @@ pub(crate) fn generate(
         last_files: last_files(&set),
         generated,
         codecs: Rc::clone(&codecs),
+        reexports,
     }));
     // Several packages may have one module: `Demo` and `demo`. The first one gives it its name.
     let mut names = HashMap::new();
@@ -114,10 +123,14 @@ pub(crate) fn generate(
     codecs.take().finish()?;
     let package = |(module, code): (Module, String)| {
         let name = names.remove(&module).unwrap_or_default();
-        let code = finished(&code);
         (module, Package { name, code })
     };
-    Ok(modules.into_iter().map(package).collect())
+    let mut packages = modules.into_iter().map(package).collect();
+    shared_modules::merge(&mut packages)?;
+    for package in packages.values_mut() {
+        package.code = finished(&package.code);
+    }
+    Ok(packages)
 }
 
 /// Returns the Rust module of the file's package.
@@ -215,13 +228,15 @@ struct Services {
     /// The messages of each module, in the order in which prost generates them.
     generated: HashMap<Module, Vec<Generated>>,
     codecs: Rc<RefCell<Codecs>>,
+    reexports: Reexports,
 }
 
 impl ServiceGenerator for Services {
     fn generate(&mut self, service: prost_build::Service, buf: &mut String) {
         let stubs = &self.stubs;
-        let service = Service::new(service, &stubs.externs, stubs.codec, &stubs.services);
-        buf.push_str(&stubs.reexports(&service.names));
+        let mut service = Service::new(service, &stubs.externs, stubs.codec, &stubs.services);
+        service.left_out = self.reexports.left_out(&service.full_name);
+        buf.push_str(&stubs.reexports(&service));
         if stubs.client {
             buf.push_str(&client::emit(&service, &stubs.runtime));
         }

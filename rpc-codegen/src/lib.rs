@@ -78,6 +78,12 @@
 //! first three items are re-exported. `LocalGreeter` is not: it has the same methods as `Greeter`,
 //! and with `use demo::*` calls of these methods would be ambiguous.
 //!
+//! An item is not re-exported either if something else has its name, such as a message `GreeterClient`.
+//! The documentation of its module says so. Messages and enums always have their names, then the traits
+//! of services, then clients and servers: beside a service called `GreeterClient`, the client of `Greeter`
+//! is `greeter_client::GreeterClient`. If two services would have the same trait, as `Log1a` and `Log_1a`
+//! would, the first in alphabetical order has it.
+//!
 //! If a method's name is a Rust keyword, it becomes a raw identifier (`r#type`). `new`, `clone`,
 //! `into` and `try_into`, and the few keywords that cannot be raw identifiers, get an underscore
 //! (`new_`, `self_`). Comments become documentation; services and methods marked `deprecated` get
@@ -177,6 +183,10 @@
 //! verbline::include_protos!("shop.rs");
 //! ```
 //!
+//! If a package has the name of a message with nested types, as `plant.valve` beside the message
+//! `plant.Valve` has, both have the module `valve`. The types nested in `Valve` are then in the file of
+//! `plant.valve`. Whoever includes `plant` has to nest that file in it.
+//!
 //! # Without a build script
 //!
 //! `protoc-gen-verbline` is a plugin of `protoc`, for `buf` and Bazel too: `cargo install rpc-codegen`
@@ -215,7 +225,9 @@
 //!
 //! Files with an `edition` statement are read by protoc only: set [`protoc`](Builder::protoc). Their
 //! features become what proto3 has for them. Where the built-in parser rejects a file, the error says
-//! that protoc may take it. Like a compiler, an error shows the location of the mistake:
+//! that protoc may take it. Names that are different in Protobuf may be equal in Rust, such as those
+//! of the fields `fooBar` and `foo_bar`. The error [`NameTaken`](Error::NameTaken) shows both items; one
+//! of them has to be renamed. Like a compiler, an error shows the location of the mistake:
 //!
 //! ```text
 //! Error: greeter.proto:5:16: name 'HelloRequest' is not defined
@@ -225,6 +237,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod aliases;
 mod attributes;
 mod builder;
 mod by_reference;
@@ -243,17 +256,17 @@ mod link;
 mod messages;
 mod methods;
 mod model;
-// The checks use the rest of it.
-#[allow(dead_code)]
 mod names;
 mod output;
 mod paths;
 mod plugin;
 mod problem;
+mod reexports;
 mod runtime_path;
 mod scope;
 mod server;
 mod services;
+mod shared_modules;
 mod structs;
 mod text;
 

@@ -46,7 +46,10 @@ impl MethodLimits {
 
 /// Emits the module of method constants of `service`.
 pub(crate) fn emit(service: &Service, limits: &MethodLimits, rt: &Runtime) -> String {
-    let docs = format!("Descriptions of the methods of `{}`.", service.full_name);
+    let docs = format!(
+        "/// Descriptions of the methods of `{}`.\n",
+        service.full_name
+    );
     let constants: String = service
         .methods
         .iter()

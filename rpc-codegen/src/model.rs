@@ -5,8 +5,10 @@
 
 use prost_types::method_options::IdempotencyLevel;
 
+use crate::emit;
 use crate::names::{self, ServiceNames};
 use crate::paths::qualified;
+use crate::reexports::LeftOut;
 use crate::services::{self, ServiceSettings};
 
 /// One service.
@@ -29,6 +31,8 @@ pub(crate) struct Service {
     pub(crate) default_stubs: bool,
     /// Whether the methods of the traits take `self: Arc<Self>`.
     pub(crate) arc_self: bool,
+    /// The items that the module of the package does not re-export.
+    pub(crate) left_out: Vec<LeftOut>,
 }
 
 /// One method.
@@ -123,8 +127,34 @@ impl Service {
             server_attributes: services::attributes(&settings.servers, &path),
             default_stubs: settings.default_stubs,
             arc_self: settings.arc_self,
+            left_out: Vec::new(),
             full_name,
         }
+    }
+
+    /// Returns true if the module of the package re-exports the item `name`.
+    pub(crate) fn is_reexported(&self, name: &str) -> bool {
+        !self.left_out.iter().any(|it| it.name == name)
+    }
+
+    /// Returns the doc comment of `module`, which begins with `purpose`. It says which of the module's
+    /// `items` are not re-exported.
+    pub(crate) fn module_docs(&self, purpose: &str, module: &str, items: &[&str]) -> String {
+        let left_out = self.left_out.iter();
+        let left_out = left_out.filter(|it| items.contains(&it.name.as_str()));
+        let paragraph = |LeftOut { name, holder }: &LeftOut| {
+            format!(
+                "`{name}` is not re-exported in the module of the package, because {holder} has that name there. \
+                 Its path is `{module}::{name}`."
+            )
+        };
+        let paragraphs: Vec<_> = left_out.map(paragraph).collect();
+        let paragraphs: Vec<_> = paragraphs.iter().map(String::as_str).collect();
+        emit::docs(
+            &[],
+            &format!("{purpose} the service `{}`.", self.full_name),
+            &paragraphs,
+        )
     }
 }
 

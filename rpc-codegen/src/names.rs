@@ -1,12 +1,13 @@
-//! The Rust names of a service's items.
+//! The Rust names of items.
 //!
 //! The rules are those by which prost names messages (heck's casing, raw identifiers for keywords),
-//! so that a reader of the `.proto` can predict the names.
+//! so that a reader of the `.proto` can predict the names of services. prost does not offer its rules to
+//! others. They stand here once more, and a test compares them with the names in prost's code.
 
 use heck::{ToSnakeCase, ToUpperCamelCase};
+use prost_types::{DescriptorProto, EnumDescriptorProto, OneofDescriptorProto};
 
-/// The names that one service needs. Except for `local_trait`, all of them are in the module of its
-/// package.
+/// The names that one service needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceNames {
     /// The trait that servers implement: `Greeter`.
@@ -46,16 +47,14 @@ impl ServiceNames {
         }
     }
 
-    /// Returns the names in the module of the package, to check that no two items share one.
-    pub(crate) fn in_package(&self) -> [&str; 6] {
-        [
-            &self.server_trait,
-            &self.server,
-            &self.client,
-            &self.client_module,
-            &self.server_module,
-            &self.methods,
-        ]
+    /// Returns the modules in that of the package. No other item can have one of these names.
+    pub(crate) fn modules(&self) -> [&str; 3] {
+        [&self.client_module, &self.server_module, &self.methods]
+    }
+
+    /// Returns the items that the module of the package re-exports unless others have their names.
+    pub(crate) fn reexported(&self) -> [&str; 3] {
+        [&self.server_trait, &self.client, &self.server]
     }
 }
 
@@ -88,7 +87,7 @@ pub(crate) fn method_constant(rust_name: &str) -> String {
 
 /// Returns the Rust name of the method `proto_name`, for checks that run before prost.
 pub(crate) fn method_from_proto(proto_name: &str) -> String {
-    method(&proto_name.to_snake_case())
+    method(&snake(proto_name))
 }
 
 /// Words that prost makes raw identifiers.
@@ -100,12 +99,13 @@ const RAW: [&str; 47] = [
     "await", "try", "gen",
 ];
 
-/// Returns the Rust field, module or variable `proto_name`, as prost does.
+/// Returns the Rust field, module or variable `proto_name`, as prost does. The name is empty if
+/// `proto_name` consists of underscores, which the casing removes.
 pub(crate) fn snake(proto_name: &str) -> String {
     not_a_keyword(proto_name.to_snake_case())
 }
 
-/// Returns the Rust type or variant `proto_name`, as prost does.
+/// Returns the Rust type or variant `proto_name`, as prost does. The name may be empty, too.
 pub(crate) fn upper_camel(proto_name: &str) -> String {
     not_a_keyword(proto_name.to_upper_camel_case())
 }
@@ -119,25 +119,32 @@ fn not_a_keyword(cased: String) -> String {
     }
 }
 
-/// Returns the Rust type of the message or enum `proto_name`.
-pub(crate) fn message_from_proto(proto_name: &str) -> String {
-    proto_name.to_upper_camel_case()
-}
-
-/// Returns the Rust module of the types nested in the message `proto_name`.
-pub(crate) fn nested_module_from_proto(proto_name: &str) -> String {
-    proto_name.to_snake_case()
-}
-
-/// Returns the Rust variant of the enum value `proto_name`, without `prefix`: the enum's name, or
-/// nothing.
-pub(crate) fn variant_from_proto(prefix: &str, proto_name: &str) -> String {
-    let name = proto_name.to_upper_camel_case();
-    match name.strip_prefix(prefix) {
-        Some(rest) if rest.starts_with(char::is_uppercase) => rest.to_owned(),
+/// Returns the Rust variant of the enum value `proto_name`, as prost does. `stripped` is the Rust name
+/// of the enum if prost removes that from the names of its values.
+pub(crate) fn variant(proto_name: &str, stripped: Option<&str>) -> String {
+    let name = upper_camel(proto_name);
+    let rest = stripped.and_then(|prefix| name.strip_prefix(prefix));
+    match rest {
+        Some(rest) if rest.starts_with(char::is_uppercase) => not_a_keyword(rest.to_owned()),
         _ => name,
     }
 }
+
+/// Returns the Rust type of a oneof, to which prost adds a suffix if a nested type has its name.
+pub(crate) fn oneof_type(message: &DescriptorProto, oneof: &OneofDescriptorProto) -> String {
+    let name = upper_camel(oneof.name());
+    // Here prost counts the entries of maps as types, although it generates none for them.
+    let messages = message.nested_type.iter().map(DescriptorProto::name);
+    let mut types = messages.chain(message.enum_type.iter().map(EnumDescriptorProto::name));
+    if types.any(|nested| upper_camel(nested) == name) {
+        format!("{name}OneOf")
+    } else {
+        name
+    }
+}
+
+#[cfg(test)]
+mod compared;
 
 #[cfg(test)]
 mod tests {
@@ -147,15 +154,12 @@ mod tests {
     fn usual_names() {
         let names = ServiceNames::new("Greeter");
         assert_eq!(
-            names.in_package(),
-            [
-                "Greeter",
-                "GreeterServer",
-                "GreeterClient",
-                "greeter_client",
-                "greeter_server",
-                "greeter_methods"
-            ]
+            names.reexported(),
+            ["Greeter", "GreeterClient", "GreeterServer"]
+        );
+        assert_eq!(
+            names.modules(),
+            ["greeter_client", "greeter_server", "greeter_methods"]
         );
         assert_eq!(names.local_trait, "LocalGreeter");
     }
@@ -166,15 +170,12 @@ mod tests {
         assert_eq!(ServiceNames::new("Self").client, "SelfClient");
         assert_eq!(ServiceNames::new("type").server_trait, "Type");
         assert_eq!(
-            ServiceNames::new("_1st").in_package(),
-            [
-                "_1st",
-                "_1stServer",
-                "_1stClient",
-                "_1st_client",
-                "_1st_server",
-                "_1st_methods"
-            ]
+            ServiceNames::new("_1st").reexported(),
+            ["_1st", "_1stClient", "_1stServer"]
+        );
+        assert_eq!(
+            ServiceNames::new("_1st").modules(),
+            ["_1st_client", "_1st_server", "_1st_methods"]
         );
         assert_eq!(ServiceNames::new("_1st").local_trait, "Local1st");
         assert_eq!(method("r#type"), "r#type");

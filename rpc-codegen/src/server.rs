@@ -19,7 +19,8 @@ use crate::model::{Kind, Method, Service};
 /// Emits the server module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
     let names = &service.names;
-    let docs = format!("Server for the service `{}`.", service.full_name);
+    let items = [names.server_trait.as_str(), &names.server];
+    let docs = service.module_docs("Server for", &names.server_module, &items);
     let items = [
         server_trait(service),
         local_trait(service),

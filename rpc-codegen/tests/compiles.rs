@@ -1,12 +1,16 @@
 //! Compiles generated code against `rpc-core`, in both editions and with the lints that it may
 //! trigger.
 
+#[path = "compiles/words.rs"]
+mod words;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rpc_codegen::Builder;
+use tempfile::TempDir;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
@@ -41,6 +45,36 @@ fn without_the_codec() {
     succeeds(&mut user.cargo("check"));
 }
 
+/// The names are in a crate of their own, because they would make each of the other ones slow.
+#[test]
+fn with_each_name_in_each_place() {
+    let protos = TempDir::new().unwrap();
+    for (name, text) in words::protos() {
+        fs::write(protos.path().join(name), text).unwrap();
+    }
+    let user = UserCrate::empty("2024-words");
+    user.generate(&[protos.path()], |builder| builder);
+    let code = "//! All packages.\npub mod all { rpc_core::include_protos!(\"packages.rs\"); }\n";
+    fs::write(user.dir.join("src/lib.rs"), code).unwrap();
+    succeeds(&mut user.cargo("check"));
+}
+
+/// Names of services that others have, and modules that packages and nested types have in common.
+#[test]
+fn with_shared_names() {
+    let dir = Path::new(USER).join("shared");
+    let user = UserCrate::empty("2024-shared");
+    user.generate(&[&dir], |builder| builder);
+    fs::copy(dir.join("lib.rs"), user.dir.join("src/lib.rs")).unwrap();
+    succeeds(&mut user.cargo("check"));
+    // Links in the documentation lead to items that are not re-exported, too.
+    succeeds(
+        user.cargo("doc")
+            .arg("--no-deps")
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    );
+}
+
 #[test]
 fn through_a_renamed_facade() {
     let user = UserCrate::with("2024-facade", |builder| builder.crate_path("::verb"));
@@ -54,11 +88,7 @@ fn through_a_renamed_facade() {
                 pub mod all { verb::include_protos!(\"packages.rs\"); }\n\
                 pub mod greeter { verb::include_proto!(\"greeter\"); }\n";
     fs::write(user.dir.join("src/lib.rs"), code).unwrap();
-    // As cargo does after it has run a build script.
-    succeeds(
-        user.cargo("check")
-            .env("OUT_DIR", user.dir.join("generated")),
-    );
+    succeeds(&mut user.cargo("check"));
 }
 
 /// Checks that the user's crate, which compiles, does not any more with `feature`, which adds a value
@@ -128,6 +158,14 @@ impl UserCrate {
 
     /// Creates the crate with other settings.
     fn with(name: &str, set: impl FnOnce(Builder) -> Builder) -> UserCrate {
+        let user = UserCrate::empty(name);
+        fs::copy(Path::new(USER).join("lib.rs"), user.dir.join("src/lib.rs")).unwrap();
+        user.generate(&[PROTOS.as_ref(), GOLDEN.as_ref(), USER.as_ref()], set);
+        user
+    }
+
+    /// Creates the crate without code.
+    fn empty(name: &str) -> UserCrate {
         static TURN: Mutex<()> = Mutex::new(());
 
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,20 +173,27 @@ impl UserCrate {
         let edition = &name[..4];
         let features = "[features]\nnot-send = []\nstream-not-send = []";
         write_crate(&dir, "user", edition, &dependency("rpc-core", features));
-        fs::copy(Path::new(USER).join("lib.rs"), dir.join("src/lib.rs")).unwrap();
-        let protos = [PROTOS, GOLDEN, USER]
-            .into_iter()
+        UserCrate { dir, _turn: turn }
+    }
+
+    /// Generates the packages of the `.proto` files in these directories.
+    fn generate(&self, dirs: &[&Path], set: impl FnOnce(Builder) -> Builder) {
+        let paths = dirs
+            .iter()
             .flat_map(|dir| fs::read_dir(dir).unwrap())
             .map(|entry| entry.unwrap().path());
-        let protos: Vec<_> = protos
+        let protos: Vec<_> = paths
             .filter(|path| path.extension().is_some_and(|found| found == "proto"))
             .collect();
         set(rpc_codegen::configure())
-            .out_dir(dir.join("generated"))
+            .out_dir(self.generated())
             .include_file("packages.rs")
-            .compile_protos(&protos, &[PROTOS, GOLDEN, USER])
+            .compile_protos(&protos, dirs)
             .unwrap();
-        UserCrate { dir, _turn: turn }
+    }
+
+    fn generated(&self) -> PathBuf {
+        self.dir.join("generated")
     }
 
     fn cargo(&self, command: &str) -> Command {
@@ -157,6 +202,8 @@ impl UserCrate {
             .args([command, "--offline", "--quiet"])
             .current_dir(&self.dir)
             .env("CARGO_INCREMENTAL", "1")
+            // As cargo does after it has run a build script.
+            .env("OUT_DIR", self.generated())
             // The crates share a target directory, because they have the same dependencies.
             .env(
                 "CARGO_TARGET_DIR",

@@ -1,5 +1,8 @@
 //! Each error names the file and, if there is one, the line, and says what to change.
 
+#[path = "errors/names.rs"]
+mod names;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -247,105 +250,18 @@ fn editions_in_descriptors_are_rejected() {
     );
 }
 
-/// Checks that `error` is about `name`, which the item on `line` shares with another.
-#[track_caller]
-fn is_taken(error: &Error, name: &str, line: usize) {
-    let Error::NameTaken {
-        name: taken,
-        line: Some(at),
-        ..
-    } = error
-    else {
-        panic!("{error}")
-    };
-    assert_eq!((taken.as_str(), *at), (name, line));
-}
-
-#[test]
-fn items_with_the_same_rust_name() {
-    let protos = Protos::new(&[(
-        "a.proto",
-        "syntax = \"proto3\";\npackage demo;\nmessage GreeterClient {}\nservice Greeter {}\n",
-    )]);
-    let error = protos.fails_with(
-        "a.proto:4: service `demo.Greeter` and message `demo.GreeterClient` would both have the Rust name \
-         `GreeterClient`: rename one of them",
-    );
-    is_taken(&error, "GreeterClient", 4);
-    let protos = Protos::new(&[(
-        "a.proto",
-        "syntax = \"proto3\";\nmessage M {}\nservice S {\n  rpc SayHi(M) returns (M);\n  rpc say_hi(M) returns (M);\n}\n",
-    )]);
-    is_taken(&protos.error(), "say_hi", 5);
-    // The local trait of `A` is `LocalA` too, but it is in the module `a_server`.
-    let protos = Protos::new(&[(
-        "a.proto",
-        "syntax = \"proto3\";\nservice A {}\nservice LocalA {}\n",
-    )]);
-    protos.compile(protos.settings()).unwrap();
-}
-
-#[test]
-fn messages_with_the_same_rust_name() {
-    for (text, name) in [
-        ("message Say {}\nmessage say {}\n", "Say"),
-        (
-            "message M {\n  enum E { FOO_BAR = 0; FooBar = 1; } }\n",
-            "FooBar",
-        ),
-        ("message M {}\nenum E { E_ONE = 0; ONE = 1; }\n", "One"),
-    ] {
-        let protos = Protos::new(&[("a.proto", &format!("syntax = \"proto3\";\n{text}"))]);
-        is_taken(&protos.error(), name, 3);
-    }
-    // An alias gets no variant, and the entry of a map gets no type.
-    let text = "syntax = \"proto3\";\nmessage M { map<int32, int32> e = 1; }\n\
-                enum E { option allow_alias = true; A = 0; a = 0; }\n";
-    let protos = Protos::new(&[("a.proto", text)]);
-    protos.compile(protos.settings()).unwrap();
-}
-
-#[test]
-fn names_of_underscores_only() {
-    for (text, what) in [
-        ("message _ {}", "message `_`"),
-        ("message A { message __ {} }", "message `A.__`"),
-        ("message A { int32 _ = 1; }", "field `_` of message `A`"),
-        (
-            "message A { oneof _ { int32 a = 1; } }",
-            "oneof `_` of message `A`",
-        ),
-        ("package a._; message M {}", "package `a._`"),
-        ("enum _ { ZERO = 0; }", "enum `_`"),
-        ("enum E { _ = 0; }", "value `_` of enum `E`"),
-        ("service _ {}", "service `_`"),
-        (
-            "message M {} service S { rpc _(M) returns (M); }",
-            "method `_` of service `S`",
-        ),
-    ] {
-        let protos = Protos::new(&[("a.proto", &format!("syntax = \"proto3\";\n{text}\n"))]);
-        let error = protos.error();
-        assert!(
-            matches!(&error, Error::NoRustName { what: found, line: Some(2), .. } if found == what),
-            "{error}"
-        );
-    }
-}
-
 #[test]
 fn several_mistakes_are_all_named() {
     let protos = Protos::new(&[(
         "a.proto",
         "syntax = \"proto3\";\nmessage M {}\nservice S {\n  rpc Go(M) returns (M);\n  \
-         rpc go(M) returns (M);\n  rpc _(M) returns (M);\n}\nmessage SClient {}\n",
+         rpc go(M) returns (M);\n  rpc _(M) returns (M);\n}\nservice s {}\n",
     )]);
     let error = protos.fails_with(
         "a.proto:5: method `go` of service `S` and method `Go` of service `S` would both have the Rust name \
          `go`: rename one of them\n\n\
          a.proto:6: method `_` of service `S` has no valid Rust name: rename it\n\n\
-         a.proto:3: service `S` and message `SClient` would both have the Rust name `SClient`: rename one \
-         of them",
+         a.proto:8: service `s` and service `S` would both have the Rust name `s_client`: rename one of them",
     );
     assert!(
         matches!(&error, Error::Several { errors } if errors.len() == 3),

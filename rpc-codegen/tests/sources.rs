@@ -197,8 +197,8 @@ fn what_protoc_takes_is_taken() {
         "enum E { inf = 0; nan = 1; } extend google.protobuf.FieldOptions { optional E e = 50000; }\n\
          message A { optional E a = 1 [(e) = nan, default = inf]; }",
         // Names that are equal in JSON.
-        "message A { optional int32 foo_bar = 1; optional int32 fooBar2 = 2; optional int32 foo_bar2 = 3; \
-         optional int32 foo__bar = 4; }",
+        "message A { optional int32 foo1 = 1; optional int32 foo_1 = 2; optional int32 foo_1_a = 3; \
+         optional int32 foo1_a = 4; }",
     ] {
         let text = format!("syntax = \"proto2\"; {import}\n{text}\n");
         let protos = Protos::new(&[("a.proto", &text)]);

@@ -3,7 +3,7 @@
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct Paint {
-    #[prost(enumeration = "Color", tag = "1")]
+    #[prost(enumeration = "self::Color", tag = "1")]
     pub color: i32,
 }
 

@@ -5,7 +5,7 @@
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct Order {
     #[deprecated]
-    #[prost(enumeration = "Color", tag = "1")]
+    #[prost(enumeration = "self::Color", tag = "1")]
     #[on_field]
     pub color: i32,
     #[prost(message, optional, boxed, tag = "2")]

@@ -7,7 +7,7 @@ pub struct Required {
     pub int32: i32,
     #[prost(string, required, tag = "2", default = "text")]
     pub string: ::rpc_core::codegen::v1::prost::alloc::string::String,
-    #[prost(enumeration = "Level", required, tag = "3", default = "Low")]
+    #[prost(enumeration = "self::Level", required, tag = "3", default = "Low")]
     pub level: i32,
     #[prost(message, required, boxed, tag = "4")]
     pub required: ::rpc_core::codegen::v1::prost::alloc::boxed::Box<Required>,
@@ -17,7 +17,7 @@ pub struct Required {
     pub unpacked: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<i32>,
     #[prost(int32, repeated, tag = "7")]
     pub packed: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<i32>,
-    #[prost(map = "int32, enumeration(Level)", tag = "8")]
+    #[prost(map = "int32, enumeration(self::Level)", tag = "8")]
     pub levels: ::std::collections::HashMap<i32, i32>,
 }
 
@@ -105,13 +105,13 @@ mod _codec {
         fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
             let message = Self {
                 int32: field::Int32::decode([0x08], &mut fields)
-                    .unwrap_or_else(|| Self::default().int32),
+                    .unwrap_or_else(|| <Self as Default>::default().int32),
                 string: field::String::decode([0x12], &mut fields)
-                    .unwrap_or_else(|| Self::default().string),
+                    .unwrap_or_else(|| <Self as Default>::default().string),
                 level: field::Int32::decode([0x18], &mut fields)
-                    .unwrap_or_else(|| Self::default().level),
+                    .unwrap_or_else(|| <Self as Default>::default().level),
                 required: field::Message::decode([0x22], &mut fields)
-                    .unwrap_or_else(|| Self::default().required),
+                    .unwrap_or_else(|| <Self as Default>::default().required),
                 number: field::Uint64::decode([0x28], &mut fields),
                 unpacked: field::Int32::decode_repeated([0x30], &mut fields),
                 packed: field::Int32::decode_packed([0x3a], &mut fields),
