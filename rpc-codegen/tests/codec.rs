@@ -11,7 +11,7 @@ mod encodings;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use generated::sorted::verbline::echo::EchoRequest;
 use generated::{Agreed, Checked, MESSAGES};
@@ -25,9 +25,14 @@ use rpc_core::codegen::v1::prost::Message;
 
 use self::encodings::{Choices, Schema, delimited, key, mutate};
 
-const PROTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protos");
-const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto");
-const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/codec");
+/// Where files are, from the folder of `generated`: a package outside of the workspace has this test too.
+const PROTOS: &str = "../protos";
+const PROTO: &str = "../../../proto";
+const CORPUS: &str = "../../../fuzz/corpus/codec";
+
+fn path(relative: &str) -> PathBuf {
+    Path::new(generated::DIRECTORY).join(relative)
+}
 
 /// Messages that are not always decoded without prost: they may have groups or foreign messages.
 const WITH_PROST: [&str; 13] = [
@@ -48,7 +53,7 @@ const WITH_PROST: [&str; 13] = [
 
 fn schema() -> Schema {
     let protos = |dir: &str| {
-        let files = fs::read_dir(dir)
+        let files = fs::read_dir(path(dir))
             .unwrap()
             .map(|entry| entry.unwrap().file_name());
         let names = files.map(|name| name.into_string().unwrap());
@@ -57,10 +62,11 @@ fn schema() -> Schema {
             .collect::<Vec<_>>()
     };
     // Both directories have a `greeter.proto`.
-    let mut set = protox::compile(protos(PROTOS), [PROTOS]).unwrap();
+    let mut set = protox::compile(protos(PROTOS), [path(PROTOS)]).unwrap();
     let mut own = protos(PROTO);
     own.push("grpc/testing/test.proto".to_owned());
-    set.file.extend(protox::compile(own, [PROTO]).unwrap().file);
+    set.file
+        .extend(protox::compile(own, [path(PROTO)]).unwrap().file);
     Schema::new(&set)
 }
 
@@ -238,7 +244,7 @@ fn a_buffer_is_given_bytes_as_they_are() {
 /// The inputs that the fuzz target found, as it uses them.
 #[test]
 fn the_fuzzed_inputs_agree() {
-    for entry in fs::read_dir(Path::new(CORPUS)).unwrap() {
+    for entry in fs::read_dir(path(CORPUS)).unwrap() {
         let input = fs::read(entry.unwrap().path()).unwrap();
         generated::fuzz(&input);
     }

@@ -9,6 +9,9 @@ use rpc_core::codegen::v1::{GeneratedCodec, GeneratedMessage};
 use rpc_core::transport::MessageMemory;
 use rpc_core::{BY_REFERENCE_LEN, Chunks, Codec, LengthChanged, ProstCodec};
 
+/// The folder of this package.
+pub const DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");
+
 /// The code with default settings.
 pub mod plain {
     include!(concat!(env!("OUT_DIR"), "/plain/packages.rs"));
