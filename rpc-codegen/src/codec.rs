@@ -29,7 +29,7 @@ fn message(message: &Message, budget: Option<usize>) -> String {
     let path = &message.path;
     let members = &message.fields;
     let full = full(members).unwrap_or_default();
-    let budget = budget.map(|per_byte| format!("const DECODED_PER_BYTE: usize = {per_byte};\n"));
+    let budget = budget.map(|n| format!("const DECODED_PER_BYTE: Option<usize> = Some({n});\n"));
     let parts = [
         full.len,
         budget.unwrap_or_default(),

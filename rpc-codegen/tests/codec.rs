@@ -8,6 +8,8 @@
 mod budget;
 #[path = "codec/encodings.rs"]
 mod encodings;
+#[path = "codec/lists.rs"]
+mod lists;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -65,12 +65,16 @@ impl Builder {
     }
 
     /// Sets how many bytes of memory each byte of the messages below `path` may take when a message
-    /// is decoded, besides 64 KiB for the whole message. The default is 8. It applies to requests
-    /// and responses, with everything nested in them.
+    /// is decoded, besides 64 KiB for the whole message. It applies to requests and responses, with
+    /// everything nested in them.
     ///
     /// A message that would take more is refused with `RESOURCE_EXHAUSTED`: two bytes can be an
-    /// element of a repeated field, so short messages could otherwise use up the memory. Set a higher
-    /// limit for messages that consist of many small messages.
+    /// element of a repeated field, so short messages could otherwise use up the memory.
+    ///
+    /// By default, a message may take 48 bytes for each of its bytes, and one of less than 4 MiB up
+    /// to 192 MiB, but at most 512 bytes for each of its bytes. That is enough for lists of wide
+    /// elements of which each has a name. Set 8 for a request that strangers send, and a high number
+    /// for messages with more and wider elements.
     pub fn decode_budget(mut self, path: impl AsRef<str>, bytes_per_byte: usize) -> Self {
         self.decode_budgets
             .push((path.as_ref().to_owned(), bytes_per_byte));

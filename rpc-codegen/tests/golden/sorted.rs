@@ -17,7 +17,7 @@ mod _codec {
     use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Scan, Stop, Writer};
 
     impl GeneratedMessage for super::Sorted {
-        const DECODED_PER_BYTE: usize = 30;
+        const DECODED_PER_BYTE: Option<usize> = Some(30);
 
         fn encoded_len(&self) -> usize {
             let mut len = 0;

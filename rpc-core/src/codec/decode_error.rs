@@ -8,13 +8,40 @@ pub enum DecodeError {
     Malformed(#[from] prost::DecodeError),
     /// The decoded message would take more memory than a message of its length may take. Decoding
     /// stopped at the limit, and freed what it had allocated.
-    #[error("the message of {len} bytes would take more than {limit} bytes decoded")]
+    #[error(
+        "decoded, the {len} bytes of this `{message}` would take more than {limit} bytes of memory, \
+         which is the limit for its length: a peer could otherwise exhaust the memory with short \
+         messages. {}",
+        advice(*.len, *.limit, *.is_estimate)
+    )]
     OverBudget {
+        /// The Rust type of the message.
+        message: &'static str,
         /// The length of the encoded message.
         len: usize,
         /// The most memory in bytes that a message of this length may take.
         limit: usize,
+        /// Whether the memory was estimated, because the message has no code from `rpc-codegen`. For
+        /// other messages, the setting `decode_budget` of the build script changes the limit.
+        is_estimate: bool,
     },
+}
+
+/// Says what to do about a message that is over its budget.
+fn advice(len: usize, limit: usize, is_estimate: bool) -> String {
+    match is_estimate {
+        true => {
+            "The memory was estimated, because the type has no code from `rpc-codegen`. If such \
+                 messages are expected, let `rpc-codegen` generate the type, or split the message"
+                .to_owned()
+        }
+        false => format!(
+            "If such messages are expected, raise the limit in the build script of the side that \
+             decodes them: `rpc_codegen::configure().decode_budget(\".package.Message\", n)`, with \
+             n bytes for each byte of the message, more than {}",
+            limit / len.max(1)
+        ),
+    }
 }
 
 impl DecodeError {

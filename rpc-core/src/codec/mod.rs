@@ -26,7 +26,7 @@ use std::fmt;
 use bytes::{BufMut, Bytes};
 use prost::{EncodeError, Message};
 
-use self::budget::{DECODED_PER_BYTE, Decoding, budget};
+use self::budget::{Allowance, Decoding, ESTIMATED};
 use self::chunk_writer::{allocate_memory, encode_chunks, encode_prost_chunks};
 pub use self::chunks::Chunks;
 pub use self::decode_error::DecodeError;
@@ -34,7 +34,7 @@ pub use self::memory::{Allocate, MessageMemory};
 pub use self::message_buf::MessageBuf;
 pub use self::reader::Reader;
 pub use self::scan::{Scan, Stop};
-use self::scan::{UNSCANNED_LEN, check, scan_any};
+use self::scan::{UNSCANNED_LEN, is_over_budget, scan_any};
 use self::shared::decode_sharing;
 pub use self::writer::Writer;
 use self::writer::{BufWriter, SliceWriter};
@@ -171,23 +171,39 @@ impl<M: Message + Default> Codec<M> for ProstCodec {
     }
 
     fn decode(bytes: &[u8]) -> Result<M, DecodeError> {
-        check_any(bytes)?;
+        check_any::<M>(bytes)?;
         Ok(M::decode(bytes)?)
     }
 
     fn decode_shared(bytes: &Bytes, share_from: usize) -> Result<Decoded<M>, DecodeError> {
-        check_any(bytes)?;
+        check_any::<M>(bytes)?;
         decode_sharing(bytes, share_from)
     }
 }
 
 /// Checks that a message without generated code is not over its budget.
 #[inline]
-fn check_any(bytes: &[u8]) -> Result<(), DecodeError> {
-    match bytes.len() {
-        ..=UNSCANNED_LEN => Ok(()),
-        _ => check(bytes, DECODED_PER_BYTE, scan_any),
+fn check_any<M>(bytes: &[u8]) -> Result<(), DecodeError> {
+    let len = bytes.len();
+    match len > UNSCANNED_LEN && is_over_budget(bytes, ESTIMATED, scan_any) {
+        true => Err(ESTIMATED.exceeded::<M>(len)),
+        false => Ok(()),
     }
+}
+
+/// Checks that a message with generated code is not over its budget, before prost decodes it.
+fn check<M: GeneratedMessage>(bytes: &[u8]) -> Result<(), DecodeError> {
+    let allowance = const { Allowance::new(M::DECODED_PER_BYTE) };
+    match is_over_budget(bytes, allowance, M::scan_field) {
+        true => Err(allowance.exceeded::<M>(bytes.len())),
+        false => Ok(()),
+    }
+}
+
+/// Returns the budget of a message with generated code, which has `len` bytes.
+#[inline]
+fn budget<M: GeneratedMessage>(len: usize) -> usize {
+    const { Allowance::new(M::DECODED_PER_BYTE) }.budget(len)
 }
 
 /// A message with straight-line code for its known fields, written by `rpc-codegen`.
@@ -197,8 +213,9 @@ pub trait GeneratedMessage: Message + Default {
     /// The length of the encoded message with all fields set, if it is then always the same.
     const FULL_LEN: Option<usize> = None;
 
-    /// How many bytes one encoded byte may become when this message is decoded as the outermost one.
-    const DECODED_PER_BYTE: usize = DECODED_PER_BYTE;
+    /// How many bytes one encoded byte may become when this message is decoded as the outermost one,
+    /// if that is set.
+    const DECODED_PER_BYTE: Option<usize> = None;
 
     /// The length of the message in its `Box`, if it is in one.
     const BOXED_LEN: usize = 0;
@@ -231,7 +248,7 @@ pub trait GeneratedMessage: Message + Default {
     /// An implementation has either this method or [`decode_fields`](Self::decode_fields), of which
     /// each calls the other one.
     fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
-        let decoding = Decoding::new(budget(bytes.len(), Self::DECODED_PER_BYTE));
+        let decoding = Decoding::new(budget::<Self>(bytes.len()));
         Self::decode_fields(Reader::within(bytes, depth, &decoding))
     }
 
@@ -280,7 +297,7 @@ fn decode_known<M: GeneratedMessage>(fields: Reader<'_>) -> Option<M> {
 
 impl<M: GeneratedMessage> GeneratedMessage for Box<M> {
     const FULL_LEN: Option<usize> = M::FULL_LEN;
-    const DECODED_PER_BYTE: usize = M::DECODED_PER_BYTE;
+    const DECODED_PER_BYTE: Option<usize> = M::DECODED_PER_BYTE;
     const BOXED_LEN: usize = size_of::<M>();
 
     #[inline]
@@ -364,7 +381,7 @@ impl<M: GeneratedMessage> Codec<M> for GeneratedCodec {
     }
 
     fn decode_shared(bytes: &Bytes, share_from: usize) -> Result<Decoded<M>, DecodeError> {
-        let budget = budget(bytes.len(), M::DECODED_PER_BYTE);
+        let budget = budget::<M>(bytes.len());
         let decoding = Decoding::sharing(budget, bytes, share_from);
         if let Some(message) = decode_known(Reader::within(bytes, MAX_DEPTH, &decoding)) {
             return Ok(Decoded {
@@ -372,7 +389,7 @@ impl<M: GeneratedMessage> Codec<M> for GeneratedCodec {
                 copied_len: bytes.len() - decoding.shared_len(),
             });
         }
-        check(bytes, M::DECODED_PER_BYTE, M::scan_field)?;
+        check::<M>(bytes)?;
         decode_sharing(bytes, share_from)
     }
 }
@@ -381,7 +398,7 @@ impl<M: GeneratedMessage> Codec<M> for GeneratedCodec {
 /// fields is not moved.
 #[inline(never)]
 fn decode_each<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
-    let decoding = Decoding::new(budget(bytes.len(), M::DECODED_PER_BYTE));
+    let decoding = Decoding::new(budget::<M>(bytes.len()));
     match M::decode_fields(Reader::within(bytes, MAX_DEPTH, &decoding)) {
         Some(message) => Ok(message),
         None => decode_with_prost(bytes),
@@ -393,6 +410,6 @@ fn decode_each<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
 #[cold]
 #[inline(never)]
 fn decode_with_prost<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
-    check(bytes, M::DECODED_PER_BYTE, M::scan_field)?;
+    check::<M>(bytes)?;
     Ok(Message::decode(bytes)?)
 }

@@ -6,19 +6,26 @@
 //! # Messages without generated code
 //!
 //! The types of their fields are not known. A value with a length may be a message, and is counted
-//! as one if its bytes are the encoding of one: for [`ELEMENT_LEN`], and for the fields in it. Other
-//! values count for the `String` or `Vec` that holds them. This is an estimate: it refuses encodings
-//! of which most are tags, and does not know how large a Rust type is.
+//! as one if its bytes are the encoding of one, with the fields in it: for [`ELEMENT_LEN`] if its
+//! field has occurred before, so that it is an element, and for [`FIRST_LEN`] otherwise. Other values
+//! count for the `String` or `Vec` that holds them. This is an estimate: it refuses encodings of
+//! which most are tags, and does not know how large a Rust type is: elements of 2,560 bytes take ten
+//! times what was counted. So less is allowed than for types that are known.
 
-use super::DecodeError;
-use super::budget::{budget, over_budget};
+use std::mem;
+
+use super::budget::Allowance;
 use super::reader::{Reader, count_packed};
 
-/// The size that is assumed for a message without generated code, which is more than that of most.
-const ELEMENT_LEN: usize = 64;
+/// The size that is assumed for an element without generated code, which is more than that of most.
+const ELEMENT_LEN: usize = 256;
 
-/// The length of a message without generated code that cannot be over its budget: the charge for
-/// elements of two bytes is less than any message may take.
+/// The size that is assumed for the first message of a field: most are not elements, and take nothing
+/// on the heap.
+const FIRST_LEN: usize = 64;
+
+/// The length up to which a message without generated code is not scanned. It has 1,024 elements at
+/// most.
 pub(super) const UNSCANNED_LEN: usize = 2048;
 
 /// More levels than prost decodes.
@@ -52,23 +59,16 @@ pub struct Scan<'a> {
     /// How many fields of unknown types may still be visited. A field is visited again if a value
     /// before it could be a message that extends past its own end.
     visits: usize,
+    /// The fields of unknown types that have occurred in the current message, by the last six bits of
+    /// their numbers.
+    seen: u64,
 }
 
-/// Checks that a message whose fields `scan_field` passes is not over its budget.
-///
-/// # Errors
-///
-/// Returns an error if it is. A malformed message is not an error: decoding returns that.
-pub(super) fn check(
-    bytes: &[u8],
-    per_byte: usize,
-    scan_field: ScanField,
-) -> Result<(), DecodeError> {
-    let mut scan = Scan::new(bytes, budget(bytes.len(), per_byte));
-    match scan.fields_until(0, scan_field) {
-        Err(Stop::OverBudget) => Err(over_budget(bytes.len(), per_byte)),
-        Ok(()) | Err(Stop::Malformed) => Ok(()),
-    }
+/// Returns true if a message whose fields `scan_field` passes is over its budget. False if it is
+/// malformed: decoding returns that error.
+pub(super) fn is_over_budget(bytes: &[u8], allowance: Allowance, scan_field: ScanField) -> bool {
+    let mut scan = Scan::new(bytes, allowance.budget(bytes.len()));
+    scan.fields_until(0, scan_field) == Err(Stop::OverBudget)
 }
 
 /// Returns what a message without generated code takes on the heap. `None` if it is malformed.
@@ -84,7 +84,8 @@ pub(super) fn scan_any(_: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
     match fields.wire_type {
         2 => fields.scan_any_delimited(),
         3 => {
-            fields.charge(ELEMENT_LEN)?;
+            let len = fields.see_message();
+            fields.charge(len)?;
             fields.scan_nested(scan_any)
         }
         _ => fields.skip(),
@@ -100,6 +101,7 @@ impl<'a> Scan<'a> {
             number: 0,
             wire_type: 0,
             visits: bytes.len().saturating_mul(4).saturating_add(1024),
+            seen: 0,
         }
     }
 
@@ -141,16 +143,20 @@ impl<'a> Scan<'a> {
                 let end = self.rest_after_len()?.len();
                 self.fields_until(end, scan_field)?;
             }
-            3 => loop {
-                self.take_key()?;
-                if self.wire_type == 4 {
-                    break match self.number == number {
-                        true => (),
-                        false => return Err(Stop::Malformed),
-                    };
+            3 => {
+                let seen = mem::take(&mut self.seen);
+                loop {
+                    self.take_key()?;
+                    if self.wire_type == 4 {
+                        break;
+                    }
+                    scan_field(self.number, self)?;
                 }
-                scan_field(self.number, self)?;
-            },
+                if self.number != number {
+                    return Err(Stop::Malformed);
+                }
+                self.seen = seen;
+            }
             _ => self.skip()?,
         }
         self.depth = depth;
@@ -167,10 +173,23 @@ impl<'a> Scan<'a> {
         self.advance(len)
     }
 
+    /// Notes that the current field occurs, and returns the size that is assumed for its value if
+    /// that is a message.
+    fn see_message(&mut self) -> usize {
+        let bit = 1 << (self.number % u64::BITS);
+        let is_first = self.seen & bit == 0;
+        self.seen |= bit;
+        match is_first {
+            true => FIRST_LEN,
+            false => ELEMENT_LEN,
+        }
+    }
+
     /// Passes a value with a length that is a message if it can be one.
     fn scan_any_delimited(&mut self) -> Result<(), Stop> {
+        let len = self.see_message();
         let after = self.rest_after_len()?;
-        let (budget, depth) = (self.budget, self.depth);
+        let (budget, depth, seen) = (self.budget, self.depth, self.seen);
         let result = match depth.checked_sub(1) {
             Some(depth) => {
                 self.depth = depth;
@@ -179,7 +198,7 @@ impl<'a> Scan<'a> {
             None => Err(Stop::Malformed),
         };
         match result {
-            Ok(()) => self.charge(ELEMENT_LEN)?,
+            Ok(()) => self.charge(len)?,
             // If it is a message after all, prost fails here. What it has allocated until then was
             // within the budget.
             Err(Stop::Malformed) => {
@@ -188,16 +207,18 @@ impl<'a> Scan<'a> {
             }
             Err(Stop::OverBudget) => return Err(Stop::OverBudget),
         }
-        (self.rest, self.depth) = (after, depth);
+        (self.rest, self.depth, self.seen) = (after, depth, seen);
         Ok(())
     }
 
     /// Passes all fields up to the place at which `end` bytes are left.
     fn fields_until(&mut self, end: usize, scan_field: ScanField) -> Result<(), Stop> {
+        let seen = mem::take(&mut self.seen);
         while self.rest.len() > end {
             self.take_key()?;
             scan_field(self.number, self)?;
         }
+        self.seen = seen;
         match self.rest.len() == end {
             true => Ok(()),
             false => Err(Stop::Malformed),
