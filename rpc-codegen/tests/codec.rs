@@ -10,6 +10,8 @@ mod budget;
 mod encodings;
 #[path = "codec/lists.rs"]
 mod lists;
+#[path = "codec/stack.rs"]
+mod stack;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,14 +33,20 @@ const PROTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protos");
 const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto");
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/codec");
 
-/// Messages that are not always decoded without prost: they may have groups or foreign messages.
-const WITH_PROST: [&str; 9] = [
+/// Messages that are not always decoded without prost: they may have groups or foreign messages, or be
+/// too deep.
+const WITH_PROST: [&str; 14] = [
+    ".deep.Tree",
+    ".deep.Tree.Graft",
+    ".deep.Tree.Graft.Bud",
+    ".deep.Tree.Stone",
     ".fields.v2.Grouped",
     ".fields.v2.Groups",
     ".fields.v2.Groups.Many",
     ".fields.v2.Groups.One",
     ".fields.v3.Externs",
     ".fields.v3.Recursive",
+    ".lists.Lists",
     ".types.common.Thing",
     ".types.v1.Outer",
     ".types.v1.Outer.Inner",
