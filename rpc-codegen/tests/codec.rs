@@ -10,6 +10,8 @@ mod budget;
 mod encodings;
 #[path = "codec/lists.rs"]
 mod lists;
+#[path = "codec/stack.rs"]
+mod stack;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,8 +38,13 @@ fn path(relative: &str) -> PathBuf {
     Path::new(generated::DIRECTORY).join(relative)
 }
 
-/// Messages that are not always decoded without prost: they may have groups or foreign messages.
-const WITH_PROST: [&str; 13] = [
+/// Messages that are not always decoded without prost: they may have groups or foreign messages, or be
+/// too deep.
+const WITH_PROST: [&str; 18] = [
+    ".deep.Tree",
+    ".deep.Tree.Graft",
+    ".deep.Tree.Graft.Bud",
+    ".deep.Tree.Stone",
     ".fields.v2.EachMap",
     ".fields.v2.EachRepeated",
     ".fields.v2.EachSingle",
@@ -48,6 +55,7 @@ const WITH_PROST: [&str; 13] = [
     ".fields.v2.Groups.One",
     ".fields.v3.Externs",
     ".fields.v3.Recursive",
+    ".lists.Lists",
     ".types.common.Thing",
     ".types.v1.Outer",
     ".types.v1.Outer.Inner",

@@ -184,7 +184,10 @@ fn budgets_of_decoding() {
     lacks(&code(configure()), "DECODED_PER_BYTE");
     let run = Run::new();
     run.compile(configure().decode_budget(".a", 30)).unwrap();
-    has(&run.code("a"), "const DECODED_PER_BYTE: usize = 30;");
+    has(
+        &run.code("a"),
+        "const DECODED_PER_BYTE: Option<usize> = Some(30);",
+    );
     lacks(&run.code("b"), "DECODED_PER_BYTE");
 }
 

@@ -65,7 +65,7 @@ impl Builder {
     }
 
     /// Sets how many bytes of memory each byte of the messages below `path` may take when a message
-    /// is decoded, besides 64 KiB for the whole message. It applies to requests and responses, with
+    /// is decoded, besides 256 KiB for the whole message. It applies to requests and responses, with
     /// everything nested in them.
     ///
     /// A message that would take more is refused with `RESOURCE_EXHAUSTED`: two bytes can be an

@@ -10,11 +10,11 @@
 //!
 //! A message may take 48 bytes for each of its bytes. A short one may take as much as one of 4 MiB,
 //! which is the longest by default, but at most 512 bytes for each of its bytes. Each message may take
-//! 64 KiB besides:
+//! 256 KiB besides:
 //!
 //! | length | may take | reached by |
 //! | --- | --- | --- |
-//! | up to 4 KiB, a slot | 2 MiB | 800 elements of 2,600 bytes, of five bytes each |
+//! | up to 4 KiB, a slot | 2.25 MiB | 900 elements of 2,600 bytes, of less than five bytes each |
 //! | up to 384 KiB | 512 times its length | wide elements with a name each |
 //! | up to 4 MiB | 192 MiB | |
 //! | longer | 48 times its length | elements that are wide all the way down |
@@ -32,12 +32,12 @@
 //!
 //! - One call takes 192 MiB at most with the default limit of 4 MiB, instead of 5 GiB (4 MiB of empty
 //!   pods, without a budget). What was decoded is freed when the handler drops it.
-//! - The calls that a connection has in flight add up: 128 of 4 KiB each take 256 MiB while their
+//! - The calls that a connection has in flight add up: 128 of 4 KiB each take 288 MiB while their
 //!   handlers wait, and 128 of 384 KiB or more 24 GiB. Whoever serves strangers, with requests that
 //!   have wide elements and handlers that wait, lowers one of the factors: the length of requests
-//!   (`max_request_len`; half of it halves the memory of short messages too), the number of calls
+//!   (`max_request_len`, if it can be less than 384 KiB), the number of calls
 //!   (`max_concurrent_calls`), or the budget of the request (`decode_budget(".pkg.Request", 8)`: 32 MiB
-//!   for 4 MiB, and 96 KiB for 4 KiB). Types with narrow elements are bounded by themselves: strings
+//!   for 4 MiB, and 288 KiB for 4 KiB). Types with narrow elements are bounded by themselves: strings
 //!   and scalars take no more than 12 bytes for each byte, in maps 28.
 //! - The types of a message without generated code are not known, nor how wide they are. Of these, a
 //!   message has 65,536 elements at most, or one for each ten bytes if it is longer than 600 KiB.
@@ -71,12 +71,23 @@ const GENERATED: Allowance = Allowance {
 /// What messages without generated code may take, by the estimate of a [`Scan`](super::Scan).
 pub(super) const ESTIMATED: Allowance = Allowance {
     per_byte: 28,
-    short_per_byte: 64,
-    short_at_most: 16 << 20,
+    // Whatever a short message consists of.
+    short_per_byte: ELEMENT_LEN / 2,
+    short_at_most: ELEMENT_LEN * SHORT_ELEMENTS,
 };
 
-/// How many bytes any message may become.
-const AT_LEAST: usize = 64 << 10;
+/// The size that is assumed for an element without generated code, which is more than that of most.
+pub(super) const ELEMENT_LEN: usize = 256;
+
+/// How many elements a message without generated code may have, however short they are.
+const SHORT_ELEMENTS: usize = 1 << 16;
+
+/// The length up to which a message without generated code cannot have more: an element takes two
+/// bytes.
+pub(super) const UNSCANNED_LEN: usize = 2 * SHORT_ELEMENTS;
+
+/// How many bytes any message may become: 100 levels of a wide message, as deep as prost decodes.
+const AT_LEAST: usize = 256 << 10;
 
 impl Allowance {
     /// Returns what a message with generated code may take. `per_byte` is what each of its bytes may
@@ -193,8 +204,8 @@ mod tests {
             (4 << 20, 192 << 20),
             (10 << 20, 480 << 20),
         ] {
-            assert_eq!(GENERATED.limit(len), expected + 65536);
-            assert_eq!(GENERATED.budget(len), expected + 65536 - len);
+            assert_eq!(GENERATED.limit(len), expected + AT_LEAST);
+            assert_eq!(GENERATED.budget(len), expected + AT_LEAST - len);
         }
         // Nothing overflows.
         assert_eq!(GENERATED.limit(usize::MAX), usize::MAX);
@@ -203,8 +214,8 @@ mod tests {
     #[test]
     fn the_setting_is_the_whole_limit() {
         let limit = |len, per_byte| Allowance::new(Some(per_byte)).limit(len);
-        assert_eq!(limit(1000, 8), 8 * 1000 + 65536);
-        assert_eq!(limit(10 << 20, 100), (1000 << 20) + 65536);
+        assert_eq!(limit(1000, 8), 8 * 1000 + AT_LEAST);
+        assert_eq!(limit(10 << 20, 100), (1000 << 20) + AT_LEAST);
         assert_eq!(limit(usize::MAX, 8), usize::MAX);
     }
 

@@ -9,9 +9,9 @@ pub enum DecodeError {
     /// The decoded message would take more memory than a message of its length may take. Decoding
     /// stopped at the limit, and freed what it had allocated.
     #[error(
-        "decoded, the {len} bytes of this `{message}` would take more than {limit} bytes of memory, \
-         which is the limit for its length: a peer could otherwise exhaust the memory with short \
-         messages. {}",
+        "the {len} bytes of `{message}` would take more than {limit} bytes of memory when they are \
+         decoded. That is the limit for a message of this length, so that no peer exhausts the memory \
+         with short messages. {}",
         advice(*.len, *.limit, *.is_estimate)
     )]
     OverBudget {

@@ -111,7 +111,7 @@ pub trait Field {
     ) -> Result<(), Stop> {
         let _ = get;
         let size = size_of::<Self::Value>();
-        if fields.wire_type() == 2 && Self::WIRE_TYPE != 2 {
+        if fields.wire_type() == 2 && !matches!(Self::WIRE_TYPE, 2 | 3) {
             return fields.scan_packed(Self::WIRE_TYPE, size);
         }
         fields.charge(size)?;

@@ -26,7 +26,7 @@ use std::fmt;
 use bytes::{BufMut, Bytes};
 use prost::{EncodeError, Message};
 
-use self::budget::{Allowance, Decoding, ESTIMATED};
+use self::budget::{Allowance, Decoding, ESTIMATED, UNSCANNED_LEN};
 use self::chunk_writer::{allocate_memory, encode_chunks, encode_prost_chunks};
 pub use self::chunks::Chunks;
 pub use self::decode_error::DecodeError;
@@ -34,7 +34,7 @@ pub use self::memory::{Allocate, MessageMemory};
 pub use self::message_buf::MessageBuf;
 pub use self::reader::Reader;
 pub use self::scan::{Scan, Stop};
-use self::scan::{UNSCANNED_LEN, is_over_budget, scan_any};
+use self::scan::{is_over_budget, scan_any};
 use self::shared::decode_sharing;
 pub use self::writer::Writer;
 use self::writer::{BufWriter, SliceWriter};
@@ -336,11 +336,22 @@ impl<M: GeneratedMessage> GeneratedMessage for Box<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct GeneratedCodec;
 
-/// The number of levels of nested messages that generated code decodes.
+/// The number of levels of nested messages that generated code decodes. A wide message is several
+/// levels: see [`levels`].
 ///
 /// prost's limit is 100. Deeper messages than these are rare and go to prost, so its limit and its
 /// error apply.
 const MAX_DEPTH: u32 = 32;
+
+/// Returns for how many levels a message of `size` bytes counts.
+///
+/// While a message is decoded, each level has its value on the stack, about four times: as fields, as
+/// the message, as the result and as the caller's option. prost has none of it there, because it
+/// merges fields into a message that is on the heap already. So the sizes of all levels are bounded:
+/// 32 levels have 16 KiB, for which an optimized build takes 60 KiB of stack.
+const fn levels(size: usize) -> u32 {
+    1 + (size / 512) as u32
+}
 
 impl<M: GeneratedMessage> Codec<M> for GeneratedCodec {
     #[inline]

@@ -133,10 +133,10 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Takes a length and as many bytes, which are fields one level deeper.
+    /// Takes a length and as many bytes, which are fields some levels deeper.
     #[inline]
-    pub(super) fn take_nested(&mut self) -> Option<Reader<'a>> {
-        let depth = self.depth.checked_sub(1)?;
+    pub(super) fn take_nested(&mut self, levels: u32) -> Option<Reader<'a>> {
+        let depth = self.depth.checked_sub(levels)?;
         let bytes = self.take_delimited()?;
         Some(Reader {
             bytes,
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn depth_is_bounded() {
         let mut reader = Reader::new(&[1, 0], 1);
-        let mut nested = reader.take_nested().unwrap();
-        assert!(nested.take_nested().is_none());
+        let mut nested = reader.take_nested(1).unwrap();
+        assert!(nested.take_nested(1).is_none());
     }
 }

@@ -10,23 +10,17 @@
 //! field has occurred before, so that it is an element, and for [`FIRST_LEN`] otherwise. Other values
 //! count for the `String` or `Vec` that holds them. This is an estimate: it refuses encodings of
 //! which most are tags, and does not know how large a Rust type is: elements of 2,560 bytes take ten
-//! times what was counted. So less is allowed than for types that are known.
+//! times what was counted. So less is allowed than for types that are known. Nor does it see entries
+//! of maps with a wire type that is not theirs, which prost decodes all the same.
 
 use std::mem;
 
-use super::budget::Allowance;
+use super::budget::{Allowance, ELEMENT_LEN};
 use super::reader::{Reader, count_packed};
-
-/// The size that is assumed for an element without generated code, which is more than that of most.
-const ELEMENT_LEN: usize = 256;
 
 /// The size that is assumed for the first message of a field: most are not elements, and take nothing
 /// on the heap.
 const FIRST_LEN: usize = 64;
-
-/// The length up to which a message without generated code is not scanned. It has 1,024 elements at
-/// most.
-pub(super) const UNSCANNED_LEN: usize = 2048;
 
 /// More levels than prost decodes.
 const MAX_DEPTH: u32 = 110;
@@ -134,8 +128,27 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes a message or a group.
-    pub(super) fn scan_nested(&mut self, scan_field: ScanField) -> Result<(), Stop> {
+    /// Passes a message or a group, of which `wire_type` is the type of encoding. prost fails at any
+    /// other.
+    pub(super) fn scan_message(
+        &mut self,
+        wire_type: u8,
+        scan_field: ScanField,
+    ) -> Result<(), Stop> {
+        match self.wire_type == wire_type {
+            true => self.scan_nested(scan_field),
+            false => Err(Stop::Malformed),
+        }
+    }
+
+    /// Passes an entry of a map. prost takes it for a message whatever its wire type is.
+    pub(super) fn scan_entry(&mut self, scan_field: ScanField) -> Result<(), Stop> {
+        self.wire_type = 2;
+        self.scan_nested(scan_field)
+    }
+
+    /// Passes the fields of a message or a group.
+    fn scan_nested(&mut self, scan_field: ScanField) -> Result<(), Stop> {
         let (number, depth) = (self.number, self.depth);
         self.depth = depth.checked_sub(1).ok_or(Stop::Malformed)?;
         match self.wire_type {

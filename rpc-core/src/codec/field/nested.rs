@@ -8,7 +8,7 @@ use super::{Field, len_delimited};
 use crate::codec::reader::Reader;
 use crate::codec::scan::{Scan, Stop, decoded_len_of_any, scan_any};
 use crate::codec::writer::Writer;
-use crate::codec::{GeneratedMessage, decode_known};
+use crate::codec::{GeneratedMessage, decode_known, levels};
 
 /// A message with generated code, possibly in a `Box`.
 #[derive(Debug)]
@@ -37,12 +37,13 @@ impl<M: GeneratedMessage> Field for Message<M> {
 
     #[inline]
     fn read(fields: &mut Reader<'_>) -> Option<M> {
-        decode_known(fields.take_nested()?)
+        let levels = const { levels(size_of::<M>() + M::BOXED_LEN) };
+        decode_known(fields.take_nested(levels)?)
     }
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
         fields.charge(M::BOXED_LEN)?;
-        fields.scan_nested(M::scan_field)
+        fields.scan_message(Self::WIRE_TYPE, M::scan_field)
     }
 }
 
@@ -79,7 +80,7 @@ impl<M: GeneratedMessage> Field for Group<M> {
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
         fields.charge(M::BOXED_LEN)?;
-        fields.scan_nested(M::scan_field)
+        fields.scan_message(Self::WIRE_TYPE, M::scan_field)
     }
 }
 
@@ -112,7 +113,7 @@ impl<M: ProstMessage + Default> Field for Extern<M> {
     }
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
-        fields.scan_nested(scan_any)
+        fields.scan_message(Self::WIRE_TYPE, scan_any)
     }
 }
 
@@ -138,7 +139,7 @@ impl<M: ProstMessage + Default> Field for FlatExtern<M> {
     }
 
     fn read(fields: &mut Reader<'_>) -> Option<M> {
-        let nested = fields.take_nested()?;
+        let nested = fields.take_nested(const { levels(size_of::<M>()) })?;
         nested.charge(1, decoded_len_of_any(nested.bytes())?)?;
         let message = M::decode(nested.bytes()).ok()?;
         // The encoding of the known fields is shorter if there are unknown ones. Those may be nested
@@ -147,7 +148,7 @@ impl<M: ProstMessage + Default> Field for FlatExtern<M> {
     }
 
     fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
-        fields.scan_nested(scan_any)
+        fields.scan_message(Self::WIRE_TYPE, scan_any)
     }
 }
 
@@ -208,7 +209,8 @@ where
         C: Default + Extend<(K::Value, V::Value)>,
     {
         let entry = |fields: &mut Reader<'_>| {
-            let mut entry = fields.take_nested()?;
+            let levels = const { levels(size_of::<(K::Value, V::Value)>()) };
+            let mut entry = fields.take_nested(levels)?;
             let key = K::decode([0x08 | K::WIRE_TYPE], &mut entry);
             let value = V::decode([0x10 | V::WIRE_TYPE], &mut entry);
             let both = || {
@@ -245,7 +247,7 @@ where
     {
         let _ = get;
         fields.charge(size_of::<(K::Value, V::Value)>())?;
-        fields.scan_nested(|number, fields| match number {
+        fields.scan_entry(|number, fields| match number {
             1 => K::scan_value(fields),
             2 => V::scan_value(fields),
             _ => fields.skip(),
