@@ -109,12 +109,11 @@ fn a_message_that_expands_is_refused_before_its_memory_is_allocated() {
     refused::<Lists, ProstCodec>(&repeated(4, &[], 100_000));
 }
 
-/// prost decodes an entry of a map whatever its wire type is.
+/// prost decoded an entry of a map whatever its wire type is: 0.14.4 does, 0.14.6 does not.
 #[test]
 fn an_entry_with_another_wire_type_is_counted() {
     for wire_type in [0, 1, 3, 5] {
         let entry = [8 << 3 | wire_type, 2, 0x08, 1];
-        Lists::decode(&entry[..]).unwrap();
         refused::<Lists, GeneratedCodec>(&entry.repeat(20_000));
     }
 }
