@@ -170,6 +170,6 @@ fn set(builder: Builder, name: &str, value: &str) -> Result<Builder, String> {
             let (path, len) = pair()?;
             builder.max_response_len(path, number(len)?)
         }
-        _ => return Err("is none of this plugin".to_owned()),
+        _ => return Err("does not exist: see `rpc_codegen::protoc_plugin`".to_owned()),
     })
 }

@@ -90,7 +90,7 @@ fn what_is_wrong_with_the_options_is_said() {
     for (parameter, expected) in [
         (
             "build_clients",
-            "the option `build_clients` is none of this plugin",
+            "the option `build_clients` does not exist: see `rpc_codegen::protoc_plugin`",
         ),
         (
             "build_client=no",
