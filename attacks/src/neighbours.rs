@@ -171,8 +171,8 @@ pub(crate) fn not_a_file(target: &Target, time: Duration) -> Outcome<String> {
         .read(true)
         .append(true)
         .open(&path)?;
-    let connected = Peer::connect(target, file.into());
-    if let Ok(mut peer) = connected {
+    let attached = Peer::attach(target, file.into());
+    if let Ok(mut peer) = attached {
         // The server may take it until it wants to wake this peer.
         let _ = peer.request();
         thread::sleep(time);

@@ -4,7 +4,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::retry_on_intr;
 use rustix::net::{
@@ -170,7 +171,7 @@ fn attachment(link: &OwnedFd) -> Outcome<(PeerFiles, u32)> {
     }
 }
 
-/// A peer with an open connection.
+/// A peer with an open connection, which has attached.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The server's files: what this peer can write, and the server reads.
@@ -188,12 +189,31 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Connects. The server writes `wake` to wake this peer.
+    /// Connects and makes a call. The server writes `wake` to wake this peer.
     ///
     /// # Errors
     ///
-    /// Fails if the server does not admit the peer.
+    /// Fails if the server does not admit the peer, or does not answer it.
     pub(crate) fn connect(target: &Target, wake: OwnedFd) -> Outcome<Self> {
+        let mut peer = Self::attach(target, wake)?;
+        peer.request()?;
+        let end = Instant::now() + PATIENCE;
+        while peer.take_messages()? == 0 {
+            if Instant::now() >= end {
+                return Err("the server attached, and does not answer a call".into());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(peer)
+    }
+
+    /// Connects as [`connect`](Self::connect) does, and makes no call. The server may close the link
+    /// as soon as it has looked at what this peer has sent.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server refuses the peer before that.
+    pub(crate) fn attach(target: &Target, wake: OwnedFd) -> Outcome<Self> {
         let server = formats::gids_of(target.pid)?[0];
         let gid = formats::own_gid(&server, 1);
         let stream = tcp(&target.address)?;

@@ -18,7 +18,7 @@ const SLOT_HEADER_LEN: u64 = 16;
 /// Bytes of a ring.
 const RING_LEN: u64 = SLOTS_OFFSET + SLOT_COUNT * SLOT_LEN;
 /// Bytes of a context's notes: the sleep note, and tables of keys and queue pairs, which may be empty.
-const NOTES_LEN: u64 = 64 + (512 + 1024) * 64 + 2048 * 32;
+const NOTES_LEN: usize = 64 + (512 + 1024) * 64 + 2048 * 32;
 /// Offset of the acknowledgement in a ring.
 pub(crate) const ACK_OFFSET: u64 = 64;
 /// Offset of a ring's state, which is followed by its mark.
@@ -69,21 +69,20 @@ pub(crate) fn ring(psn: u32) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Creates ready bits, and notes that say that the context sleeps and that nobody polls it.
+/// Creates ready bits, and notes that say that the context sleeps and that nobody polls it. The notes
+/// have no holes: the server refuses such.
 ///
 /// # Errors
 ///
 /// Fails if the kernel refuses it.
 pub(crate) fn sleeping_context() -> io::Result<(OwnedFd, OwnedFd)> {
-    let len = READY_BITS_LEN.next_multiple_of(4096) as u64;
-    let note = [1, 0, 0, 0, 1, 0, 0, 0];
+    let ready_bits = vec![0; READY_BITS_LEN.next_multiple_of(4096)];
+    let mut notes = vec![0; NOTES_LEN.next_multiple_of(4096)];
+    notes[..8].copy_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
+    let memory = |content: &[u8], seals| shared_memory(content.len() as u64, content, seals);
     Ok((
-        shared_memory(len, &[], SealFlags::SEAL)?,
-        shared_memory(
-            NOTES_LEN.next_multiple_of(4096),
-            &note,
-            SealFlags::FUTURE_WRITE | SealFlags::SEAL,
-        )?,
+        memory(&ready_bits, SealFlags::SEAL)?,
+        memory(&notes, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?,
     ))
 }
 
