@@ -1,6 +1,6 @@
 //! Generates Rust from descriptors: prost generates the messages, the emitters the services.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use prost_build::{Config, Module, ServiceGenerator};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
@@ -80,7 +80,7 @@ impl Stubs {
 /// generated.
 pub(crate) fn generate(
     mut set: FileDescriptorSet,
-    wanted: &[String],
+    wanted: &HashSet<&str>,
     mut config: Config,
     stubs: Stubs,
     mut codecs: Codecs,
@@ -88,7 +88,7 @@ pub(crate) fn generate(
 ) -> Result<BTreeMap<Module, Package>, Error> {
     for file in &mut set.file {
         comments::sanitize(file);
-        if !wanted.iter().any(|name| name == file.name()) {
+        if !wanted.contains(file.name()) {
             file.service.clear();
         }
     }
@@ -162,7 +162,7 @@ pub(crate) struct Codecs {
 
 impl Codecs {
     /// Decides which messages get a codec. `wanted` names the files whose services are generated.
-    pub(crate) fn new(set: &FileDescriptorSet, wanted: &[String], stubs: &Stubs) -> Codecs {
+    pub(crate) fn new(set: &FileDescriptorSet, wanted: &HashSet<&str>, stubs: &Stubs) -> Codecs {
         let descriptors = Descriptors::new(set);
         let messages = match (stubs.codec, stubs.codec_for_all_messages) {
             (false, _) => BTreeSet::new(),
