@@ -2,7 +2,7 @@
 
 mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -219,13 +219,16 @@ impl Builder {
             set, roots, read, ..
         } = compiled;
         let stubs = self.stubs(runtime.clone());
-        let wanted: &[String] = if stubs.any() { roots } else { &[] };
+        let wanted: HashSet<_> = match stubs.any() {
+            true => roots.iter().map(String::as_str).collect(),
+            false => HashSet::new(),
+        };
         let strips_prefix = !self.retain_enum_prefix;
-        let reexports = check::check(set, wanted, read, &stubs.externs, strips_prefix)?;
+        let reexports = check::check(set, &wanted, read, &stubs.externs, strips_prefix)?;
         self.check_bytes(set)?;
-        let codecs = Codecs::new(set, wanted, &stubs);
+        let codecs = Codecs::new(set, &wanted, &stubs);
         let config = self.prost_config(config, set, &runtime, &codecs);
-        let packages = generate::generate(set.clone(), wanted, config, stubs, codecs, reexports)?;
+        let packages = generate::generate(set.clone(), &wanted, config, stubs, codecs, reexports)?;
         let mut files = output::package_files(&packages);
         if let Some(path) = &self.include_file {
             let code = output::include_file(&packages, is_out_dir);

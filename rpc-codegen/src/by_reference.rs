@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use prost_types::field_descriptor_proto::Type;
-use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 use crate::{messages, paths};
 
@@ -24,7 +24,7 @@ pub(crate) fn fields(
 ) -> Vec<String> {
     let mut found = Vec::new();
     for file in &set.file {
-        let package = package_of(file);
+        let package = paths::with_dot(file.package());
         for message in &file.message_type {
             add(message, &package, bytes, with_codec, &mut found);
         }
@@ -41,7 +41,7 @@ pub(crate) fn unmatched<'a>(
         let mut files = set.file.iter();
         path == "."
             || files.any(|file| {
-                let package = package_of(file);
+                let package = paths::with_dot(file.package());
                 let mut messages = file.message_type.iter();
                 messages.any(|message| has_field(message, &package, path))
             })
@@ -60,13 +60,6 @@ fn has_field(message: &DescriptorProto, parent: &str, path: &str) -> bool {
             true => matches("value"),
             false => has_field(nested, &name, path),
         })
-}
-
-fn package_of(file: &FileDescriptorProto) -> String {
-    match file.package() {
-        "" => String::new(),
-        package => format!(".{package}"),
-    }
 }
 
 fn add(

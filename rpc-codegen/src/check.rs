@@ -8,7 +8,7 @@
 mod accessors;
 mod scope;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use prost_build::Module;
@@ -48,7 +48,7 @@ const SERVICE_METHOD: i32 = 2;
 /// Returns an error for each file, service or item that is not supported.
 pub(crate) fn check(
     set: &FileDescriptorSet,
-    wanted: &[String],
+    wanted: &HashSet<&str>,
     read: &BTreeMap<String, PathBuf>,
     externs: &ExternPaths,
     strips_prefix: bool,
@@ -62,9 +62,12 @@ pub(crate) fn check(
             path: Vec::new(),
         })
     };
-    let is_wanted = |place: &Place<'_>| wanted.iter().any(|name| name == place.file.name());
+    let is_wanted = |place: &Place<'_>| wanted.contains(place.file.name());
+    let names: HashSet<_> = set.file.iter().map(|file| file.name()).collect();
     let mut check = Check {
-        errors: places().flat_map(|place| unreadable(&place, set)).collect(),
+        errors: places()
+            .flat_map(|place| unreadable(&place, &names))
+            .collect(),
         externs,
         strips_prefix,
         modules: HashMap::new(),
@@ -83,8 +86,8 @@ pub(crate) fn check(
     Ok(reexports)
 }
 
-/// Returns the errors of a file whose syntax is not supported, or whose imports are not in `set`.
-fn unreadable(place: &Place<'_>, set: &FileDescriptorSet) -> Vec<Error> {
+/// Returns the errors of a file whose syntax is not supported, or whose imports are not in `files`.
+fn unreadable(place: &Place<'_>, files: &HashSet<&str>) -> Vec<Error> {
     if place.file.syntax() == "editions" {
         return vec![Error::Edition {
             file: place.on_disk.to_owned(),
@@ -92,7 +95,7 @@ fn unreadable(place: &Place<'_>, set: &FileDescriptorSet) -> Vec<Error> {
             edition: None,
         }];
     }
-    let missing = |import: &&String| !set.file.iter().any(|file| file.name() == *import);
+    let missing = |import: &&String| !files.contains(import.as_str());
     let missing = place.file.dependency.iter().filter(missing);
     let error = |import: &String| Error::IncompleteDescriptorSet {
         file: place.file.name().to_owned(),
@@ -270,11 +273,10 @@ impl<'a> Check<'a> {
         let name = names::upper_camel(r#enum.name());
         let stripped = self.strips_prefix.then_some(name.as_str());
         let mut variants = Scope::default();
-        let mut numbers = Vec::new();
+        let mut numbers = HashSet::new();
         for (index, value) in r#enum.value.iter().enumerate() {
             // prost generates one variant per number, for the first of its names.
-            if !numbers.contains(&value.number()) {
-                numbers.push(value.number());
+            if numbers.insert(value.number()) {
                 let what = format!("value `{}` of enum `{full_name}`", value.name());
                 let variant = names::variant(value.name(), stripped);
                 let item = Item::new(what, &place.below(ENUM_VALUE, index));

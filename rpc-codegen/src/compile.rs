@@ -11,7 +11,7 @@ use std::process::Command;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-use crate::editions::Editions;
+use crate::editions::{self, EditionsInSet};
 use crate::error::Error;
 use crate::includes::Sources;
 use crate::link::{Linked, Linker};
@@ -104,11 +104,11 @@ pub(crate) fn with_protoc(
         .filter_map(|file| Some((file.name().to_owned(), sources.find(file.name())?)))
         .collect();
     let editions =
-        Editions::decode(output.stdout.as_slice()).map_err(|source| Error::ProtocOutput {
+        EditionsInSet::decode(output.stdout.as_slice()).map_err(|source| Error::ProtocOutput {
             protoc: protoc.to_owned(),
             source,
         })?;
-    editions.lower(&mut set, &read)?;
+    editions::lower(&editions.files, &mut set, &read)?;
     Ok(Compiled {
         set,
         bytes: output.stdout,

@@ -1,7 +1,7 @@
 //! What the codec takes from the descriptors, because prost's code does not say it: which types fields
 //! have, and which messages the methods use.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
@@ -11,6 +11,7 @@ use prost_types::{
 use crate::error::Error;
 use crate::messages::{self, Generated};
 use crate::model::ExternPaths;
+use crate::paths;
 
 /// All messages and enums, by their Protobuf names with a leading dot.
 #[derive(Debug, Default)]
@@ -34,10 +35,7 @@ impl Descriptors {
     pub(crate) fn new(set: &FileDescriptorSet) -> Descriptors {
         let mut descriptors = Descriptors::default();
         for file in &set.file {
-            let package = match file.package() {
-                "" => String::new(),
-                package => format!(".{package}"),
-            };
+            let package = paths::with_dot(file.package());
             descriptors.add(file, &package, &file.enum_type, &file.message_type);
         }
         descriptors
@@ -96,10 +94,10 @@ impl Descriptors {
     pub(crate) fn used(
         &self,
         set: &FileDescriptorSet,
-        wanted: &[String],
+        wanted: &HashSet<&str>,
         externs: &ExternPaths,
     ) -> BTreeSet<String> {
-        let is_wanted = |file: &&FileDescriptorProto| wanted.iter().any(|it| it == file.name());
+        let is_wanted = |file: &&FileDescriptorProto| wanted.contains(file.name());
         let services = set.file.iter().filter(is_wanted).flat_map(|it| &it.service);
         let methods = services.flat_map(|service| &service.method);
         let mut found: Vec<_> = methods
@@ -145,11 +143,11 @@ pub(crate) fn generated(file: &FileDescriptorProto, externs: &ExternPaths) -> Ve
         };
         messages.filter_map(generated).collect()
     }
-    let package = match file.package() {
-        "" => String::new(),
-        package => format!(".{package}"),
-    };
-    of(&file.message_type, &package, externs)
+    of(
+        &file.message_type,
+        &paths::with_dot(file.package()),
+        externs,
+    )
 }
 
 fn numbers(message: &DescriptorProto) -> BTreeSet<u32> {
@@ -164,11 +162,7 @@ fn types(message: &DescriptorProto, path: &str) -> HashMap<u32, String> {
     let named = |field: &FieldDescriptorProto| {
         let number = u32::try_from(field.number()).ok()?;
         let name = field.type_name.clone()?;
-        let mut nested = message.nested_type.iter();
-        let entry = nested.find(|nested| {
-            messages::is_entry(nested) && name == format!("{path}.{}", nested.name())
-        });
-        match entry {
+        match messages::entry(field, &message.nested_type, path) {
             Some(entry) => Some((number, entry.field.get(1)?.type_name.clone()?)),
             None => Some((number, name)),
         }

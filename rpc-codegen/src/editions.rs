@@ -16,26 +16,28 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 use crate::error::Error;
+use crate::{messages, paths};
 
 /// The editions whose features are known, by their numbers in `descriptor.proto`.
 pub(crate) const KNOWN: [i32; 2] = [1000, 1001];
 
 /// The part of an encoded `FileDescriptorSet` that prost-types does not have.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Editions {
+pub(crate) struct EditionsInSet {
     #[prost(message, repeated, tag = "1")]
-    files: Vec<File>,
+    pub(crate) files: Vec<File>,
 }
 
 /// The same part of an encoded `CodeGeneratorRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct EditionsInRequest {
     #[prost(message, repeated, tag = "15")]
-    files: Vec<File>,
+    pub(crate) files: Vec<File>,
 }
 
+/// The part of one file.
 #[derive(Clone, PartialEq, Message)]
-struct File {
+pub(crate) struct File {
     #[prost(message, repeated, tag = "4")]
     messages: Vec<MessageType>,
     #[prost(message, optional, tag = "8")]
@@ -164,34 +166,13 @@ enum Unsupported {
     Feature(String),
 }
 
-impl Editions {
-    /// Writes the files of `set` that have an edition as files of proto3. `read` has the paths of
-    /// files by their names.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::UnknownFeature`] if a file has an edition or a feature that is not known.
-    pub(crate) fn lower(
-        &self,
-        set: &mut FileDescriptorSet,
-        read: &BTreeMap<String, PathBuf>,
-    ) -> Result<(), Error> {
-        lower_files(&self.files, set, read)
-    }
-}
-
-impl EditionsInRequest {
-    /// See [`Editions::lower`].
-    pub(crate) fn lower(
-        &self,
-        set: &mut FileDescriptorSet,
-        read: &BTreeMap<String, PathBuf>,
-    ) -> Result<(), Error> {
-        lower_files(&self.files, set, read)
-    }
-}
-
-fn lower_files(
+/// Writes the files of `set` that have an edition as files of proto3. `parts` are their parts that
+/// prost-types does not have, in the same order. `read` has the paths of files by their names.
+///
+/// # Errors
+///
+/// Returns [`Error::UnknownFeature`] if a file has an edition or a feature that is not known.
+pub(crate) fn lower(
     parts: &[File],
     set: &mut FileDescriptorSet,
     read: &BTreeMap<String, PathBuf>,
@@ -217,8 +198,9 @@ fn lower_file(file: &mut FileDescriptorProto, part: &File) -> Result<(), Unsuppo
     }
     let options = part.options.as_ref();
     let features = DEFAULTS.with(options.and_then(|options| options.features));
+    let package = paths::with_dot(file.package());
     for (message, part) in file.message_type.iter_mut().zip(&part.messages) {
-        lower_message(message, part, features)?;
+        lower_message(message, part, &package, features)?;
     }
     file.syntax = Some("proto3".to_owned());
     Ok(())
@@ -227,17 +209,13 @@ fn lower_file(file: &mut FileDescriptorProto, part: &File) -> Result<(), Unsuppo
 fn lower_message(
     message: &mut DescriptorProto,
     part: &MessageType,
+    parent: &str,
     features: Features,
 ) -> Result<(), Unsupported> {
+    let path = format!("{parent}.{}", message.name());
     let options = part.options.as_ref();
     let features = features.with(options.and_then(|options| options.features));
-    let is_entry = message.options.as_ref().is_some_and(|it| it.map_entry());
-    let entries: Vec<_> = message
-        .nested_type
-        .iter()
-        .filter(|nested| nested.options.as_ref().is_some_and(|it| it.map_entry()))
-        .map(|nested| format!(".{}", nested.name()))
-        .collect();
+    let is_entry = messages::is_entry(message);
     for (field, own) in message.field.iter_mut().zip(&part.fields) {
         let oneof = field
             .oneof_index
@@ -248,13 +226,11 @@ fn lower_message(
         if let Some(feature) = features.unknown() {
             return Err(Unsupported::Feature(feature));
         }
-        let is_map = entries
-            .iter()
-            .any(|entry| field.type_name().ends_with(entry));
+        let is_map = messages::entry(field, &message.nested_type, &path).is_some();
         lower_field(field, features, is_entry || is_map);
     }
     for (nested, part) in message.nested_type.iter_mut().zip(&part.nested) {
-        lower_message(nested, part, features)?;
+        lower_message(nested, part, &path, features)?;
     }
     Ok(())
 }
@@ -406,6 +382,37 @@ mod tests {
         assert_eq!(fields[3].r#type(), Type::Group);
         assert_eq!(fields[4].r#type(), Type::Message);
         assert_eq!(fields[5].label(), Label::Required);
+    }
+
+    #[test]
+    fn only_the_entries_of_maps_are_never_groups() {
+        let field = |type_name: &str| FieldDescriptorProto {
+            r#type: Some(Type::Message as i32),
+            type_name: Some(type_name.to_owned()),
+            ..Default::default()
+        };
+        let entry = DescriptorProto {
+            name: Some("FooEntry".to_owned()),
+            options: Some(prost_types::MessageOptions {
+                map_entry: Some(true),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let mut message = DescriptorProto {
+            name: Some("M".to_owned()),
+            field: vec![field(".p.M.FooEntry"), field(".q.FooEntry")],
+            nested_type: vec![entry],
+            ..Default::default()
+        };
+        let part = MessageType {
+            fields: vec![Field::default(); 2],
+            ..Default::default()
+        };
+        let delimited = DEFAULTS.with(Some(features(0, 0, DELIMITED)));
+        lower_message(&mut message, &part, ".p", delimited).unwrap();
+        let types: Vec<_> = message.field.iter().map(|it| it.r#type()).collect();
+        assert_eq!(types, [Type::Message, Type::Group]);
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Generates Rust from descriptors: prost generates the messages, the emitters the services.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use prost_build::{Config, Module, ServiceGenerator};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
+use syn::Item;
 
 use crate::descriptors::{self, Descriptors};
 use crate::emit::{self, Runtime};
@@ -16,11 +15,11 @@ use crate::model::{ExternPaths, Service};
 use crate::output::Package;
 use crate::reexports::Reexports;
 use crate::services::ServiceSettings;
-use crate::shared_modules;
+use crate::shared_modules::{self, SharedModules};
 use crate::structs::Structs;
 use crate::{aliases, client, codec, comments, methods, server};
 
-/// The service generator: which halves of a service it generates, and for which runtime.
+/// What is generated besides prost's code, and for which runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Stubs {
     pub(crate) client: bool,
@@ -76,19 +75,20 @@ impl Stubs {
 ///
 /// # Errors
 ///
-/// Returns [`Error::Setting`] if prost rejects a setting, or if no method has the path of a limit, or
-/// no service that of an attribute, and [`Error::NoCodec`] if a codec cannot be generated.
+/// Returns [`Error::Setting`] if prost rejects a setting, if the code is not Rust, or if no method has
+/// the path of a limit, or no service that of an attribute, and [`Error::NoCodec`] if a codec cannot be
+/// generated.
 pub(crate) fn generate(
     mut set: FileDescriptorSet,
-    wanted: &[String],
+    wanted: &HashSet<&str>,
     mut config: Config,
     stubs: Stubs,
-    codecs: Codecs,
+    mut codecs: Codecs,
     reexports: Reexports,
 ) -> Result<BTreeMap<Module, Package>, Error> {
     for file in &mut set.file {
         comments::sanitize(file);
-        if !wanted.iter().any(|name| name == file.name()) {
+        if !wanted.contains(file.name()) {
             file.service.clear();
         }
     }
@@ -100,50 +100,54 @@ pub(crate) fn generate(
         let of_file = descriptors::generated(file, &stubs.externs);
         generated.entry(module(file)).or_default().extend(of_file);
     }
-    let codecs = Rc::new(RefCell::new(codecs));
-    config.service_generator(Box::new(Services {
-        stubs,
-        last_files: last_files(&set),
-        generated,
-        codecs: Rc::clone(&codecs),
-        reexports,
-    }));
     // Several packages may have one module: `Demo` and `demo`. The first one gives it its name.
-    let mut names = HashMap::new();
+    let mut names = BTreeMap::new();
     for file in &set.file {
         let name = || file.package().to_owned();
         names.entry(module(file)).or_insert_with(name);
     }
+    // prost would format each module too, and panics at an attribute that is not Rust.
+    config.format(false);
+    config.service_generator(Box::new(Services {
+        stubs: stubs.clone(),
+        reexports,
+    }));
     let files = set.file.into_iter().map(|file| (module(&file), file));
-    let modules = config
+    let mut codes = config
         .generate(files.collect())
         .map_err(|err| Error::Setting {
             message: err.to_string(),
         })?;
-    codecs.take().finish()?;
-    let package = |(module, code): (Module, String)| {
-        let name = names.remove(&module).unwrap_or_default();
-        (module, Package { name, code })
-    };
-    let mut packages = modules.into_iter().map(package).collect();
-    shared_modules::merge(&mut packages)?;
-    for package in packages.values_mut() {
-        package.code = finished(&package.code);
+    names.retain(|module, _| codes.contains_key(module));
+    shared_modules::add_outer(&mut names);
+    let mut shared = SharedModules::new(&names);
+    let mut packages = BTreeMap::new();
+    for (module, name) in names {
+        let mut file = parse(&codes.remove(&module).unwrap_or_default(), &name)?;
+        let generated = generated.remove(&module).unwrap_or_default();
+        let codec = codecs.emit(&stubs, &generated, &file.items);
+        file.items.extend(parse(&codec, &name)?.items);
+        shared.merge(&module, &mut file.items);
+        if !file.items.is_empty() {
+            let code = finished(&file);
+            packages.insert(module, Package { name, code });
+        }
     }
+    codecs.finish()?;
     Ok(packages)
+}
+
+fn parse(code: &str, package: &str) -> Result<syn::File, Error> {
+    syn::parse_file(code).map_err(|error| Error::Setting {
+        message: format!(
+            "the code of package `{package}` is not Rust, because of an attribute or a path that was set: {error}"
+        ),
+    })
 }
 
 /// Returns the Rust module of the file's package.
 fn module(file: &FileDescriptorProto) -> Module {
     Module::from_protobuf_package_name(file.package())
-}
-
-/// Returns for each file its module if it is the last one of it.
-fn last_files(set: &FileDescriptorSet) -> VecDeque<Option<Module>> {
-    let mut seen = BTreeSet::new();
-    let files = set.file.iter().rev();
-    let last = files.map(|file| seen.insert(module(file)).then(|| module(file)));
-    last.collect::<Vec<_>>().into_iter().rev().collect()
 }
 
 /// The codecs of messages.
@@ -158,7 +162,7 @@ pub(crate) struct Codecs {
 
 impl Codecs {
     /// Decides which messages get a codec. `wanted` names the files whose services are generated.
-    pub(crate) fn new(set: &FileDescriptorSet, wanted: &[String], stubs: &Stubs) -> Codecs {
+    pub(crate) fn new(set: &FileDescriptorSet, wanted: &HashSet<&str>, stubs: &Stubs) -> Codecs {
         let descriptors = Descriptors::new(set);
         let messages = match (stubs.codec, stubs.codec_for_all_messages) {
             (false, _) => BTreeSet::new(),
@@ -172,16 +176,20 @@ impl Codecs {
         }
     }
 
-    /// Adds the codec to the code of a module.
-    fn emit(&mut self, stubs: &Stubs, generated: &[Generated], code: &mut String) {
+    /// Returns the codec of the messages in a module with these `items`, or nothing if there are none.
+    /// `generated` are all messages of the module, in the order of the items.
+    fn emit(&mut self, stubs: &Stubs, generated: &[Generated], items: &[Item]) -> String {
         let structs = Structs {
             descriptors: &self.descriptors,
             externs: &stubs.externs,
             wanted: &self.messages,
         };
-        let messages = match structs.read(code, generated) {
+        let messages = match structs.read(items, generated) {
             Ok(messages) => messages,
-            Err(error) => return self.errors.push(error),
+            Err(error) => {
+                self.errors.push(error);
+                return String::new();
+            }
         };
         for message in &messages {
             if !self.emitted.insert(message.name.clone()) {
@@ -193,13 +201,10 @@ impl Codecs {
                 self.fail(&message.name, found);
             }
         }
-        if !messages.is_empty() {
-            code.push_str(&codec::emit(
-                &messages,
-                &stubs.decode_budgets,
-                &stubs.runtime,
-            ));
+        if messages.is_empty() {
+            return String::new();
         }
+        codec::emit(&messages, &stubs.decode_budgets, &stubs.runtime)
     }
 
     fn fail(&mut self, message: &str, found: String) {
@@ -219,15 +224,9 @@ impl Codecs {
     }
 }
 
-/// Generates what prost does not.
+/// Generates the code of services, which prost does not.
 struct Services {
     stubs: Stubs,
-    /// The module of each file if the file is the last one of it, in the order in which prost
-    /// generates them.
-    last_files: VecDeque<Option<Module>>,
-    /// The messages of each module, in the order in which prost generates them.
-    generated: HashMap<Module, Vec<Generated>>,
-    codecs: Rc<RefCell<Codecs>>,
     reexports: Reexports,
 }
 
@@ -245,22 +244,12 @@ impl ServiceGenerator for Services {
         }
         buf.push_str(&methods::emit(&service, &stubs.limits, &stubs.runtime));
     }
-
-    fn finalize(&mut self, buf: &mut String) {
-        if let Some(Some(module)) = self.last_files.pop_front() {
-            let generated = self.generated.remove(&module).unwrap_or_default();
-            self.codecs.borrow_mut().emit(&self.stubs, &generated, buf);
-        }
-    }
 }
 
-/// Returns `code` with our heading instead of prost's, and with its lints off.
-fn finished(code: &str) -> String {
-    let code = code
-        .strip_prefix("// This file is @generated by prost-build.\n")
-        .unwrap_or(code);
+/// Returns the code of a module with our heading, and with its lints off.
+fn finished(file: &syn::File) -> String {
     format!(
         "// This file is @generated by rpc-codegen.\n{}",
-        emit::finished(code)
+        emit::finished(&prettyplease::unparse(file))
     )
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   greeter.proto ──▶ protox (or protoc) ──▶ descriptors ──▶ prost: messages  ──▶ OUT_DIR/demo.rs
 //!                     compile.rs             check.rs        ours: services
-//!                     text.rs, link.rs, scope.rs
+//!                     text.rs, link.rs, resolve.rs
 //!                                                            model.rs ─▶ client.rs, server.rs, methods.rs
 //!                                                            ours: a codec, from prost's messages
 //!                                                            structs.rs ─▶ messages.rs ─▶ codec.rs
@@ -262,8 +262,8 @@ mod paths;
 mod plugin;
 mod problem;
 mod reexports;
+mod resolve;
 mod runtime_path;
-mod scope;
 mod server;
 mod services;
 mod shared_modules;

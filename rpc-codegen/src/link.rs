@@ -11,7 +11,7 @@ use prost_types::{FileDescriptorProto, FileDescriptorSet};
 use crate::error::Error;
 use crate::includes::Sources;
 use crate::problem::{Place, Problem};
-use crate::scope::{self, Symbols};
+use crate::resolve::{self, Symbols};
 use crate::text;
 
 /// The number of `dependency` in `FileDescriptorProto`.
@@ -93,7 +93,7 @@ impl<'a> Linker<'a> {
         let symbols = Symbols::of(&file);
         let visible = seen.iter().map(|name| &self.files[name].symbols);
         let visible: Vec<_> = std::iter::once(&symbols).chain(visible).collect();
-        scope::make_absolute(&mut file, &visible);
+        resolve::make_absolute(&mut file, &visible);
         // prost-reflect does not follow public imports of public imports.
         let further = seen.iter().filter(|name| !file.dependency.contains(name));
         let further: Vec<_> = further.cloned().collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use prost_types::DescriptorProto;
+use prost_types::{DescriptorProto, FieldDescriptorProto};
 
 /// One message.
 #[derive(Clone, Debug)]
@@ -160,4 +160,16 @@ pub(crate) fn is_entry(message: &DescriptorProto) -> bool {
         .options
         .as_ref()
         .is_some_and(|options| options.map_entry())
+}
+
+/// Returns the type of the entries if the field is a map. `nested` are the messages that are nested in
+/// that of the field, and `path` is the name of the latter with a leading dot.
+pub(crate) fn entry<'a>(
+    field: &FieldDescriptorProto,
+    nested: &'a [DescriptorProto],
+    path: &str,
+) -> Option<&'a DescriptorProto> {
+    let name = field.type_name().strip_prefix(path)?.strip_prefix('.')?;
+    let mut nested = nested.iter();
+    nested.find(|nested| nested.name() == name && is_entry(nested))
 }

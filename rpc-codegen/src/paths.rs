@@ -9,6 +9,14 @@ pub(crate) fn qualified(package: &str, name: &str) -> String {
     }
 }
 
+/// Returns the name of a package with a leading dot, or nothing for a file without a package.
+pub(crate) fn with_dot(package: &str) -> String {
+    match package {
+        "" => String::new(),
+        package => format!(".{package}"),
+    }
+}
+
 /// Returns true if the path of a setting matches the name of an item, which has a leading dot. The
 /// rules are those of prost.
 pub(crate) fn matches(path: &str, name: &str) -> bool {

@@ -4,6 +4,7 @@
 //! [`Builder`], under their names.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use prost::Message;
 use prost_build::Config;
@@ -12,7 +13,7 @@ use prost_types::compiler::CodeGeneratorRequest;
 
 use crate::builder::{Builder, configure};
 use crate::compile::Compiled;
-use crate::editions::{EditionsInRequest, KNOWN};
+use crate::editions::{self, EditionsInRequest, KNOWN};
 use crate::error::Error;
 
 /// `CodeGeneratorResponse`, with the editions, for which that of prost-types has no field.
@@ -49,8 +50,8 @@ const SUPPORTED_FEATURES: u64 = 1 | 2;
 /// list of `name=value`, separated by commas, of these settings of [`Builder`]:
 ///
 /// - `build_client`, `build_server`, `build_codec`, `codec_for_all_messages`,
-///   `compile_well_known_types`, `generate_default_stubs`, `use_arc_self`, `retain_enum_prefix` and `enable_type_names`: `true`,
-///   which may be left out, or `false`;
+///   `compile_well_known_types`, `generate_default_stubs`, `use_arc_self`, `retain_enum_prefix` and
+///   `enable_type_names`: `true`, which may be left out, or `false`;
 /// - `crate_path` (the default is `::verbline`), `include_file`, `bytes`, `btree_map`, `boxed`,
 ///   `disable_comments` and `skip_debug`: a value;
 /// - `extern_path`, `type_name_domain`, `decode_budget`, `max_request_len` and `max_response_len`: a
@@ -80,8 +81,7 @@ fn answer(request: &[u8]) -> Result<Vec<ResponseFile>, String> {
     let mut set = FileDescriptorSet {
         file: decoded.proto_file,
     };
-    editions
-        .lower(&mut set, &BTreeMap::new())
+    editions::lower(&editions.files, &mut set, &BTreeMap::new())
         .map_err(|error| error.to_string())?;
     let compiled = Compiled {
         bytes: Vec::new(),
@@ -89,14 +89,13 @@ fn answer(request: &[u8]) -> Result<Vec<ResponseFile>, String> {
         roots: decoded.file_to_generate,
         read: BTreeMap::new(),
     };
-    let files = files(&builder, &compiled).map_err(|error| error.to_string())?;
-    Ok(files)
+    files(&builder, &compiled).map_err(|error| error.to_string())
 }
 
 fn files(builder: &Builder, compiled: &Compiled) -> Result<Vec<ResponseFile>, Error> {
     let (runtime, _) = builder.runtime();
     let files = builder.files(compiled, Config::new(), runtime, false)?;
-    let file = |(path, content): (std::path::PathBuf, String)| ResponseFile {
+    let file = |(path, content): (PathBuf, String)| ResponseFile {
         name: path.to_string_lossy().into_owned(),
         content,
     };

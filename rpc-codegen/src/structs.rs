@@ -25,26 +25,23 @@ pub(crate) struct Structs<'a> {
 }
 
 impl Structs<'_> {
-    /// Returns the messages in the module of a package, in the order of `code`. `generated` are all
+    /// Returns the messages in the module of a package, in the order of its `items`. `generated` are all
     /// messages of the module, in that order.
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Setting`] if this is not Rust code, and [`Error::NoCodec`] for each message that is
-    /// not understood.
-    pub(crate) fn read(self, code: &str, generated: &[Generated]) -> Result<Vec<Message>, Error> {
+    /// Returns [`Error::NoCodec`] for each message that is not understood.
+    pub(crate) fn read(
+        self,
+        items: &[Item],
+        generated: &[Generated],
+    ) -> Result<Vec<Message>, Error> {
         if !generated.iter().any(|found| found.is_any_of(self.wanted)) {
             return Ok(Vec::new());
         }
-        let file = syn::parse_file(code).map_err(|err| Error::Setting {
-            message: format!(
-                "the codec cannot be generated, because prost's code is not understood: {err}; with \
-                 `.build_codec(false)` prost encodes all messages"
-            ),
-        })?;
         let mut messages = Vec::new();
         let mut errors = Vec::new();
-        for message in self.module(&file.items, generated, "") {
+        for message in self.module(items, generated, "") {
             match message {
                 Ok(message) => messages.push(message),
                 Err(error) => errors.push(error),
@@ -65,7 +62,7 @@ impl Structs<'_> {
         let mut messages = Vec::new();
         let mut generated = generated.iter().peekable();
         let mut nested: &[Generated] = &[];
-        for item in items {
+        for (index, item) in items.iter().enumerate() {
             match item {
                 Item::Struct(found) if is_message(&found.attrs) => {
                     let Some(next) = generated.next_if(|next| next.may_be(&found.ident)) else {
@@ -81,7 +78,12 @@ impl Structs<'_> {
                     };
                     nested = &next.nested;
                     if self.wanted.contains(&next.name) {
-                        messages.push(self.message(found, next.name.clone(), items, path));
+                        messages.push(self.message(
+                            found,
+                            next.name.clone(),
+                            &items[index..],
+                            path,
+                        ));
                     }
                 }
                 Item::Mod(module) if !nested.is_empty() => {
@@ -98,7 +100,8 @@ impl Structs<'_> {
         messages
     }
 
-    /// Reads a struct. `items` are those of its module.
+    /// Reads a struct. `items` are those of its module from the struct on: the module with the types of
+    /// its oneofs follows it directly.
     fn message(
         self,
         found: &ItemStruct,

@@ -180,6 +180,28 @@ fn limits_of_methods() {
 }
 
 #[test]
+fn what_makes_the_code_no_rust_is_an_error() {
+    for settings in [
+        configure().type_attribute(".", "#[derive("),
+        configure().field_attribute("data", "#[serde"),
+        configure()
+            .field_attribute("data", "data")
+            .build_codec(false),
+        configure().server_attribute(".", "]"),
+        configure().crate_path("::a b"),
+        configure().extern_path(".b", "::b::<"),
+    ] {
+        let result = Run::new().compile(settings);
+        let expected =
+            "the code of package `a` is not Rust, because of an attribute or a path that was set: ";
+        assert!(
+            matches!(&result, Err(Error::Setting { message }) if message.starts_with(expected)),
+            "{result:?}"
+        );
+    }
+}
+
+#[test]
 fn budgets_of_decoding() {
     lacks(&code(configure()), "DECODED_PER_BYTE");
     let run = Run::new();

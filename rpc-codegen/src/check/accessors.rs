@@ -17,7 +17,8 @@ pub(super) fn of(
 ) -> Vec<String> {
     let name = names::snake(field.name());
     let plain = name.trim_start_matches("r#");
-    if let Some(entry) = entry(field, message, full_name) {
+    let path = format!(".{full_name}");
+    if let Some(entry) = messages::entry(field, &message.nested_type, &path) {
         let mut members = entry.field.iter();
         let is_value = |member: &&FieldDescriptorProto| member.number() == 2;
         return match members.find(is_value).map(FieldDescriptorProto::r#type) {
@@ -37,16 +38,4 @@ pub(super) fn of(
         _ if has_presence => vec![plain.to_owned()],
         _ => Vec::new(),
     }
-}
-
-/// Returns the type of the entries of a map.
-fn entry<'a>(
-    field: &FieldDescriptorProto,
-    message: &'a DescriptorProto,
-    full_name: &str,
-) -> Option<&'a DescriptorProto> {
-    let mut nested = message.nested_type.iter();
-    nested.find(|nested| {
-        messages::is_entry(nested) && field.type_name() == format!(".{full_name}.{}", nested.name())
-    })
 }

@@ -33,7 +33,8 @@ fn read(items: &str) -> Result<Vec<Message>, Error> {
         name: ".p.M".to_owned(),
         nested: Vec::new(),
     }];
-    structs.read(&format!("#[derive(prost::Message)]{items}"), &generated)
+    let code = format!("#[derive(prost::Message)]{items}");
+    structs.read(&syn::parse_file(&code).unwrap().items, &generated)
 }
 
 #[track_caller]
@@ -178,7 +179,6 @@ fn what_is_not_understood_is_an_error() {
         fails(items, Some("f"), expected);
     }
     fails("struct M(i32);", None, "a struct without named fields");
-    assert!(matches!(read("struct M {"), Err(Error::Setting { .. })));
 }
 
 #[test]
@@ -202,10 +202,8 @@ fn the_order_tells_of_which_message_a_struct_is() {
         generated(".p.C", Vec::new()),
     ];
     let read = |code: &str| {
-        let messages = structs.read(
-            &code.replace('@', "#[derive(Clone, prost::Message)]"),
-            &expected,
-        );
+        let code = code.replace('@', "#[derive(Clone, prost::Message)]");
+        let messages = structs.read(&syn::parse_file(&code).unwrap().items, &expected);
         messages.map(|messages| {
             let path = |message: Message| (message.name, message.path);
             messages.into_iter().map(path).collect::<Vec<_>>()

@@ -40,7 +40,8 @@
 //!   for 4 MiB, and 288 KiB for 4 KiB). Types with narrow elements are bounded by themselves: strings
 //!   and scalars take no more than 12 bytes for each byte, in maps 28.
 //! - The types of a message without generated code are not known, nor how wide they are. Of these, a
-//!   message has 65,536 elements at most, or one for each ten bytes if it is longer than 600 KiB.
+//!   message has 65,536 elements at most, or one for each ten bytes if it is longer than 600 KiB. prost
+//!   before 0.14.6 decodes entries of maps that the estimate does not see, one for each four bytes.
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -87,7 +88,7 @@ const SHORT_ELEMENTS: usize = 1 << 16;
 pub(super) const UNSCANNED_LEN: usize = 2 * SHORT_ELEMENTS;
 
 /// How many bytes any message may become: 100 levels of a wide message, as deep as prost decodes.
-const AT_LEAST: usize = 256 << 10;
+pub(super) const AT_LEAST: usize = 256 << 10;
 
 impl Allowance {
     /// Returns what a message with generated code may take. `per_byte` is what each of its bytes may
@@ -217,6 +218,14 @@ mod tests {
         assert_eq!(limit(1000, 8), 8 * 1000 + AT_LEAST);
         assert_eq!(limit(10 << 20, 100), (1000 << 20) + AT_LEAST);
         assert_eq!(limit(usize::MAX, 8), usize::MAX);
+    }
+
+    #[test]
+    fn the_error_says_which_setting_is_more_than_the_limit() {
+        for (per_byte, expected) in [(None, 512), (Some(8), 8)] {
+            let error = Allowance::new(per_byte).exceeded::<u64>(1000).to_string();
+            assert!(error.ends_with(&format!("more than {expected}")), "{error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! [`DecodeError`]: why bytes were not decoded as a message.
 
+use super::budget::AT_LEAST;
+
 /// The error of [`Codec::decode`](super::Codec::decode).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -39,7 +41,7 @@ fn advice(len: usize, limit: usize, is_estimate: bool) -> String {
             "If such messages are expected, raise the limit in the build script of the side that \
              decodes them: `rpc_codegen::configure().decode_budget(\".package.Message\", n)`, with \
              n bytes for each byte of the message, more than {}",
-            limit / len.max(1)
+            limit.saturating_sub(AT_LEAST) / len.max(1)
         ),
     }
 }

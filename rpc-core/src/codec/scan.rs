@@ -11,7 +11,7 @@
 //! count for the `String` or `Vec` that holds them. This is an estimate: it refuses encodings of
 //! which most are tags, and does not know how large a Rust type is: elements of 2,560 bytes take ten
 //! times what was counted. So less is allowed than for types that are known. Nor does it see entries
-//! of maps with a wire type that is not theirs, which prost decodes all the same.
+//! of maps with a wire type that is not theirs, which prost before 0.14.6 decodes all the same.
 
 use std::mem;
 
