@@ -16,6 +16,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 use crate::error::Error;
+use crate::paths::qualified;
 
 /// The editions whose features are known, by their numbers in `descriptor.proto`.
 pub(crate) const KNOWN: [i32; 2] = [1000, 1001];
@@ -217,8 +218,10 @@ fn lower_file(file: &mut FileDescriptorProto, part: &File) -> Result<(), Unsuppo
     }
     let options = part.options.as_ref();
     let features = DEFAULTS.with(options.and_then(|options| options.features));
+    let package = file.package().to_owned();
     for (message, part) in file.message_type.iter_mut().zip(&part.messages) {
-        lower_message(message, part, features)?;
+        let full_name = qualified(&package, message.name());
+        lower_message(message, &full_name, part, features)?;
     }
     file.syntax = Some("proto3".to_owned());
     Ok(())
@@ -226,6 +229,7 @@ fn lower_file(file: &mut FileDescriptorProto, part: &File) -> Result<(), Unsuppo
 
 fn lower_message(
     message: &mut DescriptorProto,
+    full_name: &str,
     part: &MessageType,
     features: Features,
 ) -> Result<(), Unsupported> {
@@ -236,7 +240,7 @@ fn lower_message(
         .nested_type
         .iter()
         .filter(|nested| nested.options.as_ref().is_some_and(|it| it.map_entry()))
-        .map(|nested| format!(".{}", nested.name()))
+        .map(|nested| format!(".{full_name}.{}", nested.name()))
         .collect();
     for (field, own) in message.field.iter_mut().zip(&part.fields) {
         let oneof = field
@@ -248,13 +252,12 @@ fn lower_message(
         if let Some(feature) = features.unknown() {
             return Err(Unsupported::Feature(feature));
         }
-        let is_map = entries
-            .iter()
-            .any(|entry| field.type_name().ends_with(entry));
+        let is_map = entries.iter().any(|entry| field.type_name() == entry);
         lower_field(field, features, is_entry || is_map);
     }
     for (nested, part) in message.nested_type.iter_mut().zip(&part.nested) {
-        lower_message(nested, part, features)?;
+        let full_name = qualified(full_name, nested.name());
+        lower_message(nested, &full_name, part, features)?;
     }
     Ok(())
 }
@@ -287,7 +290,7 @@ fn lower_field(field: &mut FieldDescriptorProto, features: Features, is_of_map: 
 
 #[cfg(test)]
 mod tests {
-    use prost_types::FieldOptions as StandardOptions;
+    use prost_types::{FieldOptions as StandardOptions, MessageOptions as OptionsOfMessage};
 
     use super::*;
 
@@ -406,6 +409,39 @@ mod tests {
         assert_eq!(fields[3].r#type(), Type::Group);
         assert_eq!(fields[4].r#type(), Type::Message);
         assert_eq!(fields[5].label(), Label::Required);
+    }
+
+    #[test]
+    fn a_type_with_the_name_of_entries_is_no_map() {
+        let entry = DescriptorProto {
+            name: Some("FooEntry".to_owned()),
+            options: Some(OptionsOfMessage {
+                map_entry: Some(true),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let field = |ty: &str| {
+            let mut field = FieldDescriptorProto {
+                type_name: Some(ty.to_owned()),
+                ..Default::default()
+            };
+            field.set_type(Type::Message);
+            field
+        };
+        let mut message = DescriptorProto {
+            field: vec![field(".a.M.FooEntry"), field(".b.a.M.FooEntry")],
+            nested_type: vec![entry],
+            ..Default::default()
+        };
+        let part = MessageType {
+            fields: vec![Field::default(), Field::default()],
+            ..Default::default()
+        };
+        let delimited = DEFAULTS.with(Some(features(0, 0, DELIMITED)));
+        lower_message(&mut message, "a.M", &part, delimited).unwrap();
+        let types: Vec<_> = message.field.iter().map(|field| field.r#type()).collect();
+        assert_eq!(types, [Type::Message, Type::Group]);
     }
 
     #[test]
