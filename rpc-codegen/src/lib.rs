@@ -224,7 +224,8 @@
 //! # Limits
 //!
 //! Files with an `edition` statement are read by protoc only: set [`protoc`](Builder::protoc). Their
-//! features become what proto3 has for them. Where the built-in parser rejects a file, the error says
+//! features become what proto3 has for them. A `required` field through which a message would require
+//! itself becomes `optional`, because such a message has no end. Where the built-in parser rejects a file, the error says
 //! that protoc may take it. Names that are different in Protobuf may be equal in Rust, such as those
 //! of the fields `fooBar` and `foo_bar`. The error [`NameTaken`](Error::NameTaken) shows both items; one
 //! of them has to be renamed. Like a compiler, an error shows the location of the mistake:
@@ -262,6 +263,7 @@ mod paths;
 mod plugin;
 mod problem;
 mod reexports;
+mod required;
 mod runtime_path;
 mod scope;
 mod server;
