@@ -194,16 +194,20 @@
 //! ([`protoc_plugin`] lists them):
 //!
 //! ```text
-//! protoc --verbline_out=src/gen --verbline_opt=include_file=mod.rs -I proto proto/greeter.proto
+//! mkdir -p src/generated
+//! protoc --verbline_out=src/generated --verbline_opt=include_file=mod.rs -I proto proto/greeter.proto
 //! ```
 //!
-//! The same in a `buf.gen.yaml`:
+//! With `pub mod generated;` in `lib.rs` or `main.rs`, package `demo` is `generated::demo`. It needs the
+//! dependency `verbline`.
+//!
+//! The same in a `buf.gen.yaml`, for `buf generate proto`:
 //!
 //! ```yaml
 //! version: v2
 //! plugins:
 //!   - local: protoc-gen-verbline
-//!     out: src/gen
+//!     out: src/generated
 //!     opt: [include_file=mod.rs]
 //! ```
 //!
