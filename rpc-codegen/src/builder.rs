@@ -232,7 +232,14 @@ impl Builder {
         let mut files = output::package_files(&packages);
         if let Some(path) = &self.include_file {
             let code = output::include_file(&packages, is_out_dir);
-            files.insert(path.clone(), code);
+            if files.insert(path.clone(), code).is_some() {
+                let path = path.display();
+                return Err(Error::Setting {
+                    message: format!(
+                        "include_file: a package has the file `{path}`: choose another name"
+                    ),
+                });
+            }
         }
         Ok(files)
     }

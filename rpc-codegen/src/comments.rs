@@ -28,16 +28,23 @@ pub(crate) fn sanitize(file: &mut FileDescriptorProto) {
             *comment = sanitized(comment);
         }
         for comment in &mut location.leading_detached_comments {
-            // These become plain comments, where only a carriage return is an error.
-            *comment = comment.replace('\r', "");
+            // These become plain comments, of which rustc takes the rest as it is.
+            *comment = without_denied(comment);
         }
     }
 }
 
+/// Returns `comment` without the characters that are errors in Rust's comments: carriage returns, and
+/// those that change the direction of text.
+fn without_denied(comment: &str) -> String {
+    let is_denied = |c| matches!(c, '\r' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    comment.replace(is_denied, "")
+}
+
 /// Returns `comment` as Markdown that looks the same, without links, tags or code to run.
 fn sanitized(comment: &str) -> String {
-    // A lone carriage return is an error in a doc comment. Markdown expands a tab to four columns.
-    let comment = comment.replace('\r', "").replace('\t', "    ");
+    // Markdown expands a tab to four columns.
+    let comment = without_denied(comment).replace('\t', "    ");
     let mut lines = text_lines(&comment).into_iter().peekable();
     let mut out = Vec::new();
     let mut paragraph: Vec<&str> = Vec::new();
@@ -347,6 +354,12 @@ mod tests {
     fn line_ends_of_all_kinds() {
         becomes(" a\r\n b\r c", "a\nb c");
         becomes("", "");
+    }
+
+    #[test]
+    fn no_direction_is_changed() {
+        becomes(" a\u{202e}b `\u{2066}c\u{2069}`", "ab `c`");
+        assert_eq!(without_denied("\u{202a}a\u{200b}"), "a\u{200b}");
     }
 
     #[test]

@@ -152,6 +152,7 @@ fn starts_item(previous: &str, line: &str) -> bool {
     const STARTS: [&str; 6] = ["///", "#[", "pub ", "impl", "fn ", "async fn "];
     let indent = |line: &str| line.len() - line.trim_start().len();
     previous.ends_with(['}', ';'])
+        && !previous.trim_start().starts_with("//")
         && indent(previous) == indent(line)
         && STARTS
             .iter()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::problem::Problem;
 
@@ -14,8 +14,8 @@ use crate::problem::Problem;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A `.proto` file to compile does not exist.
-    #[error("{}: no such file; relative paths are resolved from the package's directory", path.display())]
+    /// A `.proto` file to compile does not exist, or is a directory.
+    #[error("{}: {}", path.display(), no_file(path))]
     FileNotFound {
         /// The file, as it was named.
         path: PathBuf,
@@ -229,6 +229,13 @@ impl fmt::Debug for Error {
             Some(source) => write!(f, ": {source}"),
             None => Ok(()),
         }
+    }
+}
+
+fn no_file(path: &Path) -> &'static str {
+    match path.is_dir() {
+        true => "this is a directory: name the `.proto` files in it",
+        false => "no such file; relative paths are resolved from the package's directory",
     }
 }
 

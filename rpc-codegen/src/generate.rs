@@ -17,7 +17,7 @@ use crate::reexports::Reexports;
 use crate::services::ServiceSettings;
 use crate::shared_modules::{self, SharedModules};
 use crate::structs::Structs;
-use crate::{aliases, client, codec, comments, methods, server};
+use crate::{aliases, client, codec, comments, methods, required, server};
 
 /// What is generated besides prost's code, and for which runtime.
 #[derive(Clone, Debug)]
@@ -93,6 +93,7 @@ pub(crate) fn generate(
         }
     }
     aliases::replace_in_defaults(&mut set);
+    required::break_cycles(&mut set);
     stubs.limits.check(&set)?;
     stubs.services.check(&set)?;
     let mut generated: HashMap<Module, Vec<Generated>> = HashMap::new();

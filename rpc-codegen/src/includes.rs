@@ -23,7 +23,7 @@ impl Sources {
                     path: path.clone(),
                     by,
                 }),
-                _ if path.exists() => Err(Error::NotIncluded {
+                _ if path.is_file() => Err(Error::NotIncluded {
                     path: path.clone(),
                     includes: self.includes.clone(),
                 }),

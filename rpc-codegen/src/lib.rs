@@ -194,16 +194,20 @@
 //! ([`protoc_plugin`] lists them):
 //!
 //! ```text
-//! protoc --verbline_out=src/gen --verbline_opt=include_file=mod.rs -I proto proto/greeter.proto
+//! mkdir -p src/generated
+//! protoc --verbline_out=src/generated --verbline_opt=include_file=mod.rs -I proto proto/greeter.proto
 //! ```
 //!
-//! The same in a `buf.gen.yaml`:
+//! With `pub mod generated;` in `lib.rs` or `main.rs`, package `demo` is `generated::demo`. It needs the
+//! dependency `verbline`.
+//!
+//! The same in a `buf.gen.yaml`, for `buf generate proto`:
 //!
 //! ```yaml
 //! version: v2
 //! plugins:
 //!   - local: protoc-gen-verbline
-//!     out: src/gen
+//!     out: src/generated
 //!     opt: [include_file=mod.rs]
 //! ```
 //!
@@ -224,7 +228,8 @@
 //! # Limits
 //!
 //! Files with an `edition` statement are read by protoc only: set [`protoc`](Builder::protoc). Their
-//! features become what proto3 has for them. Where the built-in parser rejects a file, the error says
+//! features become what proto3 has for them. A `required` field through which a message would require
+//! itself becomes `optional`, because such a message has no end. Where the built-in parser rejects a file, the error says
 //! that protoc may take it. Names that are different in Protobuf may be equal in Rust, such as those
 //! of the fields `fooBar` and `foo_bar`. The error [`NameTaken`](Error::NameTaken) shows both items; one
 //! of them has to be renamed. Like a compiler, an error shows the location of the mistake:
@@ -262,6 +267,7 @@ mod paths;
 mod plugin;
 mod problem;
 mod reexports;
+mod required;
 mod resolve;
 mod runtime_path;
 mod server;

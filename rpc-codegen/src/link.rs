@@ -264,6 +264,11 @@ fn problem(diagnostic: &dyn Diagnostic, text: &Text) -> Problem {
     let source = &text.text;
     let mut problem = Problem::in_file(&text.file, diagnostic.to_string());
     problem.help = diagnostic.help().map(|help| help.to_string());
+    // The parser has one message for this and for names of groups.
+    let is_import = |help: &String| help.starts_with("imports may not");
+    if problem.help.as_ref().is_some_and(is_import) {
+        problem.message = "invalid import".to_owned();
+    }
     for label in diagnostic.labels().into_iter().flatten() {
         let text = label.label().unwrap_or_default().to_owned();
         problem

@@ -109,18 +109,23 @@ fn settings(parameter: &str) -> Result<Builder, String> {
         if option.is_empty() {
             continue;
         }
-        let (name, value) = option.split_once('=').unwrap_or((option, "true"));
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
         builder =
             set(builder, name, value).map_err(|why| format!("the option `{option}` {why}"))?;
     }
     Ok(builder)
 }
 
+/// `value` is empty if there is none.
 fn set(builder: Builder, name: &str, value: &str) -> Result<Builder, String> {
     let is_enabled = || match value {
-        "true" => Ok(true),
+        "" | "true" => Ok(true),
         "false" => Ok(false),
         _ => Err("takes `true` or `false`".to_owned()),
+    };
+    let text = || match value {
+        "" => Err("takes a value: `name=value`".to_owned()),
+        value => Ok(value),
     };
     let pair = || {
         value
@@ -142,13 +147,13 @@ fn set(builder: Builder, name: &str, value: &str) -> Result<Builder, String> {
         "retain_enum_prefix" if is_enabled()? => builder.retain_enum_prefix(),
         "enable_type_names" if is_enabled()? => builder.enable_type_names(),
         "retain_enum_prefix" | "enable_type_names" => builder,
-        "crate_path" => builder.crate_path(value),
-        "include_file" => builder.include_file(value),
-        "bytes" => builder.bytes(value),
-        "btree_map" => builder.btree_map(value),
-        "boxed" => builder.boxed(value),
-        "disable_comments" => builder.disable_comments(value),
-        "skip_debug" => builder.skip_debug(value),
+        "crate_path" => builder.crate_path(text()?),
+        "include_file" => builder.include_file(text()?),
+        "bytes" => builder.bytes(text()?),
+        "btree_map" => builder.btree_map(text()?),
+        "boxed" => builder.boxed(text()?),
+        "disable_comments" => builder.disable_comments(text()?),
+        "skip_debug" => builder.skip_debug(text()?),
         "extern_path" => {
             let (path, rust) = pair()?;
             builder.extern_path(path, rust)

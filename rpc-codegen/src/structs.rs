@@ -214,7 +214,7 @@ impl Structs<'_> {
             Kind::Message => (self.message_type(message, number)?.to_owned(), 2, None),
             Kind::Group => match self.message_type(message, number)? {
                 "Message" => ("Group".to_owned(), 3, None),
-                _ => return Err("a group of a foreign type".to_owned()),
+                _ => ("ExternGroup".to_owned(), 3, None),
             },
             Kind::Map(key, value) => (self.map_type(*key, *value, message, number)?, 2, None),
             Kind::Oneof(path) => return Err(format!("a oneof `{path}` in a oneof")),

@@ -14,11 +14,14 @@ use self::Kind::{Comment, Number, Other, Space, Str, Word};
 ///
 /// # Errors
 ///
-/// Returns the error of reading it, of kind `InvalidData` if its encoding is UTF-16.
+/// Returns the error of reading it, of kind `InvalidData` if its encoding is UTF-16 or UTF-32.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let bytes = fs::read(path)?;
-    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        let what = "its encoding is UTF-16, which no Protobuf compiler reads: save it as UTF-8";
+    let has_mark = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
+    // Without a mark, half of the bytes of ASCII are zero.
+    if has_mark || bytes.iter().take(4).any(|byte| *byte == 0) {
+        let what =
+            "its encoding is UTF-16 or UTF-32, which no Protobuf compiler reads: save it as UTF-8";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     Ok(rewritten(&bytes))

@@ -194,6 +194,12 @@ fn a_missing_file() {
 
     let error = rpc_codegen::compile_protos("nowhere.proto").unwrap_err();
     assert!(matches!(error, Error::FileNotFound { .. }), "{error}");
+
+    let error = rpc_codegen::compile_protos("src").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "src: this is a directory: name the `.proto` files in it"
+    );
 }
 
 #[test]

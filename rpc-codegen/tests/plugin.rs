@@ -101,6 +101,14 @@ fn what_is_wrong_with_the_options_is_said() {
             "the option `extern_path=.a` takes a path and a value: `name=path=value`",
         ),
         (
+            "include_file",
+            "the option `include_file` takes a value: `name=value`",
+        ),
+        (
+            "crate_path=",
+            "the option `crate_path=` takes a value: `name=value`",
+        ),
+        (
             "decode_budget=.a=x",
             "the option `decode_budget=.a=x` takes a path and a number: `name=path=number`",
         ),

@@ -255,6 +255,11 @@ fn include_file() {
     let code = run.code("all");
     has(&code, "pub mod a {\n    include!(\"a.rs\");\n}\n");
     has(&code, "pub mod b {\n    include!(\"b.rs\");\n}\n");
+    let error = run.compile(configure().include_file("b.rs")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "include_file: a package has the file `b.rs`: choose another name"
+    );
 }
 
 #[test]

@@ -245,14 +245,15 @@ fn byte_order_marks_and_bytes_that_are_not_utf_8() {
 
 #[test]
 fn other_encodings_are_named() {
-    let text = "syntax = \"proto3\";"
-        .encode_utf16()
-        .flat_map(u16::to_le_bytes);
-    let text: Vec<_> = [0xff, 0xfe].into_iter().chain(text).collect();
-    let error = Protos::new(&[("a.proto", &text)])
-        .generate(&["a.proto"])
-        .unwrap_err();
-    assert!(format!("{error:?}").contains("UTF-16"), "{error:?}");
+    let text = "syntax = \"proto3\";".encode_utf16();
+    let text: Vec<_> = text.flat_map(u16::to_le_bytes).collect();
+    // With a byte order mark, and without one.
+    for text in [[&[0xff, 0xfe], text.as_slice()].concat(), text] {
+        let error = Protos::new(&[("a.proto", &text)])
+            .generate(&["a.proto"])
+            .unwrap_err();
+        assert!(format!("{error:?}").contains("UTF-16"), "{error:?}");
+    }
 }
 
 #[test]
@@ -267,6 +268,7 @@ fn imports_that_cannot_be() {
             "import cycle detected: b.proto -> b.proto",
         ),
         ("import \"gone.proto\";", "import 'gone.proto' not found"),
+        ("import \"./a.proto\";", "invalid import"),
         (
             "import \"google/protobuf/any.proto\"; import \"google/protobuf/any.proto\";",
             "import 'google/protobuf/any.proto' was listed twice",

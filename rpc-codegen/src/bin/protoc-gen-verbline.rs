@@ -1,4 +1,4 @@
-//! The `protoc` plugin, for `protoc --verbline_out=src/gen`, `buf generate` and Bazel.
+//! The `protoc` plugin, for `protoc --verbline_out=src/generated`, `buf generate` and Bazel.
 //!
 //! See [`rpc_codegen::protoc_plugin`] for its options.
 #![forbid(unsafe_code)]
@@ -11,7 +11,8 @@ fn main() -> io::Result<()> {
         writeln!(
             io::stderr(),
             "protoc-gen-verbline {}: protoc and buf run this program, which reads what they write. For example:\n\n  \
-             protoc --verbline_out=src/gen --verbline_opt=include_file=mod.rs -I proto proto/greeter.proto",
+             mkdir -p src/generated\n  \
+             protoc --verbline_out=src/generated --verbline_opt=include_file=mod.rs -I proto proto/greeter.proto",
             env!("CARGO_PKG_VERSION")
         )?;
         std::process::exit(2);

@@ -3,11 +3,11 @@ use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, Fi
 use super::*;
 use crate::messages::ZeroValue;
 
-/// Reads the struct `M` with this item and those below it. Field 1 is a message.
-fn read(items: &str) -> Result<Vec<Message>, Error> {
+/// Returns a file with the message `M`, whose field 1 has the type `type_name`.
+fn file(type_name: &str) -> FileDescriptorProto {
     let field = FieldDescriptorProto {
         number: Some(1),
-        type_name: Some(".p.M".to_owned()),
+        type_name: Some(type_name.to_owned()),
         ..Default::default()
     };
     let message = DescriptorProto {
@@ -15,14 +15,23 @@ fn read(items: &str) -> Result<Vec<Message>, Error> {
         field: vec![field],
         ..Default::default()
     };
-    let file = FileDescriptorProto {
+    FileDescriptorProto {
         name: Some("p.proto".to_owned()),
         package: Some("p".to_owned()),
         message_type: vec![message],
         ..Default::default()
-    };
+    }
+}
+
+/// Reads the struct `M` with this item and those below it. Field 1 is a message.
+fn read(items: &str) -> Result<Vec<Message>, Error> {
+    let file = vec![file(".p.M")];
+    read_with(&Descriptors::new(&FileDescriptorSet { file }), items)
+}
+
+fn read_with(descriptors: &Descriptors, items: &str) -> Result<Vec<Message>, Error> {
     let structs = Structs {
-        descriptors: &Descriptors::new(&FileDescriptorSet { file: vec![file] }),
+        descriptors,
         externs: &ExternPaths {
             paths: Vec::new(),
             well_known_types: true,
@@ -119,6 +128,22 @@ fn what_prost_says_counts() {
     for (attribute, expected, key) in tests {
         assert_eq!(presence(attribute), (expected, vec![key]), "{attribute}");
     }
+}
+
+#[test]
+fn groups_may_be_of_foreign_types() {
+    let descriptors = Descriptors::new(&FileDescriptorSet {
+        file: vec![file(".google.protobuf.Timestamp")],
+    });
+    let messages = read_with(
+        &descriptors,
+        "struct M { #[prost(group, tag = \"1\")] f: () }",
+    );
+    let [Member::Field(field)] = &messages.unwrap()[0].fields[..] else {
+        panic!("one field is read")
+    };
+    assert_eq!(field.ty.path, "ExternGroup");
+    assert_eq!(field.tag.bytes(), [1 << 3 | 3]);
 }
 
 #[test]

@@ -3,12 +3,10 @@
 ///
 /// ```text
 /// let indented = \[code\];
-
 /// ```
 ///
 /// ```text
 /// fenced!();
-
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]

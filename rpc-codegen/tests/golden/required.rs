@@ -9,8 +9,11 @@ pub struct Required {
     pub string: ::rpc_core::codegen::v1::prost::alloc::string::String,
     #[prost(enumeration = "self::Level", required, tag = "3", default = "Low")]
     pub level: i32,
-    #[prost(message, required, boxed, tag = "4")]
-    pub required: ::rpc_core::codegen::v1::prost::alloc::boxed::Box<Required>,
+    /// Not required, because the message would have no end.
+    #[prost(message, optional, boxed, tag = "4")]
+    pub required: ::core::option::Option<
+        ::rpc_core::codegen::v1::prost::alloc::boxed::Box<Required>,
+    >,
     #[prost(uint64, optional, tag = "5", default = "9")]
     pub number: ::core::option::Option<u64>,
     #[prost(int32, repeated, packed = "false", tag = "6")]
@@ -19,6 +22,46 @@ pub struct Required {
     pub packed: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<i32>,
     #[prost(map = "int32, enumeration(self::Level)", tag = "8")]
     pub levels: ::std::collections::HashMap<i32, i32>,
+}
+
+/// Messages that require one another.
+#[derive(Clone, PartialEq, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Chicken {
+    #[prost(message, optional, tag = "1")]
+    pub egg: ::core::option::Option<Egg>,
+}
+
+#[derive(Clone, PartialEq, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Egg {
+    #[prost(group, optional, boxed, tag = "1")]
+    pub shell: ::core::option::Option<
+        ::rpc_core::codegen::v1::prost::alloc::boxed::Box<egg::Shell>,
+    >,
+    #[prost(message, required, tag = "3")]
+    pub yolk: Yolk,
+}
+
+/// Nested message and enum types in `Egg`.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub mod egg {
+    #[derive(Clone, PartialEq, ::rpc_core::codegen::v1::prost::Message)]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    pub struct Shell {
+        #[prost(message, optional, tag = "2")]
+        pub chicken: ::core::option::Option<super::Chicken>,
+    }
+}
+
+#[derive(Clone, PartialEq, ::rpc_core::codegen::v1::prost::Message)]
+#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub struct Yolk {
+    #[prost(message, repeated, tag = "1")]
+    pub eggs: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<Egg>,
 }
 
 #[derive(
@@ -75,7 +118,9 @@ mod _codec {
             len += 1 + field::Int32::len(&self.int32);
             len += 1 + field::String::len(&self.string);
             len += 1 + field::Int32::len(&self.level);
-            len += 1 + field::Message::len(&self.required);
+            if let Some(value) = &self.required {
+                len += 1 + field::Message::len(value);
+            }
             if let Some(value) = &self.number {
                 len += 1 + field::Uint64::len(value);
             }
@@ -89,7 +134,9 @@ mod _codec {
             field::Int32::encode([0x08], &self.int32, &mut out)?;
             field::String::encode([0x12], &self.string, &mut out)?;
             field::Int32::encode([0x18], &self.level, &mut out)?;
-            field::Message::encode([0x22], &self.required, &mut out)?;
+            if let Some(value) = &self.required {
+                field::Message::encode([0x22], value, &mut out)?;
+            }
             if let Some(value) = &self.number {
                 field::Uint64::encode([0x28], value, &mut out)?;
             }
@@ -110,8 +157,7 @@ mod _codec {
                     .unwrap_or_else(|| <Self as Default>::default().string),
                 level: field::Int32::decode([0x18], &mut fields)
                     .unwrap_or_else(|| <Self as Default>::default().level),
-                required: field::Message::decode([0x22], &mut fields)
-                    .unwrap_or_else(|| <Self as Default>::default().required),
+                required: field::Message::decode([0x22], &mut fields),
                 number: field::Uint64::decode([0x28], &mut fields),
                 unpacked: field::Int32::decode_repeated([0x30], &mut fields),
                 packed: field::Int32::decode_packed([0x3a], &mut fields),
@@ -125,12 +171,7 @@ mod _codec {
 
         fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
             match number {
-                4 => {
-                    field::Message::scan_required(
-                        fields,
-                        |message: &Self| &message.required,
-                    )
-                }
+                4 => field::Message::scan(fields, |message: &Self| &message.required),
                 6 => {
                     field::Int32::scan_repeated(
                         fields,
@@ -145,6 +186,135 @@ mod _codec {
                         field::Int32,
                         field::Enum<3>,
                     >::scan(fields, |message: &Self| &message.levels)
+                }
+                _ => fields.skip(),
+            }
+        }
+    }
+
+    impl GeneratedMessage for super::Chicken {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.egg {
+                len += 1 + field::Message::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.egg {
+                field::Message::encode([0x0a], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
+            let message = Self {
+                egg: field::Message::decode([0x0a], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Message::scan(fields, |message: &Self| &message.egg),
+                _ => fields.skip(),
+            }
+        }
+    }
+
+    impl GeneratedMessage for super::Egg {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.shell {
+                len += 2 + field::Group::len(value);
+            }
+            len += 1 + field::Message::len(&self.yolk);
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.shell {
+                field::Group::encode([0x0b], value, &mut out)?;
+            }
+            field::Message::encode([0x1a], &self.yolk, &mut out)?;
+            Ok(out)
+        }
+
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
+            let message = Self {
+                shell: field::Group::decode([0x0b], &mut fields),
+                yolk: field::Message::decode([0x1a], &mut fields)
+                    .unwrap_or_else(|| <Self as Default>::default().yolk),
+            };
+            fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => field::Group::scan(fields, |message: &Self| &message.shell),
+                3 => {
+                    field::Message::scan_required(fields, |message: &Self| &message.yolk)
+                }
+                _ => fields.skip(),
+            }
+        }
+    }
+
+    impl GeneratedMessage for super::egg::Shell {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.chicken {
+                len += 1 + field::Message::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.chicken {
+                field::Message::encode([0x12], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
+            let message = Self {
+                chicken: field::Message::decode([0x12], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                2 => field::Message::scan(fields, |message: &Self| &message.chicken),
+                _ => fields.skip(),
+            }
+        }
+    }
+
+    impl GeneratedMessage for super::Yolk {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            len += field::Message::len_repeated(1, &self.eggs);
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            field::Message::encode_repeated([0x0a], &self.eggs, &mut out)?;
+            Ok(out)
+        }
+
+        fn decode_fields(mut fields: Reader<'_>) -> Option<Self> {
+            let message = Self {
+                eggs: field::Message::decode_repeated([0x0a], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+
+        fn scan_field(number: u32, fields: &mut Scan<'_>) -> Result<(), Stop> {
+            match number {
+                1 => {
+                    field::Message::scan_repeated(fields, |message: &Self| &message.eggs)
                 }
                 _ => fields.skip(),
             }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use prost::encoding::encoded_len_varint;
 
-pub use self::nested::{Extern, FlatExtern, Group, Map, Message};
+pub use self::nested::{Extern, ExternGroup, FlatExtern, Group, Map, Message};
 use super::reader::{Reader, count_packed};
 use super::scan::{Scan, Stop};
 use super::writer::Writer;

@@ -66,12 +66,9 @@ impl<M: GeneratedMessage> Field for Group<M> {
         message: &M,
         out: &mut W,
     ) -> Result<(), W::Error> {
-        let mut end_tag = tag;
-        // The wire types are 3 at the start and 4 at the end.
-        end_tag[0] += 1;
         out.put_slice(&tag)?;
         out.put_message(message, GeneratedMessage::encoded_len(message))?;
-        out.put_slice(&end_tag)
+        out.put_slice(&end_tag(tag))
     }
 
     fn read(_: &mut Reader<'_>) -> Option<M> {
@@ -82,6 +79,12 @@ impl<M: GeneratedMessage> Field for Group<M> {
         fields.charge(M::BOXED_LEN)?;
         fields.scan_message(Self::WIRE_TYPE, M::scan_field)
     }
+}
+
+/// Returns the tag at the end of a group, whose wire type is 4 instead of 3.
+fn end_tag<const T: usize>(mut tag: [u8; T]) -> [u8; T] {
+    tag[0] += 1;
+    tag
 }
 
 /// A message of a foreign type, which prost encodes. It is not decoded: prost counts the levels of
@@ -106,6 +109,38 @@ impl<M: ProstMessage + Default> Field for Extern<M> {
         let len = message.encoded_len();
         out.put_varint(tag, len as u64)?;
         out.put_prost(message, len)
+    }
+
+    fn read(_: &mut Reader<'_>) -> Option<M> {
+        None
+    }
+
+    fn scan_value(fields: &mut Scan<'_>) -> Result<(), Stop> {
+        fields.scan_message(Self::WIRE_TYPE, scan_any)
+    }
+}
+
+/// A group of a foreign type. Its tag is the one at its start.
+#[derive(Debug)]
+pub struct ExternGroup<M>(PhantomData<M>);
+
+impl<M: ProstMessage + Default> Field for ExternGroup<M> {
+    type Value = M;
+
+    const WIRE_TYPE: u8 = 3;
+
+    fn len(message: &M) -> usize {
+        message.encoded_len()
+    }
+
+    fn encode<const T: usize, W: Writer>(
+        tag: [u8; T],
+        message: &M,
+        out: &mut W,
+    ) -> Result<(), W::Error> {
+        out.put_slice(&tag)?;
+        out.put_prost(message, message.encoded_len())?;
+        out.put_slice(&end_tag(tag))
     }
 
     fn read(_: &mut Reader<'_>) -> Option<M> {
@@ -267,5 +302,32 @@ where
             1 + V::len(value)
         };
         key_len + value_len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::Timestamp;
+
+    use super::*;
+    use crate::codec::writer::BufWriter;
+
+    #[derive(Clone, PartialEq, ProstMessage)]
+    struct Outer {
+        #[prost(group, tag = "1")]
+        group: Option<Timestamp>,
+    }
+
+    #[test]
+    fn a_foreign_group_is_encoded_as_by_prost() {
+        let group = Timestamp {
+            seconds: -1,
+            nanos: 7,
+        };
+        let mut bytes = Vec::new();
+        ExternGroup::encode([0x0b], &group, &mut BufWriter::new(&mut bytes)).unwrap();
+        assert_eq!(2 + ExternGroup::len(&group), bytes.len());
+        let group = Some(group);
+        assert_eq!(bytes, Outer { group }.encode_to_vec());
     }
 }
