@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::messages;
 use crate::model::ExternPaths;
 use crate::names::{self, ServiceNames};
-use crate::paths::qualified;
+use crate::paths::{self, qualified};
 use crate::reexports::Reexports;
 
 /// Field numbers of `descriptor.proto`. Paths to source locations consist of them.
@@ -227,6 +227,11 @@ impl<'a> Check<'a> {
         for (index, field) in message.field.iter().enumerate() {
             let place = place.below(MESSAGE_FIELD, index);
             let of_message = format!("field `{}` of message `{full_name}`", field.name());
+            // The values of a map are described by the message of its entries.
+            let entry = messages::entry(field, &message.nested_type, &paths::with_dot(full_name));
+            for field in entry.map_or(std::slice::from_ref(field), |entry| &entry.field) {
+                self.has_rust_type(&place, &of_message, field.type_name());
+            }
             if let Some(variants) = oneof_of(field).and_then(|index| oneofs.get_mut(index)) {
                 let name = names::upper_camel(field.name());
                 self.note(variants.take(name, Item::new(of_message, &place)));
@@ -258,6 +263,18 @@ impl<'a> Check<'a> {
             }
         }
         named
+    }
+
+    /// Checks that the type of an item is not one of `google.protobuf` without a type in Rust.
+    fn has_rust_type(&mut self, place: &Place<'_>, what: &str, proto_path: &str) {
+        if self.externs.is_missing(proto_path) {
+            self.errors.push(Error::NotInProstTypes {
+                file: place.on_disk.to_owned(),
+                line: place.line(),
+                what: what.to_owned(),
+                r#type: proto_path.trim_start_matches('.').to_owned(),
+            });
+        }
     }
 
     fn r#enum(
@@ -292,10 +309,13 @@ impl<'a> Check<'a> {
     fn service(&mut self, place: &Place<'a>, service: &'a ServiceDescriptorProto) {
         let mut methods = Scope::default();
         for (index, method) in service.method.iter().enumerate() {
+            let place = place.below(SERVICE_METHOD, index);
             let what = format!("method `{}` of service `{}`", method.name(), service.name());
-            let item = Item::new(what, &place.below(SERVICE_METHOD, index));
             let name = names::method_from_proto(method.name());
-            self.note(methods.take(name, item));
+            self.note(methods.take(name, Item::new(what.clone(), &place)));
+            for message in [method.input_type(), method.output_type()] {
+                self.has_rust_type(&place, &what, message);
+            }
         }
         let what = describe(place, service);
         if names::snake(service.name()).is_empty() {

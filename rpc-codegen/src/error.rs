@@ -117,6 +117,23 @@ pub enum Error {
         what: String,
     },
 
+    /// An item has a type of the package `google.protobuf` that the crate prost-types does not have.
+    #[error(
+        "{}{}: {what} has the type `{type}`, which the crate prost-types does not have: set \
+         `.compile_well_known_types(true)`, with which all types of `google.protobuf` are generated",
+        file.display(), at(*line)
+    )]
+    NotInProstTypes {
+        /// The file.
+        file: PathBuf,
+        /// The line of the item, counted from one, if it is known.
+        line: Option<usize>,
+        /// The item, for example "field `edition` of message `demo.File`".
+        what: String,
+        /// The type, for example "google.protobuf.Edition".
+        r#type: String,
+    },
+
     /// There are several errors of the kinds above, or several settings that are not valid.
     #[error("{}", blocks(errors))]
     Several {

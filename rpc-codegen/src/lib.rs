@@ -275,6 +275,7 @@ mod services;
 mod shared_modules;
 mod structs;
 mod text;
+mod well_known;
 
 pub use builder::{Builder, compile_protos, configure};
 pub use error::Error;

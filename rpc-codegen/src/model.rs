@@ -10,6 +10,7 @@ use crate::names::{self, ServiceNames};
 use crate::paths::qualified;
 use crate::reexports::LeftOut;
 use crate::services::{self, ServiceSettings};
+use crate::well_known;
 
 /// One service.
 #[derive(Clone, Debug)]
@@ -203,24 +204,6 @@ pub(crate) struct ExternPaths {
     pub(crate) well_known_types: bool,
 }
 
-/// The messages of `google.protobuf` without fields that are messages.
-const FLAT_WELL_KNOWN_TYPES: [&str; 14] = [
-    "Any",
-    "BoolValue",
-    "BytesValue",
-    "DoubleValue",
-    "Duration",
-    "Empty",
-    "FieldMask",
-    "FloatValue",
-    "Int32Value",
-    "Int64Value",
-    "StringValue",
-    "Timestamp",
-    "UInt32Value",
-    "UInt64Value",
-];
-
 impl ExternPaths {
     /// Converts `rust_type`, a path from the package's module, to a path from a service's module.
     fn path_in_module(&self, rust_type: &str, proto_type: &str) -> String {
@@ -240,8 +223,15 @@ impl ExternPaths {
     /// Returns true if `proto_path` is a message in `prost-types` whose fields are not messages.
     pub(crate) fn is_flat(&self, proto_path: &str) -> bool {
         let well_known = self.well_known_type(proto_path);
+        !self.is_set(proto_path) && well_known.is_some_and(well_known::is_flat)
+    }
+
+    /// Returns true if prost takes `proto_path` for a type of `prost-types` which that crate does not
+    /// have.
+    pub(crate) fn is_missing(&self, proto_path: &str) -> bool {
+        let well_known = self.well_known_type(proto_path);
         !self.is_set(proto_path)
-            && well_known.is_some_and(|name| FLAT_WELL_KNOWN_TYPES.contains(&name))
+            && well_known.is_some_and(|name| !well_known::is_in_prost_types(name))
     }
 
     fn well_known_type<'a>(&self, proto_path: &'a str) -> Option<&'a str> {

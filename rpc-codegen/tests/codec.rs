@@ -40,11 +40,12 @@ fn path(relative: &str) -> PathBuf {
 
 /// Messages that are not always decoded without prost: they may have groups or foreign messages, or be
 /// too deep.
-const WITH_PROST: [&str; 18] = [
+const WITH_PROST: [&str; 19] = [
     ".deep.Tree",
     ".deep.Tree.Graft",
     ".deep.Tree.Graft.Bud",
     ".deep.Tree.Stone",
+    ".each_well_known.WellKnown",
     ".fields.v2.EachMap",
     ".fields.v2.EachRepeated",
     ".fields.v2.EachSingle",

@@ -404,3 +404,36 @@ fn without_a_build_script_there_is_no_out_dir() {
     let error = protos.compile(configure()).unwrap_err();
     assert!(matches!(error, Error::NoOutDir), "{error}");
 }
+
+/// prost takes each type of `google.protobuf` for one of prost-types.
+#[test]
+fn types_that_prost_types_does_not_have_are_named() {
+    let protos = Protos::new(&[
+        (
+            "a.proto",
+            "syntax = \"proto3\";\npackage demo;\nimport \"google/protobuf/struct.proto\";\n\
+             import \"b.proto\";\nmessage A {\n  google.protobuf.Struct here = 1;\n  \
+             oneof kind {\n    google.protobuf.util.Own own = 2;\n  }\n  \
+             map<int32, google.protobuf.util.Own> owns = 3;\n}\n\
+             service S {\n  rpc M(A) returns (google.protobuf.util.Own);\n}\n",
+        ),
+        (
+            "b.proto",
+            "syntax = \"proto3\";\npackage google.protobuf.util;\nmessage Own {}\n",
+        ),
+    ]);
+    let has = "has the type `google.protobuf.util.Own`, which the crate prost-types does not have: set \
+               `.compile_well_known_types(true)`, with which all types of `google.protobuf` are \
+               generated";
+    protos.fails_with(&format!(
+        "a.proto:8: field `own` of message `demo.A` {has}\n\n\
+         a.proto:10: field `owns` of message `demo.A` {has}\n\n\
+         a.proto:13: method `M` of service `S` {has}"
+    ));
+    let settings = protos.settings().compile_well_known_types(true);
+    protos.compile(settings).unwrap();
+    let own = protos
+        .settings()
+        .extern_path(".google.protobuf.util", "::own");
+    protos.compile(own).unwrap();
+}

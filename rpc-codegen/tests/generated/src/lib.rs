@@ -146,6 +146,8 @@ messages! {
     ".types.v1.Outer": plain::types::v1::Outer,
     ".types.v1.Outer.Inner": plain::types::v1::outer::Inner,
     ".types.v1.Outer.Inner.Innermost": plain::types::v1::outer::inner::Innermost,
+    ".each_well_known.WellKnown": plain::each_well_known::WellKnown,
+    ".each_well_known.v2.WellKnown": plain::each_well_known::v2::WellKnown,
     ".fields.v3.Scalars": plain::fields::v3::Scalars,
     ".fields.v3.Fixed": plain::fields::v3::Fixed,
     ".fields.v3.Optional": plain::fields::v3::Optional,
