@@ -217,6 +217,7 @@ impl<'a> Check<'a> {
         message: &'a DescriptorProto,
         full_name: &str,
     ) -> Vec<usize> {
+        let path = paths::with_dot(full_name);
         let mut fields = Scope::default();
         let mut methods = Scope::default();
         let mut oneofs: Vec<_> = message
@@ -228,7 +229,7 @@ impl<'a> Check<'a> {
             let place = place.below(MESSAGE_FIELD, index);
             let of_message = format!("field `{}` of message `{full_name}`", field.name());
             // The values of a map are described by the message of its entries.
-            let entry = messages::entry(field, &message.nested_type, &paths::with_dot(full_name));
+            let entry = messages::entry(field, &message.nested_type, &path);
             for field in entry.map_or(std::slice::from_ref(field), |entry| &entry.field) {
                 self.has_rust_type(&place, &of_message, field.type_name());
             }

@@ -28,7 +28,7 @@ pub(crate) fn sanitize(file: &mut FileDescriptorProto) {
             *comment = sanitized(comment);
         }
         for comment in &mut location.leading_detached_comments {
-            // These become plain comments, of which rustc takes the rest as it is.
+            // These become plain comments, in which rustc denies nothing else.
             *comment = without_denied(comment);
         }
     }

@@ -117,10 +117,10 @@ pub enum Error {
         what: String,
     },
 
-    /// An item has a type of the package `google.protobuf` that the crate prost-types does not have.
+    /// An item uses a type of the package `google.protobuf` that the crate prost-types does not have.
     #[error(
-        "{}{}: {what} has the type `{type}`, which the crate prost-types does not have: set \
-         `.compile_well_known_types(true)`, with which all types of `google.protobuf` are generated",
+        "{}{}: {what} uses the type `{type}`, which the crate prost-types does not have: set \
+         `.compile_well_known_types(true)`, which generates all types of `google.protobuf`",
         file.display(), at(*line)
     )]
     NotInProstTypes {

@@ -1,7 +1,7 @@
 //! Messages of proto2 that require themselves, at once or through other messages.
 //!
-//! protoc takes them, though no message of that kind is ever complete. prost creates a message with what it
-//! requires, and would not come to an end. So fields that lead back to their own message become
+//! protoc takes them, though no message of that kind is ever complete. prost's `Default` creates a
+//! message with all that it requires, and would never return. So fields that lead back to their own message become
 //! `optional`, which is encoded alike.
 
 use std::collections::{BTreeSet, HashMap};

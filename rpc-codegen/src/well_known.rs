@@ -19,8 +19,8 @@ const FLAT: [&str; 14] = [
     "UInt64Value",
 ];
 
-/// The other messages, and the enums. `tests/protos/each_well_known*.proto` have a field of each, so that a name
-/// which prost-types does not have fails to compile.
+/// The other messages, and the enums. A test compiles a field of each
+/// (`tests/protos/each_well_known*.proto`), and so fails if prost-types does not have one.
 const OTHERS: [&str; 54] = [
     "Api",
     "DescriptorProto",

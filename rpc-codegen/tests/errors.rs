@@ -422,13 +422,12 @@ fn types_that_prost_types_does_not_have_are_named() {
             "syntax = \"proto3\";\npackage google.protobuf.util;\nmessage Own {}\n",
         ),
     ]);
-    let has = "has the type `google.protobuf.util.Own`, which the crate prost-types does not have: set \
-               `.compile_well_known_types(true)`, with which all types of `google.protobuf` are \
-               generated";
+    let uses = "uses the type `google.protobuf.util.Own`, which the crate prost-types does not have: set \
+               `.compile_well_known_types(true)`, which generates all types of `google.protobuf`";
     protos.fails_with(&format!(
-        "a.proto:8: field `own` of message `demo.A` {has}\n\n\
-         a.proto:10: field `owns` of message `demo.A` {has}\n\n\
-         a.proto:13: method `M` of service `S` {has}"
+        "a.proto:8: field `own` of message `demo.A` {uses}\n\n\
+         a.proto:10: field `owns` of message `demo.A` {uses}\n\n\
+         a.proto:13: method `M` of service `S` {uses}"
     ));
     let settings = protos.settings().compile_well_known_types(true);
     protos.compile(settings).unwrap();
