@@ -10,8 +10,8 @@ help: ## List these targets
 demo: ## Run the greeter as two processes, then measure what a call takes (TCP=1: over TCP, as between two hosts)
 	@examples/demo
 
-new: ## Write a crate of your own to start from, outside of this folder (NAME=../my-service)
-	@examples/new "$(NAME)"
+new: ## Write a crate of your own to start from, outside of this folder (NAME=../my-service; TOKIO=1: on tokio, with logs, metrics, a shutdown)
+	@examples/new "$(NAME)" $(if $(TOKIO),--tokio)
 
 check: ## Run the inner loop's checks: format, tidy, lints, unit tests of what has changed; seconds when warm
 	@.ci/check

@@ -104,17 +104,21 @@ mod tokio_executor;
 
 #[doc(inline)]
 pub use rpc_core::{
-    CallError, Channel, ChannelBuilder, Code, DeadlinePolicy, Execution, Executor, Intents,
-    Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataKey, Pollers, Request,
-    Response, Sender, Server, ServerBuilder, ServerHandle, Shutdown, Status, Streaming, Waiting,
-    block_on, error_details, include_proto, include_protos, sender, stats, stream,
+    CallError, Channel, ChannelBuilder, ChannelError, Code, DeadlinePolicy, Execution, Executor,
+    Intents, Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataError, MetadataKey,
+    Pollers, Request, Response, SendError, Sender, Server, ServerBuilder, ServerError,
+    ServerHandle, Shutdown, Status, Streaming, Waiting, block_on, error_details, include_proto,
+    include_protos, sender, stats, stream,
 };
+
+#[doc(inline)]
+pub use rpc_core::transport::{ConnectError, FabricError};
 
 #[doc(no_inline)]
 pub use rpc_core::Stream;
 
 #[doc(inline)]
-pub use rpc_transport_verbs::Device;
+pub use rpc_transport_verbs::{Device, DeviceError};
 
 #[cfg(feature = "tokio")]
 pub use self::tokio_executor::TokioExecutor;
@@ -127,22 +131,22 @@ pub use rpc_core::metrics;
 #[doc(hidden)]
 pub use rpc_core::codegen;
 
-/// Clients: the state and the errors of channels, and what a type implements to make calls.
+/// Clients: the state of channels, the causes of errors, and what a type implements to make calls.
 pub mod client {
     #[doc(inline)]
-    pub use rpc_core::transport::{CloseReason, ConnectError};
+    pub use rpc_core::transport::CloseReason;
     #[doc(inline)]
     pub use rpc_core::{
-        BlockOnInTurn, Caller, Cause, ChannelError, ConnectivityState, CurrentDeadline,
-        Idempotency, LengthLimit, LocalPollerBuilder, MethodKind, MethodSpec, PollerSource,
-        PollersBuilder, SendCaller, Watch,
+        BlockOnInTurn, Caller, Cause, ConnectivityState, CurrentDeadline, Idempotency, LengthLimit,
+        LocalPollerBuilder, MethodKind, MethodSpec, PollerSource, PollersBuilder, SendCaller,
+        Watch,
     };
 }
 
-/// Servers: their errors, the handles of their statistics, and the types of their streams.
+/// Servers: the handles of their statistics, and the types of their streams.
 pub mod server {
     #[doc(inline)]
-    pub use rpc_core::{ResponseSender, Responses, ServerError, Service, Spawned, StatsReader};
+    pub use rpc_core::{ResponseSender, Responses, Service, Spawned, StatsReader};
 }
 
 /// Messages and metadata: how they are encoded, and the memory that they use.
@@ -155,19 +159,14 @@ pub mod message {
     pub use rpc_core::{
         Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
         IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
-        LengthChanged, MessageBuf, Messages, MetadataError, MetadataIter, ProstCodec,
-        SLOT_MESSAGE_LEN, SendError, allocate,
+        LengthChanged, MessageBuf, Messages, MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, allocate,
     };
 }
 
-/// Devices: what this machine has, and why a device cannot be opened.
+/// Devices: what this machine has.
 pub mod device {
     #[doc(inline)]
     pub use rpc_core::OtherDevice;
     #[doc(inline)]
-    pub use rpc_core::transport::FabricError;
-    #[doc(inline)]
-    pub use rpc_transport_verbs::{
-        DEVICE_VARIABLE, DeviceError, Sizing, Survey, SurveyedDevice, SurveyedPort,
-    };
+    pub use rpc_transport_verbs::{DEVICE_VARIABLE, Sizing, Survey, SurveyedDevice, SurveyedPort};
 }

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::error::Error;
 use std::future::poll_fn;
 use std::io;
+use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -248,13 +249,17 @@ impl Fabric for OnCore {
         self.device.port(transport)
     }
 
+    fn bind(&self, address: &str) -> Result<TcpListener, FabricError> {
+        self.device.bind(address)
+    }
+
     fn listen(
         &self,
-        address: &str,
+        socket: TcpListener,
         ports: Vec<Self::Port>,
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError> {
-        self.device.listen(address, ports, admission)
+        self.device.listen(socket, ports, admission)
     }
 
     fn check_address(&self, address: &str) -> io::Result<()> {

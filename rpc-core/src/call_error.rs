@@ -1,10 +1,9 @@
 //! [`CallError`]: the reason that a client's call returned no response.
 
-use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::codec::DecodeError;
@@ -48,6 +47,8 @@ struct Inner {
     cause: Cause,
     execution: Execution,
     pushback: Option<Duration>,
+    /// The sentence of [`CallError::message`], if the server has sent none.
+    sentence: OnceLock<String>,
 }
 
 /// The reason for the failure.
@@ -109,6 +110,7 @@ impl CallError {
             cause,
             execution,
             pushback: None,
+            sentence: OnceLock::new(),
         }))
     }
 
@@ -123,6 +125,7 @@ impl CallError {
             cause: Cause::Remote(status),
             execution: Execution::NotStarted,
             pushback: (!pushback.is_zero()).then_some(pushback),
+            sentence: OnceLock::new(),
         }))
     }
 
@@ -183,10 +186,10 @@ impl CallError {
 
     /// Returns the message of the server's status, or a sentence about the failure on this side.
     #[must_use]
-    pub fn message(&self) -> Cow<'_, str> {
+    pub fn message(&self) -> &str {
         match self.status() {
-            Some(status) => Cow::Borrowed(status.message()),
-            None => Cow::Owned(self.0.cause.to_string()),
+            Some(status) => status.message(),
+            None => (self.0.sentence).get_or_init(|| self.0.cause.to_string()),
         }
     }
 

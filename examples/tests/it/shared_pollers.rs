@@ -283,13 +283,16 @@ impl Fabric for Faulty {
     fn port(&self, transport: &Self::Transport) -> Self::Port {
         self.device.port(transport)
     }
+    fn bind(&self, address: &str) -> Result<TcpListener, FabricError> {
+        self.device.bind(address)
+    }
     fn listen(
         &self,
-        address: &str,
+        socket: TcpListener,
         ports: Vec<Self::Port>,
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError> {
-        self.device.listen(address, ports, admission)
+        self.device.listen(socket, ports, admission)
     }
     fn allowed_cores(&self) -> Vec<usize> {
         self.device.allowed_cores()

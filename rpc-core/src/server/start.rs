@@ -1,5 +1,7 @@
-//! [`ServerBuilder::bind`]: starts the pollers' threads, then the listener.
+//! [`ServerBuilder::bind`] and [`ServerBuilder::listen_on`]: start the pollers' threads, then the
+//! listener.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use crossbeam_channel::bounded;
@@ -14,6 +16,9 @@ use crate::poller::idle;
 use crate::stats::{ServerCounters, StatsReader};
 use crate::transport::Fabric;
 
+/// The pollers' threads, each of which has opened its transport.
+type OpenPollers<F> = (PollerThreads, Vec<Opened<<F as Fabric>::Port>>);
+
 impl<F: Fabric> ServerBuilder<F> {
     /// Starts the pollers' threads and listens at `host:port`. With port 0 the system chooses the
     /// port.
@@ -22,12 +27,25 @@ impl<F: Fabric> ServerBuilder<F> {
     ///
     /// Returns [`ServerError`] if any part cannot be started. Nothing is left running.
     pub fn bind(self, address: &str) -> Result<Server, ServerError> {
-        self.check_names()?;
-        // Count the cores before any thread is pinned.
-        idle::cores();
-        let (threads, pollers) = self.start_pollers()?;
-        self.intents.warn_of_little_memory();
-        self.listen(address, threads, pollers)
+        let pollers = self.start_pollers()?;
+        let socket = self.fabric.bind(address)?;
+        self.listen(socket, pollers)
+    }
+
+    /// Starts the pollers' threads and listens on a socket that is bound already: one that systemd or
+    /// another parent passes to this process, or that a test has bound to port 0. Closes it when the
+    /// server stops.
+    ///
+    /// The socket becomes non-blocking, which other processes with the same socket see, and is closed
+    /// on `exec`. If it does not listen yet, it does so from now on.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ServerError`] if any part cannot be started, also if this is no socket for TCP or
+    /// one that is connected. Nothing is left running, and the socket is closed.
+    pub fn listen_on(self, socket: TcpListener) -> Result<Server, ServerError> {
+        let pollers = self.start_pollers()?;
+        self.listen(socket, pollers)
     }
 
     /// Rejects two services with the same name.
@@ -43,8 +61,10 @@ impl<F: Fabric> ServerBuilder<F> {
     }
 
     /// Starts the pollers' threads and waits until each has opened its transport.
-    #[allow(clippy::type_complexity)]
-    fn start_pollers(&self) -> Result<(PollerThreads, Vec<Opened<F::Port>>), ServerError> {
+    fn start_pollers(&self) -> Result<OpenPollers<F>, ServerError> {
+        self.check_names()?;
+        // Count the cores before any thread is pinned.
+        idle::cores();
         let mut threads = PollerThreads::new(self.pollers, self.shutdown);
         let cores = self.cores_of_pollers();
         let (ready, reports) = bounded(self.pollers);
@@ -66,15 +86,15 @@ impl<F: Fabric> ServerBuilder<F> {
         // Without this sender, the reports end if all threads do.
         drop(ready);
         let pollers = threads.wait_until_open(&reports)?;
+        self.intents.warn_of_little_memory();
         Ok((threads, pollers))
     }
 
-    /// Opens the listener, which distributes clients over the pollers.
+    /// Starts the listener, which distributes clients over the pollers.
     fn listen(
         &self,
-        address: &str,
-        threads: PollerThreads,
-        pollers: Vec<Opened<F::Port>>,
+        socket: TcpListener,
+        (threads, pollers): OpenPollers<F>,
     ) -> Result<Server, ServerError> {
         let counters = pollers.iter().map(|poller| Arc::clone(&poller.counters));
         let counters = counters.collect();
@@ -98,7 +118,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 blocked: watchdog.counters(),
             },
         );
-        let listener = self.fabric.listen(address, ports, Arc::new(admission))?;
+        let listener = self.fabric.listen(socket, ports, Arc::new(admission))?;
         Ok(Server {
             running: Running {
                 local_addr: listener.local_addr(),

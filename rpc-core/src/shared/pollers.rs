@@ -73,6 +73,15 @@ struct Member {
 }
 
 impl Pollers {
+    /// Starts one poller on a device, with the default [`Intents`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ChannelError`] if its thread or its device cannot be started.
+    pub fn new<F: Fabric>(device: &F) -> Result<Self, ChannelError> {
+        Self::builder(device).start()
+    }
+
     /// Creates a builder for pollers on a device.
     pub fn builder<F: Fabric>(device: &F) -> PollersBuilder<F> {
         PollersBuilder {

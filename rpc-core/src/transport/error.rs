@@ -212,6 +212,8 @@ pub enum FabricError {
         /// The socket's error.
         source: io::Error,
     },
+    /// A socket that the application has bound cannot listen.
+    Socket(io::Error),
     /// An operation of the device failed.
     Device {
         /// The device's name.
@@ -249,6 +251,11 @@ impl fmt::Display for FabricError {
                 "cannot listen at {address}: {source}. Use a host:port of this machine with a free port; \
                  with port 0 the system chooses one"
             ),
+            Self::Socket(source) => write!(
+                f,
+                "cannot listen on the socket that was passed to `listen_on`: {source}. Pass a TCP socket \
+                 that is bound or listens, and is not connected"
+            ),
             Self::Device {
                 device,
                 action,
@@ -278,7 +285,7 @@ impl Error for FabricError {
     /// Returns what lies below the error that the sentence already contains.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Listen { source, .. } => source.source(),
+            Self::Listen { source, .. } | Self::Socket(source) => source.source(),
             Self::Device { source, .. } => source.source(),
             Self::Intent { .. } | Self::Memory { .. } => None,
         }

@@ -30,7 +30,7 @@ mod version_range;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -424,7 +424,14 @@ pub trait Fabric: Clone + Send + Sync + 'static {
     /// Returns the port of a transport that [`open`](Self::open) returned.
     fn port(&self, transport: &Self::Transport) -> Self::Port;
 
-    /// Listens for handshakes at `host:port`, on a thread of its own. Clients accepted by
+    /// Binds a socket to `host:port`, for [`listen`](Self::listen).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FabricError::Listen`] if this is no address, or not one of this machine and free.
+    fn bind(&self, address: &str) -> Result<TcpListener, FabricError>;
+
+    /// Listens for handshakes on a bound socket, on a thread of its own. Clients accepted by
     /// `admission` go to the port whose index it returned.
     ///
     /// # Errors
@@ -432,7 +439,7 @@ pub trait Fabric: Clone + Send + Sync + 'static {
     /// Returns [`FabricError`] if the listener cannot be started.
     fn listen(
         &self,
-        address: &str,
+        socket: TcpListener,
         ports: Vec<Self::Port>,
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError>;

@@ -28,6 +28,24 @@ pub(crate) fn bind(address: &str) -> io::Result<TcpListener> {
     TcpListener::bind(&address::resolve(address)?[..])
 }
 
+/// Number of clients that may wait to be accepted, at most `net.core.somaxconn`. If more connect
+/// while the control thread does not run, the kernel drops their first packet, which costs them a
+/// second.
+const BACKLOG: i32 = 4096;
+
+/// Makes a socket listen as the control thread needs it, and returns its address. An application
+/// may have received it from another process.
+pub(crate) fn listen(socket: &TcpListener) -> io::Result<SocketAddr> {
+    // Replaces the limit that the standard library, or the other process, chose.
+    rustix::net::listen(socket, BACKLOG)?;
+    // A socket that was not bound has its port since it listens.
+    let address = socket.local_addr()?;
+    socket.set_nonblocking(true)?;
+    // One from another process mostly lacks this flag.
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(address)
+}
+
 /// Hands a listener's connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Port {

@@ -14,6 +14,7 @@ pub(crate) mod survey;
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use rpc_core::Intents;
@@ -307,27 +308,33 @@ impl Fabric for Device {
         transport.port()
     }
 
+    fn bind(&self, address: &str) -> Result<TcpListener, FabricError> {
+        server::bind(address).map_err(|source| FabricError::Listen {
+            address: address.to_owned(),
+            source,
+        })
+    }
+
     fn listen(
         &self,
-        address: &str,
+        socket: TcpListener,
         ports: Vec<Port>,
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError> {
-        let refused = |source| FabricError::Listen {
-            address: address.to_owned(),
-            source,
-        };
-        let listener = server::bind(address).map_err(refused)?;
+        let address = server::listen(&socket).map_err(FabricError::Socket)?;
         if self.plaintext == Plaintext::Allowed {
             tracing::info!(
-                address,
+                %address,
                 "taking calls over TCP, which are not encrypted, from whoever reaches this address"
             );
         }
         let config = ListenerConfig { ports, admission };
         let listening = control_thread::control()
-            .and_then(|control| control.listen(listener, config))
-            .map_err(refused)?;
+            .and_then(|control| control.listen(socket, address, config))
+            .map_err(|source| FabricError::Listen {
+                address: address.to_string(),
+                source,
+            })?;
         Ok(Box::new(listening))
     }
 

@@ -83,10 +83,6 @@ pub(crate) struct ListenerConfig {
     pub(crate) admission: Arc<dyn Admission>,
 }
 
-/// Number of clients that may wait to be accepted, at most `net.core.somaxconn`. If more connect
-/// while this thread does not run, the kernel drops their first packet, which costs them a second.
-const BACKLOG: i32 = 4096;
-
 enum Command {
     Listen(TcpListener, Arc<ListenerConfig>, Sender<Token>),
     /// Acknowledged by dropping the sender once the socket is closed.
@@ -154,16 +150,13 @@ impl Control {
         Ok((control, sockets))
     }
 
-    /// Handles handshakes on a bound socket until the returned value is dropped.
+    /// Handles handshakes on a listening socket until the returned value is dropped.
     pub(crate) fn listen(
         &self,
         listener: TcpListener,
+        local_addr: SocketAddr,
         config: ListenerConfig,
     ) -> io::Result<Listening> {
-        let local_addr = listener.local_addr()?;
-        listener.set_nonblocking(true)?;
-        // Replaces the limit that the standard library chose.
-        rustix::net::listen(&listener, BACKLOG)?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         self.command(Command::Listen(listener, Arc::new(config), sender))?;
         let token = receiver.recv().map_err(|_| thread_is_gone())?;
