@@ -58,8 +58,8 @@
 //! A *poller* is a thread that polls a device. It owns its connections and their calls, so nothing
 //! on the data path is locked or shared.
 //!
-//! - A [`Server`] runs as many pollers as [`ServerBuilder::pollers`] says. Handlers run on the
-//!   poller's thread, or on an [`Executor`] that [`ServerBuilder::executor`] names, such as tokio.
+//! - A [`Server`] runs as many pollers as [`ServerBuilder::pollers`](server::ServerBuilder::pollers) says. Handlers run on the
+//!   poller's thread, or on an [`Executor`] that [`ServerBuilder::executor`](server::ServerBuilder::executor) names, such as tokio.
 //! - A [`Channel`] is a client for any thread and any executor. It reconnects when its connection
 //!   ends. Channels have threads of their own, or share those of [`Pollers`].
 //! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves
@@ -93,8 +93,8 @@
 //!
 //! # Where to look next
 //!
-//! - [`ServerBuilder`], [`ChannelBuilder`] and [`Intents`] have the settings; [`Limits`] prints the
-//!   sizes that follow from them.
+//! - [`ServerBuilder`](server::ServerBuilder), [`ChannelBuilder`](client::ChannelBuilder) and
+//!   [`Intents`] have the settings; [`Limits`] prints the sizes that follow from them.
 //! - The guides in the folder `docs` of the repository: from tonic, errors and retries, shutdown,
 //!   testing, deploying, sizing, streams, memory, threads, RDMA.
 #![forbid(unsafe_code)]
@@ -104,11 +104,11 @@ mod tokio_executor;
 
 #[doc(inline)]
 pub use rpc_core::{
-    CallError, Channel, ChannelBuilder, ChannelError, Code, DeadlinePolicy, Execution, Executor,
-    Intents, Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataError, MetadataKey,
-    Pollers, Request, Response, SendError, Sender, Server, ServerBuilder, ServerError,
-    ServerHandle, Shutdown, Status, Streaming, Waiting, block_on, error_details, include_proto,
-    include_protos, sender, stats, stream,
+    CallError, Channel, ChannelError, Code, DeadlinePolicy, Execution, Executor, Intents,
+    Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataError, MetadataKey, Pollers,
+    Request, Response, SendError, Sender, Server, ServerError, ServerHandle, Shutdown, Status,
+    Streaming, Waiting, block_on, error_details, include_proto, include_protos, sender, stats,
+    stream,
 };
 
 #[doc(inline)]
@@ -131,22 +131,22 @@ pub use rpc_core::metrics;
 #[doc(hidden)]
 pub use rpc_core::codegen;
 
-/// Clients: the state of channels, the causes of errors, and what a type implements to make calls.
+/// Clients: the builders and the state of channels, the causes of errors, and what a type implements to make calls.
 pub mod client {
     #[doc(inline)]
     pub use rpc_core::transport::CloseReason;
     #[doc(inline)]
     pub use rpc_core::{
-        BlockOnInTurn, Caller, Cause, ConnectivityState, CurrentDeadline, Idempotency, LengthLimit,
-        LocalPollerBuilder, MethodKind, MethodSpec, PollerSource, PollersBuilder, SendCaller,
-        Watch,
+        BlockOnInTurn, Caller, Cause, ChannelBuilder, ConnectivityState, CurrentDeadline,
+        Idempotency, LengthLimit, LocalPollerBuilder, MethodKind, MethodSpec, PollerSource,
+        PollersBuilder, SendCaller, Watch,
     };
 }
 
-/// Servers: the handles of their statistics, and the types of their streams.
+/// Servers: the builder, the handles of their statistics, and the types of their streams.
 pub mod server {
     #[doc(inline)]
-    pub use rpc_core::{ResponseSender, Responses, Service, Spawned, StatsReader};
+    pub use rpc_core::{ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader};
 }
 
 /// Messages and metadata: how they are encoded, and the memory that they use.

@@ -344,9 +344,9 @@ impl Error for CallError {
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
         let message = match &error.0.cause {
-            Cause::NotConnected { .. } => "the server cannot be reached".into(),
-            Cause::DeadlineExceeded { .. } => "the call's deadline passed".into(),
-            Cause::Disconnected(_) => "the connection to the server ended".into(),
+            Cause::NotConnected { .. } => "the server cannot be reached",
+            Cause::DeadlineExceeded { .. } => "the call's deadline passed",
+            Cause::Disconnected(_) => "the connection to the server ended",
             _ => error.message(),
         };
         let message = format!("in a nested call: {message}");

@@ -194,8 +194,9 @@ fn functions_that_return_a_result_document_their_errors() {
     }
 }
 
-/// Names on the front page of the package that programs depend on: as many as a reader takes in.
-const MAX_FRONT_PAGE: usize = 40;
+/// Names on the front page of the package that programs depend on, with the errors of its types: as
+/// many as a reader takes in.
+const MAX_FRONT_PAGE: usize = 45;
 
 #[test]
 fn the_front_page_of_the_facade_is_short() {

@@ -70,7 +70,7 @@ async fn values_come_back_and_errors_have_their_details() -> Outcome {
 
     let error = client.get(get("b")).await.unwrap_err();
     assert_eq!(
-        (error.code(), &*error.message()),
+        (error.code(), error.message()),
         (Code::NotFound, "no entry 'b'")
     );
     assert!(!error.is_retryable());
