@@ -23,6 +23,9 @@ impl<F: Fabric> ServerBuilder<F> {
     /// Returns [`ServerError`] if any part cannot be started. Nothing is left running.
     pub fn bind(self, address: &str) -> Result<Server, ServerError> {
         self.check_names()?;
+        if F::is_forked() {
+            return Err(ServerError::Forked);
+        }
         // Count the cores before any thread is pinned.
         idle::cores();
         let (threads, pollers) = self.start_pollers()?;
@@ -45,7 +48,7 @@ impl<F: Fabric> ServerBuilder<F> {
     /// Starts the pollers' threads and waits until each has opened its transport.
     #[allow(clippy::type_complexity)]
     fn start_pollers(&self) -> Result<(PollerThreads, Vec<Opened<F::Port>>), ServerError> {
-        let mut threads = PollerThreads::new(self.pollers, self.shutdown);
+        let mut threads = PollerThreads::new(self.pollers, self.shutdown, F::is_forked);
         let cores = self.cores_of_pollers();
         let (ready, reports) = bounded(self.pollers);
         for index in 0..self.pollers {
@@ -88,7 +91,7 @@ impl<F: Fabric> ServerBuilder<F> {
             .into_iter()
             .map(|poller| (poller.port, poller.watched))
             .unzip();
-        let watchdog = Watchdog::start(watched, &methods)?;
+        let watchdog = Watchdog::start(watched, &methods, F::is_forked)?;
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
         let stats_reader = StatsReader::for_server(

@@ -42,7 +42,7 @@ use crossbeam_channel::Sender;
 use rpc_core::transport::Admission;
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
-use verbline_verbs::for_transport::{EventFd, LogLimit};
+use verbline_verbs::for_transport::{EventFd, LogLimit, is_forked, keep_from_children};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -161,6 +161,7 @@ impl Control {
         config: ListenerConfig,
     ) -> io::Result<Listening> {
         let local_addr = listener.local_addr()?;
+        keep_from_children(&listener)?;
         listener.set_nonblocking(true)?;
         // Replaces the limit that the standard library chose.
         rustix::net::listen(&listener, BACKLOG)?;
@@ -207,6 +208,10 @@ impl rpc_core::transport::Listener for Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
+        // In the child of a fork, nobody answers, and the socket is the parent's.
+        if is_forked() {
+            return;
+        }
         let (done, closed) = crossbeam_channel::bounded(1);
         if self
             .control
