@@ -10,7 +10,7 @@ use crate::codec::DecodeError;
 use crate::limits::{Direction, LengthLimit, MessageLimit};
 use crate::metadata::Metadata;
 use crate::status::{self, Code, Status};
-use crate::transport::{CloseReason, ConnectError};
+use crate::transport::{CloseReason, ConnectError, FORKED};
 
 /// How far a failed call got, which decides whether it may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +81,9 @@ pub enum Cause {
         /// The error of the latest attempt, or `None` if the channel is closed.
         latest: Option<Arc<ConnectError>>,
     },
+    /// The process was forked after the channel was made: the channel works in the parent only. The
+    /// call was never sent.
+    Forked,
     /// A message of the request, or its metadata, is longer than a limit: the sender's, the receiver's
     /// or the method's.
     RequestTooLong {
@@ -216,6 +219,7 @@ impl CallError {
             Cause::DeadlineExceeded { .. } => Code::DeadlineExceeded,
             Cause::Cancelled => Code::Cancelled,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
+            Cause::Forked => Code::FailedPrecondition,
             Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
             Cause::Undecodable(error) if error.is_over_budget() => Code::ResourceExhausted,
@@ -289,6 +293,7 @@ impl fmt::Display for Cause {
                 Some(error) => write!(f, "not connected to {address}: {error}"),
                 None => write!(f, "not connected to {address}: the channel has been closed"),
             },
+            Self::Forked => f.write_str(FORKED),
             Self::RequestTooLong {
                 message_len,
                 limit,

@@ -123,6 +123,7 @@ pub const VERBS: Package = Package {
     layers: &[
         layer("hooks", &["hooks"], &[]),
         layer("event_fd", &["event_fd"], &[]),
+        layer("fork_sockets", &["fork_sockets"], &[]),
         layer("log_limit", &["log_limit"], &[]),
         layer("types", &["types"], &[]),
         layer(
@@ -142,7 +143,7 @@ pub const VERBS: Package = Package {
         layer(
             "soft::shared",
             &["provider::soft::shared"],
-            &["hooks", "types", "provider::work"],
+            &["hooks", "fork_sockets", "types", "provider::work"],
         ),
         layer(
             "soft::capacities",
@@ -172,6 +173,7 @@ pub const VERBS: Package = Package {
             &["provider::soft::process"],
             &[
                 "event_fd",
+                "fork_sockets",
                 "log_limit",
                 "types",
                 "provider::work",
@@ -282,7 +284,7 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "event_fd", "log_limit", "provider", "verbs"],
+            &["hooks", "event_fd", "fork_sockets", "log_limit", "provider", "verbs"],
         ),
     ],
 };

@@ -1,10 +1,11 @@
 //! The ways in which a stream ends, as the table of `docs/streaming.md` has them, through local and
 //! shared channels.
 
+use std::cell::RefCell;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,8 +15,8 @@ use proto::routeguide::{
     RouteSummary,
 };
 use rpc_core::{
-    Caller, Channel, Code, Execution, LocalPoller, Request, Response, SendError, Sender, Server,
-    ServerHandle, Shutdown, Status, Stream, Streaming, block_on, sender, stream,
+    Caller, Channel, Code, Execution, LocalChannel, LocalPoller, Request, Response, SendError,
+    Sender, Server, ServerHandle, Shutdown, Status, Stream, Streaming, block_on, sender, stream,
 };
 use rpc_transport_verbs::Device;
 
@@ -311,4 +312,67 @@ fn a_server_that_shuts_down_lets_streams_finish_for_a_while_and_then_ends_them()
     });
     shutdown.join().unwrap();
     assert_eq!(running.load(Ordering::SeqCst), 0);
+}
+
+/// A client that a thread keeps in a variable, and that makes its last calls when it is dropped.
+struct Kept {
+    poller: LocalPoller,
+    guide: Guided<LocalChannel>,
+    said: mpsc::Sender<Result<(), Status>>,
+}
+
+impl Kept {
+    fn new(address: &str, said: &mpsc::Sender<Result<(), Status>>) -> Self {
+        let poller = LocalPoller::new(&device()).unwrap();
+        Self {
+            guide: RouteGuideClient::new(poller.connect(address).unwrap()),
+            poller,
+            said: said.clone(),
+        }
+    }
+
+    /// Makes a call, and opens a stream that it gives up.
+    fn call(&self) -> Result<(), Status> {
+        let list = self.guide.list_features(Rectangle::default());
+        drop(self.poller.block_on(list)?);
+        let feature = self.guide.get_feature(Point::default());
+        self.poller.block_on(feature)?;
+        Ok(())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let outcome = self.call();
+        // On no poller's thread.
+        assert!(LocalPoller::current().is_none());
+        self.said.send(outcome).unwrap();
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A panic there would end the process. Variables that were used first are destroyed last, so those of
+/// the library are gone.
+#[test]
+fn a_thread_may_make_its_last_calls_while_its_variables_are_destroyed() {
+    let (server, running) = serve();
+    let address = server.local_addr().to_string();
+    let (said, outcomes) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        KEPT.with_borrow_mut(|kept| {
+            for _ in 0..2 {
+                let one = Kept::new(&address, &said);
+                one.call().unwrap();
+                kept.push(one);
+            }
+        });
+    });
+    thread.join().unwrap();
+    let outcomes: Vec<_> = outcomes.iter().collect();
+    assert!(matches!(outcomes[..], [Ok(()), Ok(())]), "{outcomes:?}");
+    assert_eq!(running.load(Ordering::SeqCst), 0);
+    drop(server);
 }

@@ -28,7 +28,8 @@ struct Entry {
 
 /// Returns the turns of a poller of this thread.
 pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurns {
-    let number = POLLERS.with_borrow_mut(|pollers| {
+    let number_of = |pollers: &RefCell<Vec<Entry>>| {
+        let mut pollers = pollers.borrow_mut();
         // An entry keeps the poller's memory, so that no other poller gets the same address.
         let is_same = |entry: &&Entry| std::ptr::addr_eq(entry.poller.as_ptr(), Rc::as_ptr(poller));
         if let Some(known) = pollers.iter().find(is_same) {
@@ -41,7 +42,10 @@ pub(super) fn of(poller: &Rc<dyn Poller>) -> LocalTurns {
             poller: Rc::downgrade(poller),
         });
         number
-    });
+    };
+    // While the thread's variables are destroyed, no turn is taken for the stream: only `block_on`
+    // takes turns then.
+    let number = POLLERS.try_with(number_of).unwrap_or(u64::MAX);
     LocalTurns {
         poller: number,
         take,

@@ -82,7 +82,9 @@ impl ReadyQueue {
     #[inline]
     pub(super) fn enter(self: &Arc<Self>) {
         if NUMBER.get() != self.number {
-            LOCAL.with(|local| self.replace(local));
+            // A driver may take turns while the thread's variables are destroyed: what it queues then
+            // goes through the mutex.
+            let _ = LOCAL.try_with(|local| self.replace(local));
         }
     }
 

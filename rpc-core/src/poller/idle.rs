@@ -1,6 +1,8 @@
 //! [`Idle`]: how a poller waits while it has no work.
 //!
-//! It spins, and eventually sleeps, as its [`Waiting`] mode specifies. It may share its core with
+//! It spins, and eventually sleeps, as its [`Waiting`] mode specifies. In a process with one
+//! core it yields after each empty turn: the thread that it waits for may need that core, and an empty
+//! turn over TCP takes a system call. It may share its core with
 //! the thread that it waits for, and would then spin away that thread's time, so it also yields. It
 //! yields often if it is adaptive or if there are more pollers than cores, and else rarely. A
 //! warning is logged if a process has more busy pollers than cores, as limited by its affinity mask
@@ -92,6 +94,10 @@ pub(crate) fn cores() -> usize {
 #[derive(Debug)]
 pub(crate) struct Idle {
     waiting: Waiting,
+    /// Empty turns after which it counts as spinning: [`SPINNING`], or 1 on one core.
+    spinning: u32,
+    /// Empty turns between two yields: [`YIELD_INTERVAL`], or 1 on one core.
+    yield_interval: u32,
     empty_turns: u32,
     /// Start of the spinning phase of an adaptive poller.
     spinning_since: Option<Instant>,
@@ -99,8 +105,14 @@ pub(crate) struct Idle {
 
 impl Idle {
     pub(crate) fn new(waiting: Waiting) -> Self {
+        Self::with_cores(waiting, cores())
+    }
+
+    fn with_cores(waiting: Waiting, cores: usize) -> Self {
         Self {
             waiting,
+            spinning: if cores == 1 { 1 } else { SPINNING },
+            yield_interval: if cores == 1 { 1 } else { YIELD_INTERVAL },
             empty_turns: 0,
             spinning_since: None,
         }
@@ -120,9 +132,9 @@ impl Idle {
         self.empty_turns = self.empty_turns.saturating_add(1);
         // Not earlier: the hint takes about 20 to 40 ns, by which an imminent response would be
         // delayed.
-        if self.empty_turns >= SPINNING {
+        if self.empty_turns >= self.spinning {
             hint::spin_loop();
-            if self.empty_turns.is_multiple_of(YIELD_INTERVAL) {
+            if self.empty_turns.is_multiple_of(self.yield_interval) {
                 return self.spin();
             }
         }
@@ -131,7 +143,7 @@ impl Idle {
 
     #[cold]
     fn spin(&mut self) -> bool {
-        if self.empty_turns == SPINNING {
+        if self.empty_turns == self.spinning {
             SPINNERS.fetch_add(1, Ordering::Relaxed);
         }
         if self.waiting == Waiting::Adaptive && self.has_spun_enough() {
@@ -159,7 +171,7 @@ impl Idle {
     }
 
     fn stop_spinning(&mut self) {
-        if std::mem::take(&mut self.empty_turns) >= SPINNING {
+        if std::mem::take(&mut self.empty_turns) >= self.spinning {
             SPINNERS.fetch_sub(1, Ordering::Relaxed);
             self.spinning_since = None;
         }
@@ -191,13 +203,27 @@ mod tests {
             turns_until_sleep(&mut Idle::new(Waiting::Busy), 100_000),
             None
         );
-        let mut adaptive = Idle::new(Waiting::Adaptive);
+        let mut adaptive = Idle::with_cores(Waiting::Adaptive, 2);
         let started = Instant::now();
         let spun = turns_until_sleep(&mut adaptive, u32::MAX).unwrap();
         assert!(spun >= SPINNING && started.elapsed() >= SPIN_TIME, "{spun}");
         // Work resets the spinning phase.
         adaptive.after_turn(true);
         assert!(turns_until_sleep(&mut adaptive, u32::MAX).unwrap() >= SPINNING);
+    }
+
+    /// The thread that it waits for needs the core. An empty turn over TCP takes a system call.
+    #[test]
+    fn on_one_core_a_poller_yields_from_its_first_empty_turn_on() {
+        for (cores, yields) in [(1, true), (2, false)] {
+            let mut adaptive = Idle::with_cores(Waiting::Adaptive, cores);
+            assert!(!adaptive.after_turn(false));
+            // It has looked at the clock, and then yielded.
+            assert_eq!(adaptive.spinning_since.is_some(), yields);
+            let started = Instant::now();
+            turns_until_sleep(&mut adaptive, u32::MAX).unwrap();
+            assert!(yields || started.elapsed() >= SPIN_TIME);
+        }
     }
 
     #[test]

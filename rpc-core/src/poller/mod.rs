@@ -99,10 +99,12 @@ impl LocalPoller {
     }
 
     /// Returns the poller that runs the current thread. On a server's thread, a handler connects
-    /// through it and awaits its calls. Returns `None` on other threads.
+    /// through it and awaits its calls. Returns `None` on other threads, and while the thread's
+    /// variables are destroyed.
     #[must_use]
     pub fn current() -> Option<Self> {
-        CURRENT.with_borrow(Clone::clone)
+        let current = CURRENT.try_with(|current| current.borrow().clone());
+        current.ok().flatten()
     }
 
     #[inline]

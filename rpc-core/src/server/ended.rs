@@ -1,7 +1,22 @@
-//! [`Ended`]: lets a future wait for the end of a server's threads.
+//! The end of a server's threads: [`Ended`] lets a future wait for it, [`join`] a thread.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+
+/// Waits for the end of a thread. Does not wait on the thread itself, on which a handler may stop its
+/// own server; and not in the child of a fork, which has no such thread.
+pub(super) fn join(thread: JoinHandle<()>, is_forked: fn() -> bool) -> thread::Result<()> {
+    if is_forked() {
+        mem::forget(thread);
+        return Ok(());
+    }
+    match thread.thread().id() == thread::current().id() {
+        true => Ok(()),
+        false => thread.join(),
+    }
+}
 
 /// How many of a server's threads have started and ended.
 #[derive(Debug, Default)]

@@ -32,7 +32,7 @@ use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
 use crate::poller::block_on;
 use crate::stats::{BlockedMethods, Stats, StatsReader};
-use crate::transport::{Fabric, FabricError, Listener};
+use crate::transport::{FORKED, Fabric, FabricError, Listener};
 
 /// The reason that a server could not be started, or that it ended. It prints as one sentence, with the
 /// reason of the layer below.
@@ -54,6 +54,9 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
+    /// The process was forked after the device was opened, or after the server was bound. It serves in
+    /// the parent only.
+    Forked,
     /// A poller's thread panicked, because of a bug in this library or in the device's.
     PollerPanicked {
         /// The poller's index.
@@ -77,6 +80,7 @@ impl fmt::Display for ServerError {
                 "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may \
                  use, or to an empty list to disable pinning"
             ),
+            Self::Forked => f.write_str(FORKED),
             Self::PollerPanicked { poller, message } => {
                 write!(f, "poller {poller} panicked: {message}")
             }
@@ -90,7 +94,7 @@ impl Error for ServerError {
         match self {
             Self::Fabric(error) => error.source(),
             Self::Thread(error) | Self::Pin { source: error, .. } => error.source(),
-            Self::DuplicateService { .. } | Self::PollerPanicked { .. } => None,
+            Self::DuplicateService { .. } | Self::Forked | Self::PollerPanicked { .. } => None,
         }
     }
 }
@@ -128,6 +132,10 @@ pub struct Server {
 /// Dropping the handle stops the server, and blocks until it has stopped: for as long as the time
 /// limits of [`ServerBuilder::shutdown`] permit. In asynchronous code, use
 /// [`shutdown_async`](Self::shutdown_async).
+///
+/// A handler may stop its own server. On a poller's thread, neither the drop nor a shutdown waits for
+/// that poller: it shuts down when the handler returns. A handler that awaits `shutdown_async` is
+/// dropped when its time ([`Shutdown::finish`]) is up.
 #[must_use = "the server stops when its handle is dropped"]
 pub struct ServerHandle {
     running: Running,
@@ -217,6 +225,7 @@ impl Server {
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub async fn serve_with_shutdown(self, signal: impl Future) -> Result<(), ServerError> {
+        self.running.threads.check()?;
         let handle = self.spawn();
         let ended = Arc::clone(&handle.running.threads.ended);
         let mut signal = pin!(signal);
@@ -294,6 +303,7 @@ impl ServerHandle {
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub async fn shutdown_async(mut self) -> Result<(), ServerError> {
         self.running.stop();
+        self.running.threads.check()?;
         let ended = Arc::clone(&self.running.threads.ended);
         poll_fn(|cx| ended.poll_all(cx)).await;
         self.running.threads.join()

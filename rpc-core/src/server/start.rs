@@ -63,9 +63,12 @@ impl<F: Fabric> ServerBuilder<F> {
     /// Starts the pollers' threads and waits until each has opened its transport.
     fn start_pollers(&self) -> Result<OpenPollers<F>, ServerError> {
         self.check_names()?;
+        if F::is_forked() {
+            return Err(ServerError::Forked);
+        }
         // Count the cores before any thread is pinned.
         idle::cores();
-        let mut threads = PollerThreads::new(self.pollers, self.shutdown);
+        let mut threads = PollerThreads::new(self.pollers, self.shutdown, F::is_forked);
         let cores = self.cores_of_pollers();
         let (ready, reports) = bounded(self.pollers);
         for index in 0..self.pollers {
@@ -108,7 +111,7 @@ impl<F: Fabric> ServerBuilder<F> {
             .into_iter()
             .map(|poller| (poller.port, poller.watched))
             .unzip();
-        let watchdog = Watchdog::start(watched, &methods)?;
+        let watchdog = Watchdog::start(watched, &methods, F::is_forked)?;
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
         let stats_reader = StatsReader::for_server(

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::ServerError;
-use super::ended::Ended;
+use super::ended::{Ended, join};
 use super::shutdown::Shutdown;
 use super::thread::{Opened, PollerSetup, StopSignal};
 use crate::transport::Fabric;
@@ -21,11 +21,13 @@ pub(super) struct PollerThreads {
     pub(super) stop_signal: Arc<StopSignal>,
     pub(super) ended: Arc<Ended>,
     threads: Vec<JoinHandle<()>>,
+    is_forked: fn() -> bool,
 }
 
 impl PollerThreads {
-    /// Creates the owner of up to `pollers` threads. `shutdown` has the time limits of their end.
-    pub(super) fn new(pollers: usize, shutdown: Shutdown) -> Self {
+    /// Creates the owner of up to `pollers` threads. `shutdown` has the time limits of their end,
+    /// `is_forked` is that of the device.
+    pub(super) fn new(pollers: usize, shutdown: Shutdown, is_forked: fn() -> bool) -> Self {
         let (start, started) = bounded(pollers);
         Self {
             start: Some(start),
@@ -33,6 +35,7 @@ impl PollerThreads {
             stop_signal: Arc::new(StopSignal::new(shutdown)),
             ended: Arc::default(),
             threads: Vec::new(),
+            is_forked,
         }
     }
 
@@ -85,11 +88,20 @@ impl PollerThreads {
         self.stop_signal.set();
     }
 
-    /// Waits until all threads have ended, and returns the panic of one if any panicked.
+    /// Fails in the child of a fork, where nothing is served.
+    pub(super) fn check(&self) -> Result<(), ServerError> {
+        match (self.is_forked)() {
+            true => Err(ServerError::Forked),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until all threads have ended, except for the calling one, and returns the panic of one if
+    /// any panicked.
     pub(super) fn join(&mut self) -> Result<(), ServerError> {
-        let mut outcome = Ok(());
+        let mut outcome = self.check();
         for (poller, thread) in self.threads.drain(..).enumerate() {
-            if let Err(payload) = thread.join() {
+            if let Err(payload) = join(thread, self.is_forked) {
                 let message = payload
                     .downcast_ref::<String>()
                     .cloned()

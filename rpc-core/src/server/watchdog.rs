@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::ended::join;
 use super::thread_time::{Sample, ThreadTime};
 use crate::driver::running_handler::RunningHandler;
 use crate::method::MethodSpec;
@@ -137,6 +138,7 @@ pub(crate) struct Watchdog {
     counters: Arc<BlockedCounters>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    is_forked: fn() -> bool,
 }
 
 impl Watchdog {
@@ -144,6 +146,7 @@ impl Watchdog {
     pub(crate) fn start(
         pollers: Vec<WatchedThread>,
         methods: &[(u16, &'static MethodSpec)],
+        is_forked: fn() -> bool,
     ) -> io::Result<Self> {
         let counters = methods
             .iter()
@@ -168,6 +171,7 @@ impl Watchdog {
             counters,
             stop,
             thread: Some(thread),
+            is_forked,
         })
     }
 
@@ -188,7 +192,7 @@ impl Drop for Watchdog {
             // `unpark` synchronizes with `park`, so the thread sees the store.
             thread.thread().unpark();
             // The thread runs no application code that could panic.
-            let _ = thread.join();
+            let _ = join(thread, self.is_forked);
         }
     }
 }

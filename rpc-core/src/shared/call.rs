@@ -134,6 +134,10 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
     }
 
     fn cause_to_fail(&self, handle: &PollerHandle, lengths: RequestLengths) -> Option<Cause> {
+        // First: another thread may have held a lock when this process was forked.
+        if (self.shared.is_forked)() {
+            return Some(Cause::Forked);
+        }
         let has_passed = |deadline| deadline <= self.shared.clock.now();
         if self.deadline.is_some_and(has_passed) {
             let latest = self.shared.connectivity.unready_error();

@@ -81,6 +81,9 @@ impl Channel {
     /// once. If no registered memory of this length is free, or the channel's poller has ended, the
     /// memory is the heap's.
     pub async fn allocate(&self, len: usize) -> MessageBuf {
+        if (self.0.is_forked)() {
+            return MessageBuf::heap(len);
+        }
         let handle = self.0.next_poller();
         let allocation = Allocation::new(len);
         match handle.notices.allocate(&allocation) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::transport::{ConnectError, FabricError};
+use crate::transport::{ConnectError, FORKED, FabricError};
 
 /// The reason that a channel, or its pollers, could not be created.
 #[derive(thiserror::Error)]
@@ -27,6 +27,9 @@ pub enum ChannelError {
         /// The number of connections that each poller supports.
         connections: u32,
     },
+    /// The process was forked after the device was opened.
+    #[error("{FORKED}")]
+    Forked,
     /// A poller's thread has panicked, because of a bug in this library or in the device's.
     #[error("a poller thread has panicked. This is a bug in Verbline or in the device's library")]
     PollerPanicked,

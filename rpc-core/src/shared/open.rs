@@ -79,14 +79,18 @@ impl ChannelSettings {
 }
 
 /// Opens a channel with up to `permits` calls in flight at each of the reserved pollers. `hand_over`
-/// passes it to the poller with this index.
+/// passes it to the poller with this index. `is_forked` is that of the pollers' device.
 pub(super) fn channel(
     settings: ChannelSettings,
     reserved: Vec<Reserved>,
     permits: u32,
     start: Option<&Arc<Start>>,
+    is_forked: fn() -> bool,
     mut hand_over: impl FnMut(usize, &PollerRef, NewChannel) -> Result<(), ChannelError>,
 ) -> Result<Channel, ChannelError> {
+    if is_forked() {
+        return Err(ChannelError::Forked);
+    }
     let state = match start {
         Some(_) => ConnectivityState::Connecting,
         None => ConnectivityState::Idle,
@@ -110,6 +114,7 @@ pub(super) fn channel(
         connectivity,
         waits_for_ready: settings.waits_for_ready,
         clock: Clock::system(),
+        is_forked,
     })))
 }
 

@@ -64,6 +64,8 @@ struct Set {
     limits: Limits,
     /// [`Fabric::check_address`] of the device.
     check_address: Box<AddressCheck>,
+    /// [`Fabric::is_forked`] of the device.
+    is_forked: fn() -> bool,
 }
 
 /// A poller, and how channels are handed over to it.
@@ -124,6 +126,10 @@ impl Pollers {
 
     pub(super) fn check_address(&self, address: &str) -> io::Result<()> {
         (self.0.check_address)(address)
+    }
+
+    pub(super) fn is_forked(&self) -> fn() -> bool {
+        self.0.is_forked
     }
 
     /// Reserves a channel number at the `count` least loaded pollers, or at every poller if there are
@@ -214,6 +220,9 @@ impl<F: Fabric> PollersBuilder<F> {
     /// Returns [`ChannelError`] if the device cannot be used or a thread cannot be started. Nothing is
     /// left running.
     pub fn start(self) -> Result<Pollers, ChannelError> {
+        if F::is_forked() {
+            return Err(ChannelError::Forked);
+        }
         // Count the cores before any thread is pinned.
         idle::cores();
         self.intents.warn_of_little_memory();
@@ -250,6 +259,7 @@ impl<F: Fabric> PollersBuilder<F> {
             connections,
             limits: limits.ok_or(ChannelError::PollerPanicked)?,
             check_address: Box::new(move |address| self.fabric.check_address(address)),
+            is_forked: F::is_forked,
         })))
     }
 }

@@ -50,14 +50,22 @@ impl<F: Fabric> Source for F {
         let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;
-        open::channel(settings, reserved, permits, start, |index, poller, new| {
-            let (fabric, intents, state) = (self.clone(), intents.clone(), poller.state());
-            let name = format!("verbline-client-{index}");
-            thread::Builder::new()
-                .name(name)
-                .spawn(move || open::run_one(&fabric, &intents, state, new))?;
-            Ok(())
-        })
+        let is_forked = F::is_forked;
+        open::channel(
+            settings,
+            reserved,
+            permits,
+            start,
+            is_forked,
+            |index, poller, new| {
+                let (fabric, intents, state) = (self.clone(), intents.clone(), poller.state());
+                let name = format!("verbline-client-{index}");
+                thread::Builder::new()
+                    .name(name)
+                    .spawn(move || open::run_one(&fabric, &intents, state, new))?;
+                Ok(())
+            },
+        )
     }
 }
 
@@ -73,9 +81,17 @@ impl Source for Pollers {
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
         let permits = settings.max_in_flight.unwrap_or(most).min(most);
-        open::channel(settings, reserved, permits, start, |index, poller, new| {
-            new.hand_over(&new_channels[index], poller);
-            Ok(())
-        })
+        let is_forked = self.is_forked();
+        open::channel(
+            settings,
+            reserved,
+            permits,
+            start,
+            is_forked,
+            |index, poller, new| {
+                new.hand_over(&new_channels[index], poller);
+                Ok(())
+            },
+        )
     }
 }

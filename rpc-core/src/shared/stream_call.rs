@@ -48,6 +48,11 @@ impl OpenStream for PollerStreams<'_> {
             frame: stream.frame,
             message: stream.message,
         };
+        if (self.shared.is_forked)() {
+            let error = CallError::new(Cause::Forked, Execution::NeverSent);
+            core.end(StreamEnd::Failed(error));
+            return u64::MAX;
+        }
         match self.handle.notices.submit(submission) {
             Ok(number) => {
                 self.handle.notify();

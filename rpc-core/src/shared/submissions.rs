@@ -27,6 +27,8 @@ pub(super) struct Shared {
     pub(super) connectivity: Arc<Connectivity>,
     pub(super) waits_for_ready: bool,
     pub(super) clock: Clock,
+    /// [`Fabric::is_forked`](crate::transport::Fabric::is_forked) of the device.
+    pub(super) is_forked: fn() -> bool,
 }
 
 /// One poller of a channel, as seen by callers.

@@ -444,6 +444,13 @@ pub trait Fabric: Clone + Send + Sync + 'static {
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError>;
 
+    /// Returns true in a process that cannot use what was opened before it was forked. The core asks
+    /// before it waits for a thread, which such a process does not have. By default, no process is
+    /// forked.
+    fn is_forked() -> bool {
+        false
+    }
+
     /// Checks the form of a server's address, without looking it up. A channel checks its address
     /// before it does anything else. By default, every form is good.
     ///
@@ -465,6 +472,10 @@ pub trait Fabric: Clone + Send + Sync + 'static {
     /// Returns the error of the system call.
     fn pin_current_thread(&self, core: usize) -> Result<(), io::Error>;
 }
+
+/// Why nothing works in the child of a fork, and what the child can do.
+pub(crate) const FORKED: &str = "this process was forked after its device was opened, which works in the parent only; a child has \
+     to start a program (exec) that opens its own device";
 
 /// A socket that accepts handshakes until it is dropped.
 pub trait Listener: Send {

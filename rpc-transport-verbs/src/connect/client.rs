@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
+use verbline_verbs::for_transport::keep_from_children;
 
 use super::clock_exchange::ClockExchange;
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
@@ -130,6 +131,7 @@ impl HandshakeDialer {
                 source,
             };
         let (mut stream, remote) = dial(address, deadline)?;
+        keep_from_children(&stream).map_err(|e| device_error(io::Error::from(e).into()))?;
 
         let offers = offers::offers(&self.lanes, which).map_err(|e| device_error(e.into()))?;
         let mut handshake = ClientHandshake::default();
@@ -337,6 +339,7 @@ fn dial_link(
         io::ErrorKind::TimedOut => error.into(),
         _ => LinkError::Unreachable(error),
     })?;
+    keep_from_children(&link).map_err(io::Error::from)?;
     link.set_nodelay(true)?;
     deadline.write(&mut link, &secret.hello())?;
     // The answer is for the queue pair to read; a refusal is a message of the handshake.

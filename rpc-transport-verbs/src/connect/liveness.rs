@@ -12,6 +12,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use verbline_verbs::for_transport::keep_from_children;
+
 use super::clock_exchange::{
     CLOCK_ANSWER_LEN, CLOCK_INTERVAL, CLOCK_QUESTION, ClockByte, ClockExchange, clock_answer,
 };
@@ -264,6 +266,7 @@ impl LivenessConnection {
 /// TCP keepalive, which detects that the peer's host is gone.
 pub(super) fn configure_socket(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
+    keep_from_children(stream)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

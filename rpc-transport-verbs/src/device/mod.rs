@@ -20,6 +20,7 @@ use std::sync::Arc;
 use rpc_core::Intents;
 use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use verbline_verbs::for_transport::is_forked;
 use verbline_verbs::{AddressError, AddressWish, OpenError, SoftPath};
 
 use self::name::Name;
@@ -336,6 +337,10 @@ impl Fabric for Device {
                 source,
             })?;
         Ok(Box::new(listening))
+    }
+
+    fn is_forked() -> bool {
+        is_forked()
     }
 
     fn check_address(&self, address: &str) -> io::Result<()> {

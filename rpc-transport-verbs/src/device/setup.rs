@@ -391,7 +391,8 @@ fn open_lane(
             is_readable: plan.reads.depth > 0 && !plan.reads.uses_windows,
         },
         limits.piece_len,
-    );
+    )
+    .map_err(|e| refused(name, "has no thread that registers memory for messages", e))?;
     let lane_mask = connections.lane_mask();
     let long_messages =
         LongMessages::new(pools, &plan.reads, limits.piece_len, (number, lane_mask));

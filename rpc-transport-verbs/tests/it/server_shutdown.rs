@@ -12,7 +12,7 @@ use std::time::Duration;
 use rpc_core::transport::CloseReason;
 use rpc_core::{
     CallError, Caller, Cause, Channel, Code, Execution, Idempotency, LocalPoller, MethodKind,
-    MethodSpec, Methods, Request, Response, Server, Service, Shutdown, Status,
+    MethodSpec, Methods, Request, Response, Server, ServerHandle, Service, Shutdown, Status,
 };
 
 use crate::transport_harness::device;
@@ -256,4 +256,69 @@ fn restarts_fail_no_call_of_a_channel_that_waits_for_its_server() {
     }
     drop(channel);
     server.shutdown().unwrap();
+}
+
+const STOP: MethodSpec = MethodSpec::new(
+    "test.Admin/Stop",
+    MethodKind::Unary,
+    Idempotency::Unknown,
+    "uint64",
+    "uint64",
+);
+
+/// Stops its own server, on a poller of it: 0 drops the handle, 1 shuts down, 2 awaits a shutdown.
+struct Admin(Arc<Mutex<Option<ServerHandle>>>);
+
+impl Service for Admin {
+    fn name(&self) -> &'static str {
+        "test.Admin"
+    }
+
+    fn register(&self, methods: &mut Methods) {
+        let handle = Arc::clone(&self.0);
+        methods.unary(&STOP, move |request: Request<u64>| {
+            let handle = handle.lock().unwrap().take();
+            async move {
+                let how = request.into_inner();
+                match (handle, how) {
+                    (Some(handle), 1) => handle.shutdown().unwrap(),
+                    (Some(handle), 2) => handle.shutdown_async().await.unwrap(),
+                    (handle, _) => drop(handle),
+                }
+                Ok::<_, Status>(Response::new(how))
+            }
+        });
+    }
+}
+
+#[test]
+fn a_handler_stops_its_own_server_and_its_call_is_answered() {
+    for (how, pollers) in [(0, 1), (1, 1), (1, 2), (2, 1)] {
+        let handle = Arc::default();
+        let server = Server::builder(&device())
+            .pollers(pollers)
+            .shutdown(Shutdown {
+                finish: Duration::from_millis(100),
+                close: Duration::from_secs(60),
+            })
+            .add_service(Admin(Arc::clone(&handle)))
+            .bind("127.0.0.1:0")
+            .unwrap()
+            .spawn();
+        let address = server.local_addr();
+        *handle.lock().unwrap() = Some(server);
+        let poller = LocalPoller::new(&device()).unwrap();
+        let channel = poller.connect(&address.to_string()).unwrap();
+        let stop = || poller.block_on(channel.unary::<u64, u64>(&STOP, Request::new(how)));
+        let stopped = stop().map(Response::into_inner);
+        match how {
+            // The handler waits for the poller, and the poller for the handler, until its time is up.
+            2 => assert_eq!(stopped.unwrap_err().code(), Code::Unavailable),
+            _ => assert_eq!(stopped.unwrap(), how),
+        }
+        // Calls are served until the poller has begun to shut down.
+        let end = (0..1_000_000).find_map(|_| stop().err()).expect("it ends");
+        assert_eq!(end.code(), Code::Unavailable);
+        TcpListener::bind(address).expect("the port is free again");
+    }
 }

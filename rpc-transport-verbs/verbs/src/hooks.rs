@@ -202,17 +202,18 @@ mod with_simulation {
     }
 
     fn installed() -> Option<Rc<dyn Hooks>> {
-        INSTALLED.with_borrow(Clone::clone)
+        let installed = INSTALLED.try_with(|hooks| hooks.borrow().clone());
+        installed.ok().flatten()
     }
 
     /// Returns the simulation's time, if the calling thread has a simulation.
     pub(super) fn now() -> Option<Instant> {
-        INSTALLED.with_borrow(|hooks| hooks.as_ref().map(|hooks| hooks.now()))
+        installed().map(|hooks| hooks.now())
     }
 
     /// Returns true if the calling thread has a simulation, whether or not it runs a process of it.
     pub(crate) fn has_simulation() -> bool {
-        INSTALLED.with_borrow(Option::is_some)
+        installed().is_some()
     }
 
     /// Returns true if the calling thread is running a simulated process.

@@ -154,6 +154,7 @@ mod exposed_memory;
 #[doc(hidden)]
 pub mod for_transport;
 mod fork;
+mod fork_sockets;
 mod hooks;
 mod in_flight;
 mod log_limit;

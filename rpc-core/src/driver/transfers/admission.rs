@@ -268,8 +268,8 @@ impl<T: Transport> State<T> {
         Status::resource_exhausted(match reason {
             NoMemory::TooLong { limit } => format!(
                 "the receiver has no memory for a message of {len} bytes: it can register {limit} bytes for \
-                 one message. Raise its `message_memory`, or the system's limit of locked memory if that is \
-                 lower"
+                 one message. Raise its `message_memory`, or the limits of its process (address space, size \
+                 of files, locked memory) if one of them is lower: its log names it"
             ),
             NoMemory::NotRead => format!(
                 "the receiver did not begin to read a message of {len} bytes, for which it has memory: it \

@@ -92,6 +92,7 @@ impl<T: Transport> SteppedPoller<T> {
             connectivity,
             waits_for_ready: false,
             clock: self.clock.clone(),
+            is_forked: || false,
         }))
     }
 

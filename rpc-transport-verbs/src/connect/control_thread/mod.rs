@@ -42,7 +42,7 @@ use crossbeam_channel::Sender;
 use rpc_core::transport::Admission;
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
-use verbline_verbs::for_transport::{EventFd, LogLimit};
+use verbline_verbs::for_transport::{EventFd, LogLimit, is_forked, keep_from_children};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -157,6 +157,7 @@ impl Control {
         local_addr: SocketAddr,
         config: ListenerConfig,
     ) -> io::Result<Listening> {
+        keep_from_children(&listener)?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         self.command(Command::Listen(listener, Arc::new(config), sender))?;
         let token = receiver.recv().map_err(|_| thread_is_gone())?;
@@ -200,6 +201,10 @@ impl rpc_core::transport::Listener for Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
+        // In the child of a fork, nobody answers, and the socket is the parent's.
+        if is_forked() {
+            return;
+        }
         let (done, closed) = crossbeam_channel::bounded(1);
         if self
             .control

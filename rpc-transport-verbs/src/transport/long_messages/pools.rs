@@ -15,6 +15,7 @@
 //! that of one piece. Free chunks of earlier such messages stay for some seconds; all chunks of a
 //! lane for one message have at most `limit` bytes.
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,7 +26,7 @@ use verbline_verbs::for_transport::BlockRegion;
 use super::memory_pool::{MemoryPool, PoolConfig};
 use super::process_memory::Purpose;
 use super::registered_buf::RegisteredBuf;
-use super::registrar::RegisteringPool;
+use super::registrar::{self, RegisteringPool};
 use super::size_class::block_len;
 
 /// The registered memory for messages of a lane.
@@ -41,7 +42,12 @@ pub(crate) struct Pools {
 
 impl Pools {
     /// Makes pools without memory. Pieces that are copied have at most `piece_len` bytes.
-    pub(crate) fn new(config: &PoolConfig, piece_len: usize) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the thread that registers their memory cannot be started.
+    pub(crate) fn new(config: &PoolConfig, piece_len: usize) -> io::Result<Self> {
+        registrar::start()?;
         let pool = |purpose: Purpose| {
             MemoryPool::new(config.clone(), purpose, purpose.share_of(config.limit))
         };
@@ -54,12 +60,12 @@ impl Pools {
             MemoryPool::new(config, purpose, limit)
         };
         let piece_len = block_len(piece_len) as u64;
-        Self {
+        Ok(Self {
             sending: pool(Purpose::Sending),
             receiving: pool(Purpose::Receiving),
             accepted_piece: beyond_the_limit(Purpose::Sending, piece_len),
             only_message: beyond_the_limit(Purpose::Receiving, config.limit),
-        }
+        })
     }
 
     fn all(&self) -> [&Arc<MemoryPool>; 4] {
@@ -158,7 +164,7 @@ mod tests {
             max_region_len: 1 << 30,
             is_readable: false,
         };
-        Pools::new(&config, PIECE_LEN)
+        Pools::new(&config, PIECE_LEN).unwrap()
     }
 
     /// Tries for this long.

@@ -1,8 +1,8 @@
 //! The registrar: the thread that registers and deregisters memory for messages, for all pools of
 //! the process.
 //!
-//! It is started when a pool first needs memory, and ends when no pool has any. In a simulation, no
-//! thread runs: memory is registered by the thread that asks for it, and stays registered until a
+//! It is started with the first pool of the process, so that no message finds that no thread can be
+//! started, and sleeps while no pool has memory. In a simulation, no thread runs: memory is registered by the thread that asks for it, and stays registered until a
 //! limit is reached. A simulated process that does not run asks for nothing: it was killed.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -89,7 +89,6 @@ impl Shared {
                 pools: Vec::new(),
                 is_running: false,
                 is_asked: false,
-                start_failed: None,
             }),
             asked: Condvar::new(),
         }
@@ -102,59 +101,49 @@ impl Shared {
 }
 
 pub(super) struct Work {
-    /// The pools that have asked for memory since the thread was started.
+    /// The pools that have asked for memory since the thread has slept.
     pools: Vec<Weak<dyn RegisteringPool>>,
     is_running: bool,
     /// True if a pool has asked since the thread last looked.
     is_asked: bool,
-    /// When the thread could not be started. Pools ask in each turn while a message waits.
-    start_failed: Option<Instant>,
+}
+
+/// Starts the thread, unless it runs.
+///
+/// # Errors
+///
+/// If the system starts no thread.
+pub(super) fn start() -> io::Result<()> {
+    #[cfg(feature = "test-util")]
+    if hooks::is_simulated() {
+        return Ok(());
+    }
+    let mut work = SHARED.lock();
+    if !work.is_running {
+        let thread = thread::Builder::new().name("verbline-memory".to_owned());
+        thread.spawn(run)?;
+        work.is_running = true;
+    }
+    Ok(())
 }
 
 /// Asks the thread to register what a pool wants, or to deregister what the pool no longer needs
-/// and others want. Returns false if the thread cannot be started: nobody has been asked then.
-pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) -> bool {
+/// and others want.
+pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     #[cfg(feature = "test-util")]
     if pool.upgrade().is_some_and(|pool| pool.is_simulated()) {
         if hooks::is_simulated() {
             serve_simulated(pool);
         }
-        return true;
+        return;
     }
-    #[cfg(test)]
-    if tests::IS_REFUSED.get() {
-        return false;
-    }
-    let is_running = ask(&mut SHARED.lock(), pool, hooks::now(), || {
-        let thread = thread::Builder::new().name("verbline-memory".to_owned());
-        thread.spawn(run).map(drop)
-    });
+    ask(&mut SHARED.lock(), pool);
     SHARED.asked.notify_one();
-    is_running
 }
 
-/// Asks the thread, which `start` starts if it does not run. The lock is held meanwhile, so that no
-/// other pool assumes that it already runs.
-pub(super) fn ask<P: RegisteringPool + 'static>(
-    work: &mut Work,
-    pool: &Weak<P>,
-    now: Instant,
-    start: impl FnOnce() -> io::Result<()>,
-) -> bool {
+pub(super) fn ask<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {
     add(work, pool);
     work.is_asked = true;
-    let has_just_failed = |failed: Instant| now.saturating_duration_since(failed) < TICK;
-    if work.is_running || work.start_failed.is_some_and(has_just_failed) {
-        return work.is_running;
-    }
-    match start() {
-        Ok(()) => work.is_running = true,
-        Err(error) => {
-            work.start_failed = Some(now);
-            tracing::warn!(%error, "cannot start the thread that registers memory for long messages: messages that need memory wait, and starting is tried again in a second");
-        }
-    }
-    work.is_running
 }
 
 /// Serves the pools of a simulated process, which are those with the same count of bytes.
@@ -180,12 +169,18 @@ fn add<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {
 }
 
 fn run() {
-    let mut next_tick = hooks::now() + TICK;
-    while round(&SHARED, &mut next_tick, &mut hooks::now) {}
+    loop {
+        let asked = SHARED
+            .asked
+            .wait_while(SHARED.lock(), |work| !work.is_asked);
+        drop(asked);
+        let mut next_tick = hooks::now() + TICK;
+        while round(&SHARED, &mut next_tick, &mut hooks::now) {}
+    }
 }
 
 /// Serves the pools, waits until one of them asks or it is time to tick, and ticks if it is. Returns
-/// false if no pool needs the thread any more.
+/// false if no pool needs the thread for now.
 pub(super) fn round(
     shared: &Shared,
     next_tick: &mut Instant,
@@ -220,7 +215,6 @@ pub(super) fn round(
         return true;
     }
     work.pools.clear();
-    work.is_running = false;
     false
 }
 
@@ -281,33 +275,5 @@ fn make_room(
         (1.., _) => Room::Made,
         (0, true) => Room::Soon,
         (0, false) => Room::None,
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use std::cell::Cell;
-
-    use super::super::memory_pool::MemoryPool;
-    use super::*;
-
-    thread_local! {
-        /// Requests of this thread are refused, as if the registrar could not be started.
-        pub(in super::super) static IS_REFUSED: Cell<bool> = const { Cell::new(false) };
-    }
-
-    #[test]
-    fn a_thread_that_could_not_be_started_is_started_later() {
-        let shared = Shared::new();
-        let mut work = shared.lock();
-        let (pool, now) = (Weak::<MemoryPool>::new(), Instant::now());
-        let fails = || Err(io::ErrorKind::WouldBlock.into());
-        assert!(!ask(&mut work, &pool, now, fails));
-        let unexpected = || panic!("it was tried just now");
-        assert!(!ask(&mut work, &pool, now, unexpected));
-        assert!(!ask(&mut work, &pool, now + TICK, fails));
-        assert!(ask(&mut work, &pool, now + 2 * TICK, || Ok(())));
-        let unexpected = || panic!("it runs");
-        assert!(ask(&mut work, &pool, now + 9 * TICK, unexpected));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
@@ -15,8 +16,26 @@ pub(crate) struct ForkGuard(&'static AtomicU32);
 const PAGE: usize = 4096;
 const NOT_FORKED: u32 = 1;
 
+/// The guard of the process, which all devices share: each guard occupies a page forever.
+static OF_PROCESS: OnceLock<ForkGuard> = OnceLock::new();
+
+/// Returns true in the child of a fork, if its parent had opened a device.
+#[inline]
+pub fn is_forked() -> bool {
+    OF_PROCESS.get().is_some_and(|guard| guard.check().is_err())
+}
+
 impl ForkGuard {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Returns the guard of the process. The first call makes it.
+    pub(crate) fn of_process() -> io::Result<Self> {
+        if let Some(guard) = OF_PROCESS.get() {
+            return Ok(*guard);
+        }
+        let made = Self::new()?;
+        Ok(*OF_PROCESS.get_or_init(|| made))
+    }
+
+    fn new() -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other
         // mapping.

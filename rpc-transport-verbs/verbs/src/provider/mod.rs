@@ -31,6 +31,7 @@ pub(crate) use address_handle::AddressHandle;
 pub(crate) use completion_channel::CompletionChannel;
 pub(crate) use completion_queue::{CompletionQueue, HeldCompletions};
 pub(crate) use context::Context;
+pub use fork_guard::is_forked;
 pub use kernel_devices::kernel_device_names;
 pub(crate) use memory_region::MemoryRegion;
 pub(crate) use memory_window::MemoryWindow;

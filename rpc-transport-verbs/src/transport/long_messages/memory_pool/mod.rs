@@ -118,9 +118,8 @@ impl MemoryPool {
         let is_in_use = state.is_used_up();
         let asks = is_new || state.room == Room::Soon && self.has_no_registrar();
         drop(state);
-        if asks && !registrar::request(&self.this) {
-            // The next message of this length asks again.
-            self.lock().wanted.remove(&block_len);
+        if asks {
+            registrar::request(&self.this);
         }
         Err(match is_in_use {
             true => AllocateError::InUse,
@@ -154,8 +153,8 @@ impl MemoryPool {
             let is_new =
                 !state.were_windows_refused() && !std::mem::replace(&mut state.wants_windows, true);
             drop(state);
-            if is_new && !registrar::request(&self.this) {
-                self.lock().wants_windows = false;
+            if is_new {
+                registrar::request(&self.this);
             }
         }
         window

@@ -8,8 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use verbline_verbs::Context;
 
 use super::super::process_memory::CountedBytes;
-use super::super::registrar::tests::IS_REFUSED;
-use super::super::registrar::{Shared, TICK, ask, round};
+use super::super::registrar::{Shared, TICK, ask, round, start};
 use super::state::REFUSAL_TICKS;
 use super::*;
 
@@ -25,6 +24,7 @@ fn pool_of(process_memory: &Arc<ProcessMemory>, limit: usize) -> Arc<MemoryPool>
         max_region_len: 1 << 30,
         is_readable: false,
     };
+    start().expect("the registrar");
     MemoryPool::new(config, Purpose::Receiving, limit as u64)
 }
 
@@ -88,17 +88,6 @@ fn memory_is_registered_when_it_is_wanted_and_goes_when_it_is_not() {
     assert_eq!(pool.bytes(), (256 << 10, 0));
     tick_until("the idle chunk goes", &pool, || pool.bytes() == (0, 0));
     drop(take(&pool, 5000));
-}
-
-#[test]
-fn a_pool_whose_request_was_refused_asks_again() {
-    let pool = pool(16 * MIB);
-    IS_REFUSED.set(true);
-    assert_eq!(pool.allocate(5000).unwrap_err(), AllocateError::NotNow);
-    assert!(pool.take_window().is_none());
-    IS_REFUSED.set(false);
-    drop(take(&pool, 5000));
-    wait_until("there are windows", || pool.take_window().is_some());
 }
 
 #[test]
@@ -393,7 +382,7 @@ fn idle_chunks_go_while_others_ask_for_memory() {
     let mut clock = || {
         now += TICK / 4;
         for pool in [&idle, &asking] {
-            ask(&mut shared.lock(), &pool.this, now, || Ok(()));
+            ask(&mut shared.lock(), &pool.this);
         }
         now
     };

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdma_sys::{ibv_context, ibv_device_attr};
@@ -46,7 +46,7 @@ impl Context {
             }
         };
         let library = library()?;
-        let fork_guard = process_guard().map_err(os("watch for forks"))?;
+        let fork_guard = ForkGuard::of_process().map_err(os("watch for forks"))?;
         fork_guard.check()?;
         let list = DeviceList::get(library)?;
         let Some(&device) = list
@@ -182,17 +182,6 @@ impl Context {
             nak_received: now.nak_received.saturating_sub(before.nak_received),
         })
     }
-}
-
-/// Returns the fork guard of the process. There is only one, since each guard occupies a page
-/// forever.
-fn process_guard() -> io::Result<&'static ForkGuard> {
-    static GUARD: OnceLock<ForkGuard> = OnceLock::new();
-    if let Some(guard) = GUARD.get() {
-        return Ok(guard);
-    }
-    let made = ForkGuard::new()?;
-    Ok(GUARD.get_or_init(|| made))
 }
 
 /// Queries the device's attributes (`ibv_query_device(3)`).

@@ -21,7 +21,7 @@ pub(super) struct Handle {
     pub(super) library: &'static Library,
     pub(super) name: String,
     pub(super) interruption: Interruption,
-    pub(super) fork_guard: &'static ForkGuard,
+    pub(super) fork_guard: ForkGuard,
     /// The device's attributes, except that `max_inline_data`, which it does not report, is 0 here.
     pub(super) limits: DeviceAttributes,
     pub(super) attribute_limits: AttributeLimits,

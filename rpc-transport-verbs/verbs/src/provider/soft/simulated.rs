@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::super::fork_guard::ForkGuard;
@@ -54,14 +54,7 @@ impl SimulatedProcess {
     ///
     /// If its node cannot be created: the real process has no file left.
     pub fn new() -> io::Result<Self> {
-        // All simulated processes share one guard, because a guard lives as long as the real
-        // process.
-        static GUARD: OnceLock<ForkGuard> = OnceLock::new();
-        let guard = match GUARD.get() {
-            Some(guard) => *guard,
-            None => *GUARD.get_or_init(|| ForkGuard::new().expect("there is a page left")),
-        };
-        let mut node = Node::new(guard)?;
+        let mut node = Node::new(ForkGuard::of_process()?)?;
         node.greet_dialers = Some(greet_dialers);
         let node = Arc::new(node);
         let engine = Rc::new(RefCell::new(Engine::new(Arc::clone(&node))));

@@ -17,7 +17,7 @@ use crate::provider::soft::context::receive_queue::{ReceiveQueue, SharedReceives
 use crate::provider::soft::context::regions::{MAX_REGIONS, NO_ARENA};
 use crate::provider::soft::process::claims::{AwaitedClaim, Nonce, OnClaim};
 use crate::provider::soft::process::node::domain::Domain;
-use crate::provider::soft::shared::memory::SharedMemory;
+use crate::provider::soft::shared::memory::{Mapping, SharedMemory};
 use crate::types::{Access, Gid, LocalKey, ModifyError, QpNum, RemoteKey, VerbsError};
 
 #[derive(Debug)]
@@ -31,13 +31,22 @@ impl ProtectionDomain {
         self.domain.node.check()?;
         in_range("register", "len", len, 1, MAX_REGION_LEN)?;
         check_access(access)?;
-        let memory = SharedMemory::arena(len).map_err(|source| VerbsError::Os {
+        let node = &*self.domain.node;
+        let failed = |source| VerbsError::Os {
             call: "register",
             source,
-        })?;
-        let node = &*self.domain.node;
-        let (memory, arena) = (Arc::new(memory), node.next_arena());
-        let bytes = (memory.mapping.start(), memory.mapping.len());
+        };
+        let (memory, arena) = if self.domain.gids.has_shared_memory() {
+            let memory = Arc::new(SharedMemory::arena(len).map_err(failed)?);
+            let arena = node.next_arena();
+            (Memory::Arena(memory, arena), arena)
+        } else {
+            (
+                Memory::Private(Mapping::private(len).map_err(failed)?),
+                NO_ARENA,
+            )
+        };
+        let bytes = (memory.start(), memory.len());
         let mut state = self.domain.enter()?;
         if state.common.regions.len() == MAX_REGIONS {
             return Err(exhausted("register", "memory regions", MAX_REGIONS));
@@ -49,20 +58,21 @@ impl ProtectionDomain {
                 .insert(node.next_serial(), self.number, bytes, access, arena);
         state.common.publish_region(local_key);
         drop(state);
-        self.domain.add_arena(arena, Arc::clone(&memory));
+        if let Memory::Arena(memory, arena) = &memory {
+            self.domain.add_arena(*arena, Arc::clone(memory));
+        }
         let domain = Arc::clone(&self.domain);
         let region = MemoryRegion {
             domain,
-            memory: Memory::Arena(Arc::clone(&memory), arena),
+            memory,
             local_key,
             remote_key,
         };
-        // If a peer cannot map it, dropping the region withdraws it from the others.
-        node.announce_arena(&self.domain, arena, &memory)
-            .map_err(|source| VerbsError::Os {
-                call: "register",
-                source,
-            })?;
+        if let Memory::Arena(memory, arena) = &region.memory {
+            // If a peer cannot map it, dropping the region withdraws it from the others.
+            let announced = node.announce_arena(&self.domain, *arena, memory);
+            announced.map_err(failed)?;
+        }
         Ok(region)
     }
 
@@ -160,22 +170,36 @@ pub(crate) struct MemoryRegion {
 enum Memory {
     /// Memory that peers in shared memory map, and its number.
     Arena(Arc<SharedMemory>, u64),
+    /// Memory of a context that no peer in shared memory can reach.
+    Private(Mapping),
     Lent(Bytes),
+}
+
+impl Memory {
+    fn start(&self) -> NonNull<u8> {
+        match self {
+            Self::Arena(memory, _) => memory.mapping.start(),
+            Self::Private(mapping) => mapping.start(),
+            Self::Lent(bytes) => NonNull::from(&**bytes).cast(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Arena(memory, _) => memory.mapping.len(),
+            Self::Private(mapping) => mapping.len(),
+            Self::Lent(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl MemoryRegion {
     pub(crate) fn start(&self) -> NonNull<u8> {
-        match &self.memory {
-            Memory::Arena(memory, _) => memory.mapping.start(),
-            Memory::Lent(bytes) => NonNull::from(&**bytes).cast(),
-        }
+        self.memory.start()
     }
 
     pub(crate) fn len(&self) -> usize {
-        match &self.memory {
-            Memory::Arena(memory, _) => memory.mapping.len(),
-            Memory::Lent(bytes) => bytes.len(),
-        }
+        self.memory.len()
     }
 
     pub(crate) fn local_key(&self) -> LocalKey {
@@ -225,6 +249,7 @@ impl Drop for MemoryRegion {
                     self.domain.remove_arena(*arena);
                     self.domain.node.withdraw_arena(*arena);
                 }
+                Memory::Private(_) => {}
                 Memory::Lent(bytes) => drop_elsewhere(std::mem::take(bytes)),
             }
         }

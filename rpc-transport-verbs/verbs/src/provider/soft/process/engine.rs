@@ -73,7 +73,7 @@ impl Node {
                 source,
             }
         };
-        let fork_guard = ForkGuard::new().map_err(fail("be set up"))?;
+        let fork_guard = ForkGuard::of_process().map_err(fail("be set up"))?;
         let made = Arc::new(Self::new(fork_guard).map_err(fail("be set up"))?);
         start(Arc::clone(&made)).map_err(fail("start its engine thread"))?;
         *node = Some(Arc::clone(&made));

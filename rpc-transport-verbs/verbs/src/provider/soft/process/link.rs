@@ -21,6 +21,7 @@ use rustix::net::{
 use super::credentials::Credentials;
 use super::gid::address_of;
 use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
+use crate::fork_sockets::keep_from_children;
 use crate::provider::soft::shared::peer_file::{PeerFile, set_takes_files};
 use crate::types::Gid;
 
@@ -46,7 +47,10 @@ impl Listener {
     /// Accepts the next connection, if one is waiting.
     pub(crate) fn accept(&self) -> rustix::io::Result<Option<LinkSocket>> {
         match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(LinkSocket(Arc::new(socket.into())))),
+            Ok(socket) => {
+                keep_from_children(&socket)?;
+                Ok(Some(LinkSocket(Arc::new(socket.into()))))
+            }
             // A connection that its dialer has closed, or a signal: the listener stays readable
             // while others wait.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
@@ -65,6 +69,7 @@ impl AsFd for Listener {
 fn new_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    keep_from_children(&socket)?;
     set_takes_files(&socket, false)?;
     Ok(socket)
 }

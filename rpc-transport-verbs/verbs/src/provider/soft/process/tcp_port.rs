@@ -14,6 +14,7 @@ use rustix::event::epoll;
 use rustix::net::{SendFlags, send, sockopt};
 
 use super::greeting::GREETING_TIME;
+use crate::fork_sockets::keep_from_children;
 use crate::provider::soft::wire::hello::{HELLO_LEN, Hello, LinkAddress};
 use crate::types::Gid;
 
@@ -46,6 +47,7 @@ impl TcpPort {
             ));
         }
         let listener = TcpListener::bind(address)?;
+        keep_from_children(&listener)?;
         listener.set_nonblocking(true)?;
         let SocketAddr::V4(bound) = listener.local_addr()? else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -90,6 +92,7 @@ pub(crate) fn new_gid(address: SocketAddrV4) -> io::Result<Gid> {
 
 /// Prepares a connected socket for a link.
 pub(crate) fn set_up(socket: &TcpStream) -> io::Result<()> {
+    keep_from_children(socket)?;
     socket.set_nonblocking(true)?;
     socket.set_nodelay(true)?;
     sockopt::set_socket_keepalive(socket, true)?;

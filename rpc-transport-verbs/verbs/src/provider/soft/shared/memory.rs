@@ -1,4 +1,5 @@
-//! Memory that processes share: sealed memfds and their mappings.
+//! Memory that processes share: sealed memfds and their mappings; and memory that a process keeps for
+//! itself, which is no file.
 //!
 //! A memfd is sealed against shrinking and growing before any other process gets it, and memory that
 //! peers only read also against their writing. The seals of a peer's memfd are checked before it is
@@ -14,7 +15,9 @@ use std::ptr::{self, NonNull};
 use rustix::fs::{
     MemfdFlags, SealFlags, Stat, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
 };
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
 
 /// A mapping of shared memory, unmapped when dropped.
 ///
@@ -69,9 +72,60 @@ impl Mapping {
         };
         // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other
         // mapping.
-        let start = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0) }?;
+        let start = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
+        Self::made(start, len)
+    }
+
+    fn made(start: rustix::io::Result<*mut libc::c_void>, len: usize) -> io::Result<Self> {
+        let start = start.map_err(|error| not_mapped(error, len))?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { start, len })
+    }
+
+    /// Creates zeroed memory that no peer maps. It needs no file, uses huge pages if available, and is
+    /// populated.
+    pub(crate) fn private(len: usize) -> io::Result<Self> {
+        let huge = match len >= HUGE_PAGE {
+            true => Self::anonymous(len.next_multiple_of(HUGE_PAGE), MapFlags::HUGETLB).ok(),
+            false => None,
+        };
+        let mapping = match huge {
+            Some(mapping) => mapping,
+            None => {
+                let mapping = Self::anonymous(len.next_multiple_of(PAGE), MapFlags::empty())?;
+                mapping.prefer_huge_pages();
+                mapping
+            }
+        };
+        mapping.populate()?;
+        Ok(mapping)
+    }
+
+    fn anonymous(len: usize, flags: MapFlags) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // Not private to the process: after a fork, the parent would copy each page that it writes.
+        let flags = MapFlags::SHARED | flags;
+        // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other
+        // mapping.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) };
+        Self::made(start, len)
+    }
+
+    /// Asks for huge pages, on systems that have them for shared memory without a request by `mmap`.
+    fn prefer_huge_pages(&self) {
+        // SAFETY: the range is this mapping, and the advice changes no contents.
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
+    }
+
+    /// Has the kernel allocate the pages now: there are no page faults on the data path.
+    fn populate(&self) -> io::Result<()> {
+        let advice = Advice::LinuxPopulateWrite;
+        // SAFETY: the range is this mapping, and the advice changes no contents.
+        match unsafe { madvise(self.start.as_ptr().cast(), self.len, advice) } {
+            // Before Linux 5.14, the pages are allocated when they are touched.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Maps a peer's memory after checking its seals, its pages, and that it has at least `min_len`
@@ -196,8 +250,7 @@ const PAGE: usize = 4096;
 impl SharedMemory {
     /// Creates memory that peers may also write.
     pub(crate) fn for_writers(name: &str, len: usize) -> io::Result<Self> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, len.next_multiple_of(PAGE) as u64)?;
+        let fd = create_file(name, len.next_multiple_of(PAGE), MemfdFlags::empty())?;
         let mapping = Mapping::map(
             fd.as_fd(),
             len.next_multiple_of(PAGE),
@@ -223,16 +276,7 @@ impl SharedMemory {
             return Ok(arena);
         }
         let arena = Self::arena_of_pages(len, PAGE, MemfdFlags::empty())?;
-        // This is only advice: it takes effect on systems that allow transparent huge pages for
-        // shared memory.
-        // SAFETY: the range is the mapping just created, and this advice changes no contents.
-        let _ = unsafe {
-            madvise(
-                arena.mapping.start().as_ptr().cast(),
-                arena.mapping.len(),
-                Advice::LinuxHugepage,
-            )
-        };
+        arena.mapping.prefer_huge_pages();
         Ok(arena)
     }
 
@@ -248,9 +292,7 @@ impl SharedMemory {
         pages: Pages,
     ) -> io::Result<Self> {
         let len = len.next_multiple_of(page);
-        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(name, flags)?;
-        ftruncate(&fd, len as u64)?;
+        let fd = create_file(name, len, flags)?;
         let mapping = Mapping::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, pages)?;
         // The kernel does not say if it could not populate a mapping, and peers refuse holes.
         if pages == Pages::AtOnce && has_holes(fd.as_fd(), &fstat(&fd)?)? {
@@ -260,6 +302,50 @@ impl SharedMemory {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals)?;
         Ok(Self { mapping, fd })
+    }
+}
+
+/// Creates a file of this length for shared memory.
+fn create_file(name: &str, len: usize, flags: MemfdFlags) -> io::Result<OwnedFd> {
+    // The kernel ends a process that makes a file longer than its limit (SIGXFSZ: setrlimit(2)).
+    if let Some(limit) = getrlimit(Resource::Fsize).current
+        && (len as u64) > limit
+    {
+        let error = format!(
+            "shared memory of {len} bytes is a file, and exceeds the {limit} bytes that a file of this \
+             process may have (RLIMIT_FSIZE): raise the limit (ulimit -f, LimitFSIZE=), or use the device \
+             tcp"
+        );
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
+    }
+    let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(name, flags).map_err(|error| match error {
+        Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
+            let error = format!(
+                "the system refuses memfd_create ({error}), with which shared memory is made: permit the \
+                 call (a seccomp filter of the container or the service may forbid it), or use the \
+                 device tcp"
+            );
+            io::Error::new(io::ErrorKind::PermissionDenied, error)
+        }
+        error => error.into(),
+    })?;
+    ftruncate(&fd, len as u64)?;
+    Ok(fd)
+}
+
+/// Names the limit that a mapping exceeds, if the process has one.
+fn not_mapped(error: Errno, len: usize) -> io::Error {
+    match getrlimit(Resource::As).current {
+        Some(limit) if error == Errno::NOMEM => {
+            let error = format!(
+                "{len} bytes of memory do not fit into the address space of this process, which is limited \
+                 to {limit} bytes (RLIMIT_AS): raise the limit (ulimit -v, LimitAS=), or lower \
+                 `connections` and `max_message_len`"
+            );
+            io::Error::new(io::ErrorKind::OutOfMemory, error)
+        }
+        _ => error.into(),
     }
 }
 

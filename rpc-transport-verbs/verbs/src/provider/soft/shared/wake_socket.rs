@@ -31,6 +31,7 @@ use rustix::net::{
 };
 
 use super::peer_file::{PeerFile, set_takes_files};
+use crate::fork_sockets::keep_from_children;
 
 /// The peer's end of a pair: wakes the context.
 #[derive(Debug)]
@@ -129,6 +130,7 @@ impl WakeSockets {
     pub(crate) fn add(&self) -> io::Result<(WakeToken, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let (own, peers) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        keep_from_children(&own)?;
         // On older kernels this has no effect: `drain` receives the files.
         set_takes_files(&own, false)?;
         // Without this, an urgent byte that is not read is dropped, with the files beside it.

@@ -49,6 +49,14 @@ impl Gids {
         }
     }
 
+    /// Returns true if peers in shared memory may reach the context.
+    pub(crate) fn has_shared_memory(self) -> bool {
+        match self {
+            Self::One(gid) => LinkAddress::of_gid(gid).is_none(),
+            Self::Two { .. } => true,
+        }
+    }
+
     /// Returns the GID with this index.
     pub(crate) fn get(self, index: u8) -> Option<Gid> {
         match (self, index) {
@@ -80,8 +88,8 @@ pub(crate) struct Domain {
     pub(crate) node: Arc<Node>,
     /// Identifies the context to peers.
     pub(crate) number: u32,
-    /// The file of the context's notes, which peers get.
-    notes: OwnedFd,
+    /// The file of the context's notes, which peers in shared memory get.
+    notes: Option<OwnedFd>,
     /// The sockets with which peers wake the context.
     pub(crate) wake: WakeSockets,
     /// The context's GIDs: one for each path.
@@ -98,7 +106,6 @@ pub(crate) struct Domain {
 
 impl Domain {
     pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> io::Result<Arc<Self>> {
-        let notes = SharedMemory::for_readers("verbline-note", size_of::<ContextNotes>())?;
         let events = Arc::new(EventQueue::default());
         let token = node.next_token();
         let gids = match options.path {
@@ -109,18 +116,26 @@ impl Domain {
                 tcp: node.tcp_gid(accept_at)?,
             },
         };
+        let notes_len = size_of::<ContextNotes>();
+        let (notes, notes_file) = if gids.has_shared_memory() {
+            let SharedMemory { mapping, fd } =
+                SharedMemory::for_readers("verbline-note", notes_len)?;
+            (mapping, Some(fd))
+        } else {
+            (Mapping::private(notes_len)?, None)
+        };
         let tcp_files = match gids.tcp() {
             Some(_) => Some(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?)),
             None => None,
         };
         let engine = (Arc::clone(&node.epoll), token);
         let tcp = TcpLinks::new(tcp_files.clone(), engine)?;
-        let state = State::new(mapped(notes.mapping)?, Arc::clone(&events), tcp, options);
+        let state = State::new(mapped(notes)?, Arc::clone(&events), tcp, options);
         let domain = Arc::new(Self {
             fork_guard: node.fork_guard,
             number: node.next_serial(),
             node,
-            notes: notes.fd,
+            notes: notes_file,
             wake: WakeSockets::new()?,
             gids,
             tcp_files,
@@ -158,7 +173,8 @@ impl Domain {
     /// peer: how that peer notifies this context. They replace those that the peer had. The token
     /// names them to `forget_peer`.
     pub(crate) fn files_for(&self, gid: Gid) -> io::Result<(WakeToken, NotifierFiles)> {
-        let notes = self.notes.try_clone()?;
+        let no_notes = || io::Error::other("no peer in shared memory can reach this context");
+        let notes = self.notes.as_ref().ok_or_else(no_notes)?.try_clone()?;
         let bits = SharedMemory::for_writers("verbline-ready", size_of::<DomainReadyBits>())?;
         let mapped_bits = mapped(bits.mapping)?;
         let (token, peers_end) = self.wake.add()?;

@@ -37,7 +37,7 @@ struct Accepting {
 
 impl Accepting {
     fn new() -> Self {
-        let guard = ForkGuard::new().expect("a page");
+        let guard = ForkGuard::of_process().expect("a page");
         let node = Arc::new(Node::new(guard).expect("a node"));
         let engine = Engine::new(Arc::clone(&node));
         Self { node, engine }
