@@ -5,8 +5,8 @@ pub const CORE: Package = Package {
         layer(
             "values",
             &[
-                "status", "metadata", "method", "message", "peer", "limits", "clock", "deadline",
-                "codec",
+                "log_limit", "status", "metadata", "method", "message", "peer", "limits", "clock",
+                "deadline", "codec",
             ],
             &[],
         ),
@@ -172,7 +172,6 @@ pub const VERBS: Package = Package {
             &["provider::soft::process"],
             &[
                 "event_fd",
-                "log_limit",
                 "types",
                 "provider::work",
                 "soft::shared",

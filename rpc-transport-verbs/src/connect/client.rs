@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
+use verbline_verbs::log_limited;
 
 use super::clock_exchange::ClockExchange;
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
@@ -20,7 +21,6 @@ use super::offers::{self, DialingLane, LaneOffer, Offers};
 use super::{address, control_thread};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
-use crate::transport::endpoint::SOFT;
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::QpRts;
@@ -74,7 +74,7 @@ impl Dialer<Dialed> for HandshakeDialer {
             Ok(dialed) => Ok(dialed),
             Err(DialError::Other(error)) => Err(error),
             Err(DialError::NotProven(error)) if self.has_others_than_soft() => {
-                tracing::info!(address, %error, "shared memory cannot be had with this server: offering it the other devices only");
+                log_limited!(info, address, %error, "shared memory cannot be had with this server: offering it the other devices only");
                 self.dial_with(address, session, (timeout, &deadline), Offers::WithoutSoft)
                     .map_err(|second| second.after(&error))
             }
@@ -112,9 +112,7 @@ impl From<ConnectError> for DialError {
 
 impl HandshakeDialer {
     fn has_others_than_soft(&self) -> bool {
-        let lanes = self.lanes.iter();
-        let mut addresses = lanes.flat_map(|lane| lane.queue_pairs.device_addresses());
-        addresses.any(|address| address.kind != SOFT)
+        self.lanes.iter().any(DialingLane::has_others_than_soft)
     }
 
     fn dial_with(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rpc_core::transport::{Admitted, Peer};
+use verbline_verbs::log_limited;
 
 use super::address;
 use super::handshake::choice::{self, EndpointMismatch};
@@ -61,7 +62,7 @@ pub(crate) struct ClientInRts {
 pub(crate) enum AcceptError {
     /// The two sides have no kind of device in common.
     #[error(
-        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft,tcp for the client; or build both with the feature `rdma`"
+        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft,tcp for the client, or call `allow_plaintext()` on its device; or build both with the feature `rdma`"
     )]
     NoCommonDevice {
         /// The server's devices.
@@ -71,7 +72,7 @@ pub(crate) enum AcceptError {
     },
     /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
-        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network, or tcp: name it for the client, and allow it on the server"
+        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network, or tcp, which is not encrypted: call `allow_plaintext()` on the devices of both, or name it, as in VERBLINE_DEVICE=soft,tcp"
     )]
     NoRoute {
         /// Why each of the server's devices was rejected.
@@ -264,7 +265,8 @@ impl Port {
             local,
             rejected,
         } = self.choose(client)?;
-        tracing::info!(
+        log_limited!(
+            info,
             address = address.map(tracing::field::display),
             device = local.device,
             kind = local.kind,
@@ -405,7 +407,7 @@ impl LanePort {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(device = local.device, %error, "a device refused a client");
+                    log_limited!(warn, device = local.device, %error, "a device refused a client");
                     rejected.add(local, Rejection::Refused(error));
                 }
             }

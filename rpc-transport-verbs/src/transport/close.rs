@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
 use verbline_verbs::for_transport::hooks;
+use verbline_verbs::log_limited;
 
 use crate::transport::connection::{Closing, Connection, Phase, STEP_LIMIT, Step};
 use crate::transport::lane::Lane;
@@ -77,7 +78,7 @@ impl Lane {
         };
         tracing::debug!(connection = %id, ?reason, "closing a connection");
         if let Some(CloseReason::Failed(error)) = &reason {
-            tracing::warn!(connection = %id, %error, "a connection has failed");
+            log_limited!(warn, connection = %id, %error, "a connection has failed");
         }
         let before = connection.enter(Phase::Closing(Box::new(Closing::new(step, reason))));
         if let (Phase::QpRts(admitted), Some(closing)) = (before, connection.closing()) {

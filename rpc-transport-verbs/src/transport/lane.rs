@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rpc_core::transport::{ConnectionId, Event, PeerClock, SlotsByState};
+use verbline_verbs::log_limited;
 use verbline_verbs::{CompletionChannel, CompletionQueue, Context};
 
 use crate::transport::buf::RecvBuf;
@@ -107,7 +108,8 @@ impl Lane {
         let slot_len = self.plan.limits.slot_len;
         let frame_limit = slot_len.min(remote_frame_len);
         if remote_frame_len < slot_len {
-            tracing::info!(
+            log_limited!(
+                info,
                 local = slot_len,
                 remote = remote_frame_len,
                 "the peer's slots are shorter: frames to it are limited to their length"

@@ -2,8 +2,10 @@
 //! when it is cut.
 
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -132,6 +134,82 @@ fn a_server_takes_connections_over_tcp_only_if_it_says_so() {
     );
 }
 
+/// Whoever listens at a server's address gets the calls that come over TCP: another user of the host can
+/// take a port while its server does not run. A client that nobody told to use TCP gives it none.
+#[test]
+fn whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow_plaintext() {
+    if std::env::var(SERVER_OF_ANOTHER_USER).is_ok() {
+        // This is the other process.
+        let address = std::env::var(SERVER_OF_ANOTHER_USER).unwrap();
+        let server = Server::builder(&device("tcp")).intents(intents());
+        let server = server.add_service(Asked).bind(&address).unwrap();
+        println!("LISTENS {}", server.local_addr());
+        return server.run().unwrap();
+    }
+    if std::env::var("VERBLINE_DEVICE").is_ok() {
+        // The environment names the devices, and `tcp` may be among them.
+        return;
+    }
+    let best = Device::best().unwrap();
+    // At the first connect.
+    let (other, address) = server_of_another_user("127.0.0.1:0");
+    let error = ask(&best, &address, &ECHO, Vec::new()).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("no kind of device in common"), "{error}");
+    assert!(error.contains("allow_plaintext()"), "{error}");
+    let allowed = best.clone().allow_plaintext();
+    assert_eq!(ask(&allowed, &address, &ECHO, vec![1]).unwrap(), [1]);
+    end(other);
+
+    // When a channel that was connected over another device connects again.
+    let server = serve(&best);
+    let address = server.local_addr().to_string();
+    let channel = Channel::builder(&best, &address).intents(intents());
+    let channel = channel.connect_lazy().unwrap();
+    let who = |timeout| {
+        let request = Request::new(Vec::new())
+            .wait_for_ready(true)
+            .with_timeout(timeout);
+        rpc_core::block_on(channel.unary::<Vec<u8>, Vec<u8>>(&WHO, request))
+    };
+    let patience = Duration::from_secs(30);
+    let before = who(patience).unwrap().into_inner();
+    server.shutdown().unwrap();
+    let (other, _) = server_of_another_user(&address);
+    let error = who(Duration::from_millis(500)).unwrap_err().to_string();
+    assert!(error.contains("no kind of device in common"), "{error}");
+    end(other);
+    let server = Server::builder(&best).intents(intents()).add_service(Asked);
+    let server = server.bind(&address).unwrap().spawn();
+    assert_eq!(who(patience).unwrap().into_inner(), before);
+    server.shutdown().unwrap();
+}
+
+const SERVER_OF_ANOTHER_USER: &str = "SERVER_OF_ANOTHER_USER";
+
+/// Starts a server over TCP as another user, or as this one without the rights to do so: over TCP, the
+/// two look the same.
+fn server_of_another_user(address: &str) -> (Child, String) {
+    let name = "over_tcp::whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow_plaintext";
+    let mut other = Command::new(std::env::current_exe().unwrap());
+    other.args(["--exact", name, "--nocapture"]);
+    other.env(SERVER_OF_ANOTHER_USER, address);
+    if rustix::process::geteuid().is_root() {
+        const NOBODY: u32 = 65534;
+        other.uid(NOBODY);
+    }
+    let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(other.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let address = lines.find_map(|line| Some(line.split_once("LISTENS ")?.1.to_owned()));
+    (other, address.expect("the other process listens"))
+}
+
+fn end(mut process: Child) {
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
 /// The variable is the operator's word: a program that allows plaintext adds nothing to its list.
 #[test]
 fn the_program_adds_no_device_to_those_that_the_environment_names() {
@@ -145,7 +223,7 @@ fn the_program_adds_no_device_to_those_that_the_environment_names() {
     }
     let this = std::env::current_exe().unwrap();
     let name = "over_tcp::the_program_adds_no_device_to_those_that_the_environment_names";
-    let mut other = std::process::Command::new(this);
+    let mut other = Command::new(this);
     other.args(["--exact", name]).env("VERBLINE_DEVICE", "soft");
     let output = other.env(SERVER_OF_ENVIRONMENT, "soft").output().unwrap();
     assert!(output.status.success(), "{output:?}");

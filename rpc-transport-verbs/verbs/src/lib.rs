@@ -140,6 +140,10 @@
 // libibverbs, `soft` the software device. The other modules are the safe types above it, one object
 // each; `types` has the attributes, states, numbers and errors that both use.
 
+// First, because the others use its macro.
+#[macro_use]
+mod log_limit;
+
 mod address;
 mod address_handle;
 mod block;
@@ -156,7 +160,6 @@ pub mod for_transport;
 mod fork;
 mod hooks;
 mod in_flight;
-mod log_limit;
 mod memory_region;
 mod memory_window;
 // Only doctests: programs that must not compile.

@@ -1,8 +1,7 @@
 //! Room for new clients: which handshakes end for them, and which clients wait for a connection.
 
-use std::time::Instant;
-
 use rustix::event::epoll::EventFlags;
+use verbline_verbs::log_limited;
 
 use super::Token;
 use super::client_host::ClientHost;
@@ -18,12 +17,10 @@ impl Sockets {
                     "too many handshakes are in flight and this one has waited for the longest time",
                 );
             }
-            if let Some(ended) = self.made_room.note(Instant::now()) {
-                tracing::warn!(
-                    ended,
-                    "too many handshakes are in flight: the oldest ones of the host with most of them end in favor of new clients. If these are your clients, start fewer at a time, or raise the limit on open files (ulimit -n)"
-                );
-            }
+            log_limited!(
+                warn,
+                "too many handshakes are in flight: the oldest ones of the host with most of them end in favor of new clients. If these are your clients, start fewer at a time, or raise the limit on open files (ulimit -n)"
+            );
         }
     }
 
@@ -104,12 +101,10 @@ impl Sockets {
                 );
             }
             *self.returning.entry(listener).or_default() += 1;
-            if let Some(ended) = self.freed_connections.note(Instant::now()) {
-                tracing::warn!(
-                    ended,
-                    "a server has no connection left: unfinished handshakes of the host with most of them end in favor of clients of other hosts. If both are your clients, raise `connections` on the server; if the host with most of them is a stranger's, keep it out with a firewall"
-                );
-            }
+            log_limited!(
+                warn,
+                "a server has no connection left: unfinished handshakes of the host with most of them end in favor of clients of other hosts. If both are your clients, raise `connections` on the server; if the host with most of them is a stranger's, keep it out with a firewall"
+            );
             return true;
         }
         false

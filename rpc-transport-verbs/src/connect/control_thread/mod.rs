@@ -42,7 +42,7 @@ use crossbeam_channel::Sender;
 use rpc_core::transport::Admission;
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
-use verbline_verbs::for_transport::{EventFd, LogLimit};
+use verbline_verbs::for_transport::EventFd;
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -144,12 +144,8 @@ impl Control {
             places: Places::default(),
             waiting: VecDeque::new(),
             returning: HashMap::new(),
-            made_room: LogLimit::default(),
-            freed_connections: LogLimit::default(),
-            wrong_secrets: LogLimit::default(),
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),
-            failed_accepts: 0,
         };
         Ok((control, sockets))
     }

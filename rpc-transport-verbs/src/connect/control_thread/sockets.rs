@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use rustix::event::{Timespec, epoll};
-use verbline_verbs::for_transport::{EventFd, LogLimit};
+use verbline_verbs::for_transport::EventFd;
+use verbline_verbs::log_limited;
 
 use super::super::handshake::STAGE_TIMEOUT;
 use super::super::liveness::{LivenessConnection, configure_socket};
@@ -64,17 +65,12 @@ pub(super) struct Sockets {
     pub(super) returning: HashMap<Token, usize>,
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
-    pub(super) made_room: LogLimit,
-    pub(super) freed_connections: LogLimit,
-    pub(super) wrong_secrets: LogLimit,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of
     /// its handshake.
     pub(super) awaited_links: HashMap<LinkSecret, (Token, LinkTarget)>,
     /// When each listener or liveness connection needs attention next. Entries of removed sources
     /// are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
-    /// Clients in a row that could not be accepted, for the log.
-    pub(super) failed_accepts: u32,
 }
 
 pub(super) enum Source {
@@ -207,7 +203,7 @@ impl Sockets {
             Source::Liveness(liveness) => epoll::add(&self.epoll, &liveness.stream, data, flags),
         };
         if let Err(error) = added {
-            tracing::warn!(%error, "a socket cannot be added to epoll: closing it");
+            log_limited!(warn, %error, "a socket cannot be added to epoll: closing it");
             return Err(source);
         }
         self.sources.insert(token, source);
@@ -234,7 +230,7 @@ impl Sockets {
             Source::Liveness(liveness) => epoll::delete(&self.epoll, &liveness.stream),
         };
         if let Err(error) = deleted {
-            tracing::warn!(%error, "a socket cannot be removed from epoll");
+            log_limited!(warn, %error, "a socket cannot be removed from epoll");
         }
         Some(source)
     }
@@ -363,10 +359,7 @@ impl Sockets {
                 return;
             };
             let (stream, peer) = match listener.accept() {
-                Ok(accepted) => {
-                    self.failed_accepts = 0;
-                    accepted
-                }
+                Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The client disconnected while it was in the backlog.
                 Err(error)
@@ -378,10 +371,7 @@ impl Sockets {
                     continue;
                 }
                 Err(error) => {
-                    self.failed_accepts = self.failed_accepts.wrapping_add(1);
-                    if self.failed_accepts.is_power_of_two() {
-                        tracing::warn!(%error, attempts = self.failed_accepts, "cannot accept a client: trying again every 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
-                    }
+                    log_limited!(warn, %error, "cannot accept a client: trying again every 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
                     let data = epoll::EventData::new_u64(token);
                     let none = epoll::EventFlags::empty();
                     if epoll::modify(&self.epoll, listener, data, none).is_ok() {
