@@ -134,6 +134,7 @@ mod metadata;
 mod method;
 mod outcome;
 mod peer;
+mod peer_sentence;
 mod poller;
 mod protocol;
 mod server;

@@ -5,7 +5,7 @@ pub const CORE: Package = Package {
         layer(
             "values",
             &[
-                "log_limit", "status", "metadata", "method", "message", "peer", "limits", "clock",
+                "log_limit", "status", "metadata", "method", "message", "peer", "peer_sentence", "limits", "clock",
                 "deadline", "codec",
             ],
             &[],
@@ -281,7 +281,7 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "event_fd", "log_limit", "provider", "verbs"],
+            &["hooks", "event_fd", "provider", "verbs"],
         ),
     ],
 };

@@ -253,7 +253,7 @@ fn log() {
         ];
         let violations = unlimited(&crates, &rows, &[]);
         let lines: Vec<usize> = violations.iter().map(|violation| violation.line).collect();
-        assert_eq!(lines, [9, 3, 1], "{violations:?}");
+        assert_eq!(lines, [3, 9, 1], "{violations:?}");
         assert!(violations[2].message.contains("'nothing'"));
     }
 }

@@ -168,6 +168,7 @@ impl<T: Transport> State<T> {
             closed: false,
             owes: false,
             ack_is_due: false,
+            accepted_at: quota.as_ref().map(|_| self.clock.now()),
             quota,
             peer,
         }) as u32);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
+use rpc_core::transport::{ConnectError, Connected, Dialer, PeerSentence, Transport};
 use verbline_verbs::log_limited;
 
 use super::clock_exchange::ClockExchange;
@@ -167,7 +167,7 @@ impl HandshakeDialer {
             ServerResponse::Refused(reason) => {
                 return Err(ConnectError::Refused {
                     address: address.to_owned(),
-                    reason,
+                    reason: reason.to_string(),
                 }
                 .into());
             }
@@ -188,7 +188,7 @@ impl HandshakeDialer {
             let link = link.map_err(|error| match error {
                 LinkError::Refused(reason) => ConnectError::Refused {
                     address: address.to_owned(),
-                    reason,
+                    reason: reason.to_string(),
                 },
                 LinkError::Unreachable(source) => ConnectError::Unreachable {
                     address: address.to_owned(),
@@ -198,7 +198,7 @@ impl HandshakeDialer {
                     match refusal_after_welcome(&mut stream, &mut handshake, deadline) {
                         Some(reason) => ConnectError::Refused {
                             address: address.to_owned(),
-                            reason,
+                            reason: reason.to_string(),
                         },
                         None => failed((Reached::Admitted, error)),
                     }
@@ -316,7 +316,7 @@ fn refusal_after_welcome(
     stream: &mut TcpStream,
     handshake: &mut ClientHandshake,
     deadline: &Deadline,
-) -> Option<String> {
+) -> Option<PeerSentence> {
     match read_response(stream, handshake, &deadline.within(REFUSAL_WAIT)) {
         Ok(ServerResponse::Refused(reason)) => Some(reason),
         Ok(ServerResponse::Welcome(_) | ServerResponse::Challenge(_)) | Err(_) => None,
@@ -358,7 +358,7 @@ fn dial_link(
 /// Why there is no connection for the calls.
 enum LinkError {
     /// The server has refused it, for this reason.
-    Refused(String),
+    Refused(PeerSentence),
     Unreachable(io::Error),
     Exchange(ExchangeError),
 }

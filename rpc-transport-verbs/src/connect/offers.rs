@@ -153,7 +153,7 @@ pub(super) fn chosen<'a>(
         kind = remote.kind,
         remote_device = remote.device,
         offered = list,
-        rejected = welcome.rejected,
+        rejected = %welcome.rejected,
         version,
         "connected over the first of the server's devices that both sides have"
     );

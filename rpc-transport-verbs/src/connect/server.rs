@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rpc_core::transport::{Admitted, Peer};
+use rpc_core::transport::{Admitted, Peer, PeerSentence, RoomWanted};
 use verbline_verbs::log_limited;
 
 use super::address;
@@ -244,6 +244,14 @@ impl Port {
         }
     }
 
+    /// Asks the poller to end connections that nobody uses.
+    pub(crate) fn ask_for_room(&self, wanted: RoomWanted) {
+        if let Some(lane) = self.lanes.first() {
+            // A poller that has ended drops it, which answers it.
+            let _ = lane.notice_sender.send(Notice::RoomWanted(wanted));
+        }
+    }
+
     /// Creates a queue pair for a client, on the first device that both sides have and that reaches
     /// the client, brings it up, and notifies the poller. Returns the `Welcome` to send to the
     /// client.
@@ -301,7 +309,7 @@ impl Port {
             session: admitted.server_session.clone(),
             clock_us: monotonic_us(),
             link_secret: awaited_link.as_ref().map(|(secret, _)| *secret),
-            rejected,
+            rejected: PeerSentence::new(&rejected),
         };
         let connection = ConnectionInRts {
             qp_rts,

@@ -43,7 +43,12 @@ impl Lane {
         if let Some(connection) = self.connections.get(id)
             && connection.is_open()
         {
-            self.start_closing(id.index, Step::Delivering, CloseReason::Local);
+            // What a peer does not acknowledge is not delivered either.
+            let step = match self.has_stalled(id, hooks::now()) {
+                true => Step::FLUSHING,
+                false => Step::Delivering,
+            };
+            self.start_closing(id.index, step, CloseReason::Local);
         }
     }
 

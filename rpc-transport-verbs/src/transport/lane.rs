@@ -38,6 +38,7 @@ use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
 use crate::transport::send_watch::SendWatch;
+use crate::transport::stall_watch::StallWatch;
 
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
 /// shared receive queue, and a queue pair for each connection over this device.
@@ -74,6 +75,7 @@ pub(crate) struct Lane {
     /// connection.
     pub(crate) liveness_index: HashMap<LivenessKey, u32>,
     pub(crate) send_watch: SendWatch,
+    pub(crate) stall_watch: StallWatch,
     pub(crate) queue_pairs: Arc<QueuePairs>,
     pub(crate) notice_sender: NoticeSender,
     pub(crate) reserve_counters: Arc<ReserveCounters>,

@@ -143,7 +143,9 @@ fn whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow
         let address = std::env::var(SERVER_OF_ANOTHER_USER).unwrap();
         let server = Server::builder(&device("tcp")).intents(intents());
         let server = server.add_service(Asked).bind(&address).unwrap();
-        println!("LISTENS {}", server.local_addr());
+        // Not by `println`, which the test harness may capture.
+        let line = format!("LISTENS {}\n", server.local_addr());
+        std::io::stdout().write_all(line.as_bytes()).unwrap();
         return server.run().unwrap();
     }
     if std::env::var("VERBLINE_DEVICE").is_ok() {
@@ -486,6 +488,55 @@ fn clients_come_beside_a_stranger() -> bool {
     drop(clients);
     server.shutdown().unwrap();
     true
+}
+
+/// As many clients as a server takes connect, and make no call. Those that come later are from the same
+/// address, and get the places of the oldest; a client that has made a call keeps its own.
+#[test]
+fn connections_without_a_call_yield_to_new_clients_of_the_same_address() {
+    const CONNECTIONS: u32 = 8;
+    let tcp = device("tcp");
+    let intents = Intents {
+        connections: CONNECTIONS,
+        ..intents()
+    };
+    let server = Server::builder(&tcp).intents(intents).add_service(Asked);
+    let server = server.bind("127.0.0.1:0").unwrap().spawn();
+    let address = server.local_addr().to_string();
+    let connect = || {
+        let poller = LocalPoller::new(&tcp).unwrap();
+        let channel = poller.connect(&address)?;
+        Ok::<_, Box<dyn Error>>((channel, poller))
+    };
+    let call = |(channel, poller): &(_, LocalPoller)| {
+        let channel: &rpc_core::LocalChannel = channel;
+        let request = Request::new(b"hello".to_vec());
+        let reply = channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request);
+        poller.block_on(reply).map(Response::into_inner)
+    };
+    let first = connect().unwrap();
+    call(&first).unwrap();
+    let mut silent: Vec<_> = (1..CONNECTIONS).map(|_| connect().unwrap()).collect();
+    let mut calling = vec![first];
+    for _ in 1..CONNECTIONS {
+        let client = connect().unwrap();
+        assert_eq!(call(&client).unwrap(), b"hello");
+        calling.push(client);
+    }
+    for client in &calling {
+        assert_eq!(call(client).unwrap(), b"hello");
+    }
+    // All have made calls: none yields, and a new client is told so at once.
+    let began = Instant::now();
+    let refusal = connect().unwrap_err().to_string();
+    assert!(refusal.contains("raise `connections`"), "{refusal}");
+    assert!(began.elapsed() < STAGE, "it waited");
+    for client in silent.drain(..) {
+        let error = call(&client).unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+    }
+    drop(calling);
+    server.shutdown().unwrap();
 }
 
 /// The time limit of a stage of a handshake on the server.

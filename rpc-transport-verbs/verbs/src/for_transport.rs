@@ -6,7 +6,6 @@
 pub use crate::block::{Block, BlockRegion};
 pub use crate::destination::Destination;
 pub use crate::event_fd::EventFd;
-pub use crate::log_limit::LogLimit;
 pub use crate::provider::{
     AwaitedClaim, InlineError, LinkTarget, kernel_device_names, rdma_device_names,
 };

@@ -142,7 +142,8 @@
 
 // First, because the others use its macro.
 #[macro_use]
-mod log_limit;
+#[doc(hidden)]
+pub mod log_limit;
 
 mod address;
 mod address_handle;

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 #[macro_export]
 macro_rules! log_limited {
     ($level:ident, $($line:tt)+) => {{
-        static LIMIT: $crate::for_transport::LogLimit = $crate::for_transport::LogLimit::new();
+        static LIMIT: $crate::log_limit::LogLimit = $crate::log_limit::LogLimit::new();
         match LIMIT.note(std::time::Instant::now()) {
             Some(count) => tracing::$level!(count, $($line)+),
             None => tracing::debug!($($line)+),

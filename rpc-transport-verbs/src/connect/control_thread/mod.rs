@@ -16,10 +16,10 @@
 //!
 //! Strangers can connect. The number of handshakes in flight is limited, in all and for each host
 //! (`handshakes.rs`), and hosts share the connections that unfinished handshakes hold
-//! (`places.rs`). Each stage in which a handshake waits for its client has a deadline, in time in
+//! (`places.rs`). When a server has no connection left, its pollers end some that nobody uses
+//! (`making_room.rs`). Each stage in which a handshake waits for its client has a deadline, in time in
 //! which this thread runs (`run_clock.rs`).
 
-mod client_host;
 mod handshakes;
 mod incoming_client;
 mod links;
@@ -39,7 +39,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use rpc_core::transport::Admission;
+use rpc_core::transport::{Admission, RoomMade};
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
 use verbline_verbs::for_transport::EventFd;
@@ -96,6 +96,8 @@ enum Command {
     /// A claim of the GID that a client offers has come: true if it is from the process of that
     /// GID, for the queue pair that the client offers.
     Claimed(Token, bool),
+    /// The answer of a poller of this listener that was asked for connections.
+    RoomMade(Token, RoomMade),
 }
 
 /// Identifies a source. Tokens are never reused, so an event in the same batch as the removal of
@@ -144,6 +146,7 @@ impl Control {
             places: Places::default(),
             waiting: VecDeque::new(),
             returning: HashMap::new(),
+            asked: HashMap::new(),
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),
         };

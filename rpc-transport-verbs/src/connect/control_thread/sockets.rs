@@ -63,6 +63,8 @@ pub(super) struct Sockets {
     /// By listener, how many connections of handshakes that were ended for other clients have not been
     /// given to a client yet.
     pub(super) returning: HashMap<Token, usize>,
+    /// By listener, the request to its pollers for connections.
+    pub(super) asked: HashMap<Token, AskedForRoom>,
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of
@@ -71,6 +73,17 @@ pub(super) struct Sockets {
     /// When each listener or liveness connection needs attention next. Entries of removed sources
     /// are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
+}
+
+/// The request for connections to the pollers of a listener, one at a time.
+#[derive(Debug, Default)]
+pub(super) struct AskedForRoom {
+    /// The poller that is asked next, or was asked and has not answered.
+    pub(super) port: usize,
+    pub(super) awaits_answer: bool,
+    pub(super) again_at: Option<Instant>,
+    /// Pollers in a row that have none to end.
+    pub(super) without_any: usize,
 }
 
 pub(super) enum Source {
@@ -139,6 +152,7 @@ impl Sockets {
                 Command::StopListening(token, _closed) => self.stop_listening(token),
                 Command::Watch(liveness) => self.watch(liveness, &[]),
                 Command::JobDone(token, result) => self.job_done(token, result),
+                Command::RoomMade(listener, made) => self.room_made(listener, made),
                 Command::Claimed(token, is_its_own) => {
                     if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
                         let next = client.claimed(is_its_own);
@@ -238,6 +252,7 @@ impl Sockets {
     fn stop_listening(&mut self, listener: Token) {
         self.remove(listener);
         self.returning.remove(&listener);
+        self.asked.remove(&listener);
         // Keep clients that were welcomed: their pollers know them, and they may have sent calls
         // already while their `Ready` has not reached this thread.
         let orphans: Vec<_> = self
