@@ -46,6 +46,8 @@ pub(crate) enum Attack {
     Halves,
     /// Peers over TCP that read no response
     Deaf,
+    /// A stranger connects over TCP by the rules, and makes no call
+    Silent,
 }
 
 /// The user and group of strangers: `nobody`, which has no rights.
@@ -76,6 +78,7 @@ impl Attack {
         Self::Lies,
         Self::Halves,
         Self::Deaf,
+        Self::Silent,
         Self::Deadcalls,
         Self::Fewfiles,
     ];
@@ -93,7 +96,8 @@ impl Attack {
             | Self::Unclaimed
             | Self::Lies
             | Self::Halves
-            | Self::Deaf => Some(NOBODY),
+            | Self::Deaf
+            | Self::Silent => Some(NOBODY),
             Self::Blockwake
             | Self::Blockread
             | Self::Deadcalls
@@ -109,13 +113,6 @@ impl Attack {
     #[must_use]
     pub(crate) fn server(self) -> Option<u32> {
         (self == Self::Refs).then_some(NOBODY)
-    }
-
-    /// Returns true if the attacker may hold connections by the rules: as many as the server takes,
-    /// so that new clients are refused.
-    #[must_use]
-    pub(crate) fn holds_connections(self) -> bool {
-        matches!(self, Self::Unclaimed | Self::Halves | Self::Deaf)
     }
 
     /// Returns the number of files that the server may open, if the attack needs a limit.
@@ -154,6 +151,7 @@ impl Attack {
             Self::Lies => over_tcp::lies(target, time),
             Self::Halves => over_tcp::halves(target, time),
             Self::Deaf => over_tcp::deaf(target, time),
+            Self::Silent => over_tcp::silent(target, time),
         }
     }
 }

@@ -189,3 +189,29 @@ pub(crate) fn deaf(target: &Target, time: Duration) -> Outcome<String> {
         held.len()
     ))
 }
+
+/// Connects by the rules, and makes no call.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub(crate) fn silent(target: &Target, time: Duration) -> Outcome<String> {
+    /// Connections that are held at a time.
+    const MOST: usize = 200;
+    let end = Instant::now() + time;
+    let (mut held, mut made) = (Vec::new(), 0);
+    while Instant::now() < end {
+        match TcpPeer::connect_silently(target) {
+            Ok(peer) => {
+                held.push(peer);
+                made += 1;
+            }
+            // The server has as many connections as it takes.
+            Err(_) => thread::sleep(PAUSE),
+        }
+        if held.len() > MOST {
+            held.drain(..MOST / 2);
+        }
+    }
+    Ok(format!("{made} connections without a call"))
+}

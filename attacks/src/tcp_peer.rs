@@ -47,6 +47,18 @@ impl TcpPeer {
     ///
     /// Fails if the server does not admit the peer.
     pub(crate) fn connect(target: &Target) -> Outcome<Self> {
+        let mut peer = Self::connect_silently(target)?;
+        peer.request()?;
+        while peer.receive()? != tcp::SEND {}
+        Ok(peer)
+    }
+
+    /// Connects and makes no call.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server does not admit the peer.
+    pub(crate) fn connect_silently(target: &Target) -> Outcome<Self> {
         let stream = tcp(&target.address)?;
         let welcome = offer(&stream)?;
         let mut link = tcp(&target.address)?;
@@ -61,8 +73,6 @@ impl TcpPeer {
         };
         peer.link.read_exact(&mut [0; tcp::ANSWER_LEN])?;
         handshake::send_frame(&peer._handshake, Body::Ready(handshake::Ready {}))?;
-        peer.request()?;
-        while peer.receive()? != tcp::SEND {}
         Ok(peer)
     }
 

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::process::Command;
 
-/// Runs attacks for a short time, and checks what does not depend on time: on a machine that runs
+/// Runs attacks on a device for a short time, and checks what does not depend on time: on a machine that runs
 /// other tests, latencies mean nothing.
-fn attacks_do_no_harm(names: &[&str]) {
+fn attacks_do_no_harm(device: &str, names: &[&str]) {
     let attack = env!("CARGO_BIN_EXE_attacks");
     if !rustix::process::geteuid().is_root() {
         const WHY: &str = "NOT RUN: this test starts processes of another user, so it needs root";
@@ -24,7 +24,7 @@ fn attacks_do_no_harm(names: &[&str]) {
     }
     let output = Command::new(attack)
         .args(names)
-        .args(["--seconds", "1", "--rounds", "1"])
+        .args(["--device", device, "--seconds", "1", "--rounds", "1"])
         .output()
         .expect("the program can be started");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -45,10 +45,16 @@ fn attacks_do_no_harm(names: &[&str]) {
 
 #[test]
 fn attacks_by_another_user_do_no_harm() {
-    attacks_do_no_harm(&["block", "slots", "files"]);
+    attacks_do_no_harm("soft", &["block", "slots", "files"]);
 }
 
 #[test]
 fn attacks_by_the_same_user_do_no_harm() {
-    attacks_do_no_harm(&["blockwake", "notafile"]);
+    attacks_do_no_harm("soft", &["blockwake", "notafile"]);
+}
+
+/// Each of them takes all connections of the server, and its new clients come from the same address.
+#[test]
+fn attacks_over_tcp_keep_no_new_client_out() {
+    attacks_do_no_harm("tcp", &["unclaimed", "halves", "deaf", "silent"]);
 }

@@ -12,6 +12,9 @@ use crate::metadata::Metadata;
 use crate::status::{self, Code, Status};
 use crate::transport::{CloseReason, ConnectError, FORKED};
 
+/// The longest time for which a client stays away, whatever its server says.
+pub(crate) const LONGEST_PUSHBACK: Duration = Duration::from_secs(10);
+
 /// How far a failed call got, which decides whether it may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
@@ -122,8 +125,9 @@ impl CallError {
     }
 
     /// Creates the error of a call whose handler the server did not start. `pushback` is how long
-    /// the server asks for no further calls.
+    /// the server asks for no further calls. What it asks beyond [`LONGEST_PUSHBACK`] is ignored.
     pub(crate) fn not_started(status: Status, pushback: Duration) -> Self {
+        let pushback = pushback.min(LONGEST_PUSHBACK);
         Self(Box::new(Inner {
             cause: Cause::Remote(status),
             execution: Execution::NotStarted,
@@ -145,7 +149,7 @@ impl CallError {
     }
 
     /// Returns how long an overloaded server asks its clients to send no further calls, if it answered
-    /// this call so. A shared channel keeps to it by itself; [`Cause::PushedBack`] has the rest of that
+    /// this call so: for 10 seconds at most, whatever it says. A shared channel keeps to it by itself; [`Cause::PushedBack`] has the rest of that
     /// time, for a call that it did not send.
     #[must_use]
     pub fn pushback(&self) -> Option<Duration> {

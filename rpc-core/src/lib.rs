@@ -118,6 +118,10 @@
 // What `for_testing` re-exports is public, and nothing else reaches it.
 #![cfg_attr(not(feature = "test-util"), allow(unreachable_pub))]
 
+// First, because the others use its macro.
+#[macro_use]
+mod log_limit;
+
 mod call_error;
 mod client;
 mod clock;
@@ -130,6 +134,7 @@ mod metadata;
 mod method;
 mod outcome;
 mod peer;
+mod peer_sentence;
 mod poller;
 mod protocol;
 mod server;

@@ -1,7 +1,7 @@
 //! [`Peer`]: the process at the other end of a connection.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// What a server knows of the process at the other end of a connection. A handler gets it from
@@ -59,6 +59,23 @@ impl Peer {
     }
 }
 
+/// The host that a peer connects from: an IPv4 address, or the first 64 bits of an IPv6 address, whose
+/// other bits the host may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Host(IpAddr);
+
+impl From<SocketAddr> for Host {
+    fn from(peer: SocketAddr) -> Self {
+        Self(match peer.ip().to_canonical() {
+            IpAddr::V6(address) => {
+                let prefix = u128::from(address) >> 64 << 64;
+                IpAddr::V6(Ipv6Addr::from(prefix))
+            }
+            address => address,
+        })
+    }
+}
+
 /// As in a log line: `192.0.2.7:40000 over tcp`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,6 +90,15 @@ impl fmt::Display for Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ipv6_host_is_its_prefix_and_a_mapped_address_is_ipv4() {
+        let host = |address: &str| Host::from(SocketAddr::new(address.parse().unwrap(), 1));
+        assert_eq!(host("2001:db8:1:2::1"), host("2001:db8:1:2:ffff::9"));
+        assert_ne!(host("2001:db8:1:2::1"), host("2001:db8:1:3::1"));
+        assert_eq!(host("::ffff:192.0.2.1"), host("192.0.2.1"));
+        assert_ne!(host("::ffff:192.0.2.1"), host("::ffff:192.0.2.2"));
+    }
 
     #[test]
     fn it_prints_what_is_known() {

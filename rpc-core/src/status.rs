@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::limits::{Direction, MessageLimit};
 use crate::metadata::{Metadata, MetadataError};
+use crate::peer_sentence::PeerSentence;
 
 /// gRPC's canonical status codes, with their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -310,7 +311,8 @@ impl fmt::Display for Status {
         if self.0.message.is_empty() {
             write!(f, "{}", self.0.code)
         } else {
-            write!(f, "{}: {}", self.0.code, self.0.message)
+            // It may be a peer's.
+            write!(f, "{}: {}", self.0.code, PeerSentence::new(&self.0.message))
         }
     }
 }

@@ -5,8 +5,8 @@ pub const CORE: Package = Package {
         layer(
             "values",
             &[
-                "status", "metadata", "method", "message", "peer", "limits", "clock", "deadline",
-                "codec",
+                "log_limit", "status", "metadata", "method", "message", "peer", "peer_sentence", "limits", "clock",
+                "deadline", "codec",
             ],
             &[],
         ),
@@ -174,7 +174,6 @@ pub const VERBS: Package = Package {
             &[
                 "event_fd",
                 "fork_sockets",
-                "log_limit",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -284,7 +283,7 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "event_fd", "fork_sockets", "log_limit", "provider", "verbs"],
+            &["hooks", "event_fd", "fork_sockets", "provider", "verbs"],
         ),
     ],
 };

@@ -12,6 +12,7 @@
 //! | [`source`] | a crate's files as syntax trees, each with its module path |
 //! | [`imports`] | which module imports which, and the circles among them |
 //! | [`layers`] | the folders of each crate, and the arrows that are allowed between them |
+//! | [`logs`] | log lines that peers can cause: each is limited, and none is an error |
 //! | [`definitions`] | which types a crate defines, and in which files their methods stand |
 //! | [`type_at`], [`variables`] | what a type's name means where it is written, and types of variables |
 //! | [`calls`] | which file calls methods that another one defines for the same type |
@@ -30,6 +31,7 @@ pub mod figures;
 pub mod imports;
 pub mod inventory;
 pub mod layers;
+pub mod logs;
 pub mod programs;
 pub mod source;
 pub mod surface;

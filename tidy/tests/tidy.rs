@@ -9,6 +9,7 @@ use tidy::documents::{
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
 use tidy::layers::{CORE, Package, TRANSPORT, VERBS};
+use tidy::logs::{ERRORS, UNLIMITED, unlimited};
 use tidy::programs::{forgotten_tests, tests_that_nothing_runs, untested_programs};
 use tidy::source::{Crate, workspace_root};
 use tidy::surface::{front_page, public_items};
@@ -51,6 +52,13 @@ fn arrows_in_the_transport_run_down() {
 fn modules_of_the_generator_form_no_circle() {
     let source = Crate::read(&workspace_root(), "rpc-codegen");
     assert_eq!(circles(&source, &imports(&source)), []);
+}
+
+/// Whoever can reach a port could fill the disk.
+#[test]
+fn log_lines_that_peers_can_cause_are_limited_and_no_errors() {
+    let crates = PACKAGES.map(|package| Crate::read(&workspace_root(), package));
+    expect_none(unlimited(&crates, UNLIMITED, ERRORS));
 }
 
 /// Methods and functions that take a type by `&mut` reach each other without an import.

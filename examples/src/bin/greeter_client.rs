@@ -5,8 +5,8 @@
 //! ```
 //!
 //! `--help` lists the arguments. The device is the first of the server's that this side has too: by
-//! default RDMA, shared memory or TCP. The environment variable `VERBLINE_DEVICE` names others. A server
-//! on another host or in another container has to allow TCP: `greeter_server --allow-plaintext`.
+//! default RDMA or shared memory. The environment variable `VERBLINE_DEVICE` names others. For a server
+//! on another host or in another container, both programs have to allow TCP: `--allow-plaintext`.
 #![forbid(unsafe_code)]
 // Printing the response is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -29,11 +29,20 @@ struct Arguments {
     /// The server's address.
     #[arg(default_value = "127.0.0.1:50051")]
     address: String,
+    /// Connect over TCP if neither RDMA nor shared memory leads to the server. The calls are then not
+    /// encrypted, and whoever listens at the address gets them: docs/deploy.md.
+    #[arg(long)]
+    allow_plaintext: bool,
 }
 
-fn run(Arguments { name, address }: Arguments) -> Result<(), Box<dyn Error>> {
+fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let Arguments { name, address, .. } = arguments;
+    let mut device = Device::best()?;
+    if arguments.allow_plaintext {
+        device = device.allow_plaintext();
+    }
     // A local client: this thread itself polls the device while it waits, without a second thread.
-    let poller = LocalPoller::new(&Device::best()?)?;
+    let poller = LocalPoller::new(&device)?;
     let greeter = GreeterClient::new(poller.connect(&address)?);
 
     // A bare message works too. A `Request` adds options, such as a timeout.

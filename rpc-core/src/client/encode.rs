@@ -50,7 +50,8 @@ pub(crate) fn write_request<Q: Codec<Req>, Req>(
 
 #[cold]
 fn length_changed(method: &MethodSpec) {
-    tracing::error!(
+    log_limited!(
+        error,
         method = method.path,
         "the encoded length of the request changed between two calls of `encoded_len`; the server will reject it"
     );

@@ -57,6 +57,8 @@ pub(crate) struct Link<B> {
     /// True if a turn has ended since the peer's latest control frame, and no frame acknowledged it.
     pub(super) ack_is_due: bool,
     pub(super) quota: Option<ConnectionQuota>,
+    /// When the client was accepted, on the server's side.
+    pub(super) accepted_at: Option<Instant>,
     /// The client's process, on the server's side, if the transport knows it.
     pub(super) peer: Option<Arc<Peer>>,
 }

@@ -168,6 +168,7 @@ impl<T: Transport> State<T> {
             closed: false,
             owes: false,
             ack_is_due: false,
+            accepted_at: quota.as_ref().map(|_| self.clock.now()),
             quota,
             peer,
         }) as u32);
@@ -335,7 +336,7 @@ impl<T: Transport> State<T> {
     ) {
         let link = &mut self.links[key.index()];
         if link.ended.is_none() {
-            tracing::warn!(connection = %link.id, %error, "{what}");
+            log_limited!(warn, connection = %link.id, %error, "{what}");
             link.ended = Some(CloseReason::Failed(Arc::new(error)));
             self.links_changed = true;
             self.transport.close(link.id);

@@ -27,6 +27,7 @@ mod request_permit;
 mod request_queue;
 mod responses;
 mod resume;
+mod room;
 mod run_queue;
 pub(crate) mod running_handler;
 mod sleep;

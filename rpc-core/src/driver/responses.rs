@@ -195,7 +195,10 @@ impl<T: Transport> Driver<T> {
             .respond_status_or_block(call, &status, started);
         // A status may hold values of the application, whose destructors run here.
         if let Err(panicked) = catch_panic(|| drop(status)) {
-            tracing::error!("the destructor of a handler's status panicked: {panicked}");
+            log_limited!(
+                error,
+                "the destructor of a handler's status panicked: {panicked}"
+            );
         }
     }
 

@@ -88,9 +88,9 @@ pub struct Connection {
     /// Server: a frame has announced the shutdown to the client.
     has_announced: bool,
     activity: Activity,
-    /// The peer's latest frame that takes a credit took its last one. Only the peer can know this,
-    /// because credits that this side granted may still be in flight.
-    peer_used_all_credits: bool,
+    /// Whether the peer's latest frame that takes a credit took its last one, if there was a frame. Only
+    /// the peer can know this, because credits that this side granted may still be in flight.
+    peer_used_all_credits: Option<bool>,
 }
 
 impl Connection {
@@ -133,7 +133,7 @@ impl Connection {
             freed: 0,
             has_announced: false,
             activity: Activity::Unused,
-            peer_used_all_credits: false,
+            peer_used_all_credits: None,
         }
     }
 
@@ -261,7 +261,7 @@ impl Connection {
     #[inline]
     #[must_use]
     pub(crate) fn has_used_all_credits(&self) -> bool {
-        self.peer_used_all_credits
+        self.peer_used_all_credits == Some(true)
     }
 
     /// Returns the number of receives by which to grow the window, given the number of free
@@ -269,7 +269,7 @@ impl Connection {
     /// quarter of the free receives, so that other connections can grow too.
     #[must_use]
     pub fn wants_growth(&self, free: u32) -> u32 {
-        if !self.peer_used_all_credits || self.going_away {
+        if self.peer_used_all_credits != Some(true) || self.going_away {
             return 0;
         }
         let size = self.window.size();
@@ -375,6 +375,12 @@ impl Connection {
             self.activity = Activity::Unused;
         }
         was_used
+    }
+
+    /// Returns true if the peer has sent a frame that takes a credit. Its first one is a request, if
+    /// this side is the server.
+    pub(crate) fn has_been_called(&self) -> bool {
+        self.peer_used_all_credits.is_some()
     }
 
     /// Records that the connection has not been used for long. Until it is used again, this side

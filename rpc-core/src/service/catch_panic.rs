@@ -45,11 +45,15 @@ impl Panic {
         if self.needs_runtime() {
             let remedy = "it uses an async runtime, and a poller has none: serve it with an executor \
                           (`ServerBuilder::executor`)";
-            tracing::error!(method = path, "the handler panicked: {remedy}: {self}");
+            log_limited!(
+                error,
+                method = path,
+                "the handler panicked: {remedy}: {self}"
+            );
             // For a developer who has not set a log up yet.
             return Status::internal(format!("the handler panicked: {remedy}"));
         }
-        tracing::error!(method = path, "the handler panicked: {self}");
+        log_limited!(error, method = path, "the handler panicked: {self}");
         Status::internal("the handler panicked; the server's log has the reason")
     }
 

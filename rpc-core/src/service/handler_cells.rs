@@ -265,7 +265,8 @@ where
             // The call has ended, so a panic in a destructor can only be logged.
             Err(panicked) => {
                 let method = self.path;
-                tracing::error!(
+                log_limited!(
+                    error,
                     method,
                     "the destructor of a handler's future or response panicked: {panicked}"
                 );

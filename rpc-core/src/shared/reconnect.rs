@@ -242,7 +242,7 @@ impl<T: Transport> Reconnect<T> {
             LinkState::Ended => self.driver.close_reason(link).unwrap_or(CloseReason::Local),
         };
         let Target { address, index, .. } = &self.target;
-        tracing::info!(address, poller = index, %reason, "disconnected from the server");
+        log_limited!(info, address, poller = index, %reason, "disconnected from the server");
         self.retiring.push(link);
         self.back_off(None);
     }
@@ -351,7 +351,7 @@ impl<T: Transport> Reconnect<T> {
         self.failures = 0;
         self.latest = None;
         let Target { address, index, .. } = &self.target;
-        tracing::info!(address, poller = index, "connected to the server");
+        log_limited!(info, address, poller = index, "connected to the server");
         self.set_state(ConnectionState::Connected {
             link: connected.link,
             methods: MethodNumbers::from_session(&connected.session),
@@ -366,7 +366,8 @@ impl<T: Transport> Reconnect<T> {
         self.latest = Some(Arc::clone(&error));
         let (Target { address, index, .. }, failures) = (&self.target, self.failures);
         if failures.is_power_of_two() {
-            tracing::warn!(
+            log_limited!(
+                warn,
                 address,
                 poller = index,
                 failures,

@@ -343,7 +343,7 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
 
 #[cold]
 fn waker_panicked() {
-    tracing::error!("the waker of a task panicked");
+    log_limited!(error, "the waker of a task panicked");
 }
 
 /// Registers the waker of a task that has to wait.

@@ -1,9 +1,10 @@
 //! [`Admission`]: decides which clients may connect.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Peer;
+use super::{ConnectionId, Peer};
 
 /// The core's part of a handshake on the server's side. Called by the listener's thread.
 pub trait Admission: Send + Sync {
@@ -58,6 +59,72 @@ impl Drop for ConnectionQuota {
         // Release, because whoever finds room in this count relies on what was freed before.
         self.0.fetch_sub(1, Ordering::Release);
     }
+}
+
+/// A listener's request to a poller that has as many connections as it takes: to end some that nobody
+/// uses, in favor of new clients. It is answered once, also if it is dropped.
+pub struct RoomWanted {
+    count: usize,
+    answer: Option<Box<dyn FnOnce(RoomMade) + Send>>,
+}
+
+/// The answer to [`RoomWanted`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomMade {
+    /// Connections that are being ended.
+    pub ended: usize,
+    /// Other connections may be ended soon.
+    pub may_follow: bool,
+}
+
+impl RoomWanted {
+    /// Creates a request for `count` connections at most.
+    #[must_use]
+    pub fn new(count: usize, answer: impl FnOnce(RoomMade) + Send + 'static) -> Self {
+        Self {
+            count,
+            answer: Some(Box::new(answer)),
+        }
+    }
+
+    /// Returns the number of clients that wait.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Answers the request.
+    pub fn answer(mut self, made: RoomMade) {
+        if let Some(answer) = self.answer.take() {
+            answer(made);
+        }
+    }
+}
+
+impl Drop for RoomWanted {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            answer(RoomMade::default());
+        }
+    }
+}
+
+impl fmt::Debug for RoomWanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RoomWanted")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The connections whose peers keep this side waiting: for the rest of a message, or for the
+/// acknowledgement of a frame.
+#[derive(Debug, Default)]
+pub struct Stalled {
+    /// Those that have done so for a while.
+    pub connections: Vec<ConnectionId>,
+    /// Others may be among them soon.
+    pub may_follow: bool,
 }
 
 /// The reason that a client was rejected, in one sentence to display to its user.

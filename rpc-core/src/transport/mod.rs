@@ -33,9 +33,11 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-pub use self::admission::{Admission, Admitted, ConnectionQuota, Refusal};
+pub use self::admission::{
+    Admission, Admitted, ConnectionQuota, Refusal, RoomMade, RoomWanted, Stalled,
+};
 pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
 pub use self::long_messages::{
@@ -47,7 +49,8 @@ pub use self::peer_clock::PeerClock;
 pub use self::version_range::VersionRange;
 pub use crate::codec::{Chunks, MessageMemory};
 use crate::limits::{Intents, Limits};
-pub use crate::peer::Peer;
+pub use crate::peer::{Host, Peer};
+pub use crate::peer_sentence::PeerSentence;
 
 /// Identifies one connection of one transport for as long as the transport lives.
 ///
@@ -103,6 +106,8 @@ pub enum Event<R> {
         /// The message.
         fetch: FetchKey,
     },
+    /// New clients wait for connections of this poller, which has as many as it takes.
+    RoomWanted(RoomWanted),
     /// The connection has ended. This is the last event for the connection. All frames received
     /// before its end have already been reported.
     Closed {
@@ -114,15 +119,16 @@ pub enum Event<R> {
 }
 
 impl<R> Event<R> {
-    /// Returns the connection to which this event belongs.
+    /// Returns the connection to which this event belongs, if it belongs to one.
     #[must_use]
-    pub fn connection(&self) -> ConnectionId {
+    pub fn connection(&self) -> Option<ConnectionId> {
         match self {
             Self::Accepted { connection, .. }
             | Self::Received { connection, .. }
             | Self::Fetched { connection, .. }
             | Self::FetchCancelled { connection, .. }
-            | Self::Closed { connection, .. } => *connection,
+            | Self::Closed { connection, .. } => Some(*connection),
+            Self::RoomWanted(_) => None,
         }
     }
 }
@@ -372,6 +378,13 @@ pub trait Transport: 'static {
     /// Returns the clock of the connection's peer, or `None` if it is not known well enough. Only
     /// the client needs it, whose requests have deadlines; a server may return `None`.
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock>;
+
+    /// Looks for connections whose peers keep this side waiting. Called while new clients wait for
+    /// connections. The default is right for a transport that reports no [`Event::RoomWanted`].
+    fn stalled_connections(&mut self, now: Instant) -> Stalled {
+        let _ = now;
+        Stalled::default()
+    }
 
     /// Closes a connection. [`Event::Closed`] follows when its buffers have been returned.
     fn close(&mut self, connection: ConnectionId);

@@ -135,7 +135,7 @@ impl RawPeer {
                 Event::Accepted { connection, .. } => self.connection.set(Some(connection)),
                 Event::Closed { .. } => self.is_closed.set(true),
                 // A raw peer fetches nothing.
-                Event::Fetched { .. } | Event::FetchCancelled { .. } => {}
+                Event::Fetched { .. } | Event::FetchCancelled { .. } | Event::RoomWanted(_) => {}
                 Event::Received { buf, .. } => {
                     self.arrived.borrow_mut().push(buf.clone());
                     transport.release(buf);

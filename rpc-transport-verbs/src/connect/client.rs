@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
+use rpc_core::transport::{ConnectError, Connected, Dialer, PeerSentence, Transport};
 use verbline_verbs::for_transport::keep_from_children;
+use verbline_verbs::log_limited;
 
 use super::clock_exchange::ClockExchange;
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
@@ -21,7 +22,6 @@ use super::offers::{self, DialingLane, LaneOffer, Offers};
 use super::{address, control_thread};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
-use crate::transport::endpoint::SOFT;
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::QpRts;
@@ -75,7 +75,7 @@ impl Dialer<Dialed> for HandshakeDialer {
             Ok(dialed) => Ok(dialed),
             Err(DialError::Other(error)) => Err(error),
             Err(DialError::NotProven(error)) if self.has_others_than_soft() => {
-                tracing::info!(address, %error, "shared memory cannot be had with this server: offering it the other devices only");
+                log_limited!(info, address, %error, "shared memory cannot be had with this server: offering it the other devices only");
                 self.dial_with(address, session, (timeout, &deadline), Offers::WithoutSoft)
                     .map_err(|second| second.after(&error))
             }
@@ -113,9 +113,7 @@ impl From<ConnectError> for DialError {
 
 impl HandshakeDialer {
     fn has_others_than_soft(&self) -> bool {
-        let lanes = self.lanes.iter();
-        let mut addresses = lanes.flat_map(|lane| lane.queue_pairs.device_addresses());
-        addresses.any(|address| address.kind != SOFT)
+        self.lanes.iter().any(DialingLane::has_others_than_soft)
     }
 
     fn dial_with(
@@ -171,7 +169,7 @@ impl HandshakeDialer {
             ServerResponse::Refused(reason) => {
                 return Err(ConnectError::Refused {
                     address: address.to_owned(),
-                    reason,
+                    reason: reason.to_string(),
                 }
                 .into());
             }
@@ -192,7 +190,7 @@ impl HandshakeDialer {
             let link = link.map_err(|error| match error {
                 LinkError::Refused(reason) => ConnectError::Refused {
                     address: address.to_owned(),
-                    reason,
+                    reason: reason.to_string(),
                 },
                 LinkError::Unreachable(source) => ConnectError::Unreachable {
                     address: address.to_owned(),
@@ -202,7 +200,7 @@ impl HandshakeDialer {
                     match refusal_after_welcome(&mut stream, &mut handshake, deadline) {
                         Some(reason) => ConnectError::Refused {
                             address: address.to_owned(),
-                            reason,
+                            reason: reason.to_string(),
                         },
                         None => failed((Reached::Admitted, error)),
                     }
@@ -320,7 +318,7 @@ fn refusal_after_welcome(
     stream: &mut TcpStream,
     handshake: &mut ClientHandshake,
     deadline: &Deadline,
-) -> Option<String> {
+) -> Option<PeerSentence> {
     match read_response(stream, handshake, &deadline.within(REFUSAL_WAIT)) {
         Ok(ServerResponse::Refused(reason)) => Some(reason),
         Ok(ServerResponse::Welcome(_) | ServerResponse::Challenge(_)) | Err(_) => None,
@@ -363,7 +361,7 @@ fn dial_link(
 /// Why there is no connection for the calls.
 enum LinkError {
     /// The server has refused it, for this reason.
-    Refused(String),
+    Refused(PeerSentence),
     Unreachable(io::Error),
     Exchange(ExchangeError),
 }

@@ -3,14 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use verbline_verbs::log_limited;
+
 use super::handshake::{Challenge, Endpoint, Welcome, choice};
-use crate::transport::endpoint::{DeviceAddress, SOFT};
-use crate::transport::queue_pairs::{QpInit, QueuePairError, QueuePairs};
+use crate::transport::endpoint::{DeviceAddress, SOFT, TCP};
+use crate::transport::queue_pairs::{Plaintext, QpInit, QueuePairError, QueuePairs};
 
 /// A lane on which a client offers a queue pair.
 pub(super) struct DialingLane {
     pub(super) number: u32,
     pub(super) queue_pairs: Arc<QueuePairs>,
+}
+
+impl DialingLane {
+    /// Returns true if an endpoint of this kind may be offered. TCP is not unless the program or the
+    /// environment has named or allowed it: whoever listens at the server's address would get the calls.
+    fn may_offer(&self, kind: &str, which: Offers) -> bool {
+        match kind {
+            SOFT => which == Offers::All,
+            TCP => self.queue_pairs.plaintext() == Plaintext::Allowed,
+            _ => true,
+        }
+    }
+
+    /// Returns true if a device is offered when shared memory is not.
+    pub(super) fn has_others_than_soft(&self) -> bool {
+        let mut addresses = self.queue_pairs.device_addresses();
+        addresses.any(|address| self.may_offer(address.kind, Offers::WithoutSoft))
+    }
 }
 
 /// Which devices are offered to a server.
@@ -31,17 +51,13 @@ pub(super) struct LaneOffer<'a> {
 impl LaneOffer<'_> {
     pub(super) fn endpoints(&self) -> Vec<Endpoint> {
         let mut endpoints = self.lane.queue_pairs.endpoints(&self.qp_init);
-        endpoints.retain(|endpoint| self.offers(&endpoint.kind));
+        endpoints.retain(|endpoint| self.lane.may_offer(&endpoint.kind, self.which));
         endpoints
-    }
-
-    fn offers(&self, kind: &str) -> bool {
-        self.which == Offers::All || kind != SOFT
     }
 
     fn device_addresses(&self) -> impl Iterator<Item = DeviceAddress<'_>> {
         let addresses = self.lane.queue_pairs.device_addresses();
-        addresses.filter(|address| self.offers(address.kind))
+        addresses.filter(|address| self.lane.may_offer(address.kind, self.which))
     }
 }
 
@@ -74,7 +90,7 @@ pub(super) fn offers(
             }),
             Err(error) => {
                 let device = lane.queue_pairs.device_address().device;
-                tracing::warn!(device, %error, "a device cannot create a queue pair and is not offered to the server");
+                log_limited!(warn, device, %error, "a device cannot create a queue pair and is not offered to the server");
                 first_error.get_or_insert(error);
             }
         }
@@ -109,7 +125,9 @@ pub(super) enum ProofError {
         "the server demands a proof for number {index} of the offered devices, which is not a software device"
     )]
     Endpoint { index: usize },
-    #[error("it cannot be proven to the server that this process has the GID that it offers: {0}")]
+    #[error(
+        "it cannot be proven to the server that this process has the GID that it offers: {0}. Without shared memory, `allow_plaintext()` on this side's device offers TCP, which is not encrypted; so does VERBLINE_DEVICE=soft,tcp"
+    )]
     Device(#[from] QueuePairError),
 }
 
@@ -129,12 +147,13 @@ pub(super) fn chosen<'a>(
             remote.device, remote.kind
         ));
     };
-    tracing::info!(
+    log_limited!(
+        info,
         device = address.device,
         kind = remote.kind,
         remote_device = remote.device,
         offered = list,
-        rejected = welcome.rejected,
+        rejected = %welcome.rejected,
         version,
         "connected over the first of the server's devices that both sides have"
     );

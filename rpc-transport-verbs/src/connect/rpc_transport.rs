@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpc_core::Limits;
 use rpc_core::transport::{
     AllocateError, Chunks, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer,
     Event, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages, MemoryByOwner, PeerClock,
-    RemoteSegment, ReserveError, SendError, SlotsByState, Transport,
+    RemoteSegment, ReserveError, SendError, SlotsByState, Stalled, Transport,
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
@@ -211,6 +211,15 @@ impl Transport for VerbsTransport {
     #[inline]
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {
         self.lane_ref(connection.index)?.peer_clock(connection)
+    }
+
+    fn stalled_connections(&mut self, now: Instant) -> Stalled {
+        let lanes = self.lanes_mut().map(|lane| lane.stalled_connections(now));
+        lanes.fold(Stalled::default(), |mut all, lane| {
+            all.connections.extend(lane.connections);
+            all.may_follow |= lane.may_follow;
+            all
+        })
     }
 
     fn close(&mut self, connection: ConnectionId) {

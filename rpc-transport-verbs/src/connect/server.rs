@@ -6,7 +6,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rpc_core::transport::{Admitted, Peer};
+use rpc_core::transport::{Admitted, Peer, PeerSentence, RoomWanted};
+use verbline_verbs::log_limited;
 
 use super::address;
 use super::handshake::choice::{self, EndpointMismatch};
@@ -79,7 +80,7 @@ pub(crate) struct ClientInRts {
 pub(crate) enum AcceptError {
     /// The two sides have no kind of device in common.
     #[error(
-        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft,tcp for the client; or build both with the feature `rdma`"
+        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft,tcp for the client, or call `allow_plaintext()` on its device; or build both with the feature `rdma`"
     )]
     NoCommonDevice {
         /// The server's devices.
@@ -89,7 +90,7 @@ pub(crate) enum AcceptError {
     },
     /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
-        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network, or tcp: name it for the client, and allow it on the server"
+        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network, or tcp, which is not encrypted: call `allow_plaintext()` on the devices of both, or name it, as in VERBLINE_DEVICE=soft,tcp"
     )]
     NoRoute {
         /// Why each of the server's devices was rejected.
@@ -261,6 +262,14 @@ impl Port {
         }
     }
 
+    /// Asks the poller to end connections that nobody uses.
+    pub(crate) fn ask_for_room(&self, wanted: RoomWanted) {
+        if let Some(lane) = self.lanes.first() {
+            // A poller that has ended drops it, which answers it.
+            let _ = lane.notice_sender.send(Notice::RoomWanted(wanted));
+        }
+    }
+
     /// Creates a queue pair for a client, on the first device that both sides have and that reaches
     /// the client, brings it up, and notifies the poller. Returns the `Welcome` to send to the
     /// client.
@@ -282,7 +291,8 @@ impl Port {
             local,
             rejected,
         } = self.choose(client)?;
-        tracing::info!(
+        log_limited!(
+            info,
             address = address.map(tracing::field::display),
             device = local.device,
             kind = local.kind,
@@ -317,7 +327,7 @@ impl Port {
             session: admitted.server_session.clone(),
             clock_us: monotonic_us(),
             link_secret: awaited_link.as_ref().map(|(secret, _)| *secret),
-            rejected,
+            rejected: PeerSentence::new(&rejected),
         };
         let connection = ConnectionInRts {
             qp_rts,
@@ -423,7 +433,7 @@ impl LanePort {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(device = local.device, %error, "a device refused a client");
+                    log_limited!(warn, device = local.device, %error, "a device refused a client");
                     rejected.add(local, Rejection::Refused(error));
                 }
             }

@@ -103,8 +103,9 @@ impl Device {
     ///
     /// The best device is the first RDMA device that can be used (it has an active port and an
     /// address), followed by `soft`, shared memory, for peers on this host that have no RDMA device,
-    /// and by `tcp` for all others. Without a usable RDMA device, it is `soft` and `tcp`. A server
-    /// takes clients over TCP only if it says so: see [`allow_plaintext`](Self::allow_plaintext).
+    /// and by `tcp` for all others. Without a usable RDMA device, it is `soft` and `tcp`. Over TCP,
+    /// a server takes clients and a client offers itself only if the program says so: see
+    /// [`allow_plaintext`](Self::allow_plaintext).
     /// [`survey`](Self::survey) reports the same choice without keeping a device open.
     ///
     /// # Errors
@@ -134,15 +135,14 @@ impl Device {
             }
             _ => {
                 tracing::info!(
-                    "using shared memory, or TCP with servers that allow it: no RDMA device can be used here"
+                    "using shared memory, and TCP if the program allows it: no RDMA device can be used here"
                 );
                 Self::open_without_plaintext(&format!("{SOFT},{TCP}"))
             }
         }
     }
 
-    /// Opens devices of which a server does not take connections over TCP, though `tcp` is in the
-    /// list: nobody has asked for them.
+    /// Opens devices of which `tcp` is not used, though it is in the list: nobody has asked for it.
     fn open_without_plaintext(names: &str) -> Result<Self, DeviceError> {
         Ok(Self {
             plaintext: Plaintext::Refused,
@@ -204,28 +204,29 @@ impl Device {
         }
     }
 
-    /// Returns the same devices, and `tcp` behind them if it is not among them. A server then takes
-    /// connections of clients without shared memory and without RDMA, such as those of other hosts,
-    /// of other users and in containers. Their calls travel over TCP and are **not encrypted**, and
-    /// whoever reaches the server's port is let in: see `docs/deploy.md`.
+    /// Returns the same devices, and `tcp` behind them if it is not among them. Both sides need it for
+    /// connections without shared memory and without RDMA, such as those between hosts, users and
+    /// containers. Their calls travel over TCP and are **not encrypted**: see `docs/deploy.md`.
+    ///
+    /// - A server then takes such connections. Whoever reaches its port is let in.
+    /// - A client then offers `tcp`, also when it connects again. Whoever listens at the server's address
+    ///   gets its calls, such as another user of the host while the server does not run. Without
+    ///   `tcp`, a server over `soft` is a process of the client's own user.
     ///
     /// What it changes depends on how the devices were opened:
     ///
-    /// - [`open`](Self::open), with names that contain `tcp`: nothing. A server takes these
-    ///   connections in any case.
+    /// - [`open`](Self::open), with names that contain `tcp`: nothing. It is used in any
+    ///   case.
     /// - [`open`](Self::open), with other names: `tcp` is added.
-    /// - [`best`](Self::best), which has chosen the devices: a server takes connections over `tcp`,
-    ///   which is among them.
+    /// - [`best`](Self::best), which has chosen the devices: `tcp`, which is among them, is used.
     /// - [`best`](Self::best), with the devices that `VERBLINE_DEVICE` names: nothing. The program does
     ///   not widen the operator's list. If `tcp` is not in it, that is logged.
-    ///
-    /// Servers need this, not clients.
     #[must_use]
     pub fn allow_plaintext(self) -> Self {
         let is_named = self.names.iter().any(|name| name.device == TCP);
         if self.is_named_by_environment {
             if !is_named {
-                tracing::info!(device = %self.name, "the program allows calls over TCP, but {DEVICE_VARIABLE} names no tcp: none are taken");
+                tracing::info!(device = %self.name, "the program allows calls over TCP, but {DEVICE_VARIABLE} names no tcp: there are none");
             }
             return self;
         }

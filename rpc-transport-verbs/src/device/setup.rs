@@ -37,6 +37,7 @@ use crate::transport::reserve::{self, ReserveCounters};
 use crate::transport::routes::Routes;
 use crate::transport::send_watch::SendWatch;
 use crate::transport::sleep::Sleep;
+use crate::transport::stall_watch::StallWatch;
 use crate::transport::wakeup::Wakeup;
 
 /// Opens devices for one poller, each as a lane, and posts their receives.
@@ -416,6 +417,7 @@ fn open_lane(
         dirty: Vec::with_capacity(max_connections),
         long_messages,
         send_watch: SendWatch::new(max_connections),
+        stall_watch: StallWatch::default(),
         counters: Arc::default(),
         device_counters: Arc::new(DeviceCounterReader {
             context: context.clone(),

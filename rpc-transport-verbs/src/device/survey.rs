@@ -145,13 +145,13 @@ impl fmt::Display for Survey {
                 };
                 write!(
                     f,
-                    "Device::best() takes soft, and tcp where shared memory cannot be had: {why}."
+                    "Device::best() takes soft, and tcp if the program allows it: {why}."
                 )
             }
             Some(best) => write!(
                 f,
                 "Device::best() takes {}: it is the first that can be used. It takes soft as well, for \
-                 peers on this host that have no other, and tcp for the rest.",
+                 peers on this host that have no other, and tcp for the rest if the program allows it.",
                 best.name
             ),
         }

@@ -14,7 +14,7 @@ use crate::connect::handshake::choice;
 use crate::connect::handshake::client::{ClientHandshake, ServerResponse};
 use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::handshake::{
-    Challenge, Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSIONS, Welcome,
+    Challenge, Endpoint, HandshakeError, MAGIC, Offer, VERSIONS, Welcome,
 };
 use crate::connect::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState};
 use crate::connect::link::{self, FirstBytes, LINK_HELLO_LEN};
@@ -114,7 +114,7 @@ fn answer(offer: Offer) {
     match ServerHandshake::default().handle(&hello.unwrap_or_default()) {
         Ok(Some(Request::Hello(again))) => assert_eq!(again, offer),
         // Encoded again after validation, it may be a few bytes longer than the original.
-        Err(HandshakeError::TooLong { len }) => assert!(len > MAX_MESSAGE_LEN),
+        Err(HandshakeError::TooLong { len, limit }) => assert!(len > limit),
         Ok(None) => {}
         other => panic!("what was taken is not taken again: {other:?}"),
     }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
 use verbline_verbs::for_transport::hooks;
+use verbline_verbs::log_limited;
 
 use crate::transport::connection::{Closing, Connection, Phase, STEP_LIMIT, Step};
 use crate::transport::lane::Lane;
@@ -42,7 +43,12 @@ impl Lane {
         if let Some(connection) = self.connections.get(id)
             && connection.is_open()
         {
-            self.start_closing(id.index, Step::Delivering, CloseReason::Local);
+            // What a peer does not acknowledge is not delivered either.
+            let step = match self.has_stalled(id, hooks::now()) {
+                true => Step::FLUSHING,
+                false => Step::Delivering,
+            };
+            self.start_closing(id.index, step, CloseReason::Local);
         }
     }
 
@@ -77,7 +83,7 @@ impl Lane {
         };
         tracing::debug!(connection = %id, ?reason, "closing a connection");
         if let Some(CloseReason::Failed(error)) = &reason {
-            tracing::warn!(connection = %id, %error, "a connection has failed");
+            log_limited!(warn, connection = %id, %error, "a connection has failed");
         }
         let before = connection.enter(Phase::Closing(Box::new(Closing::new(step, reason))));
         if let (Phase::QpRts(admitted), Some(closing)) = (before, connection.closing()) {

@@ -15,6 +15,7 @@ use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::PeerClockCell;
 use crate::transport::queue_pairs::{QpCountGuard, QpRts};
 use crate::transport::send_queue::SendQueue;
+use crate::transport::stall_watch::Awaited;
 
 /// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
@@ -206,6 +207,14 @@ impl Connection {
     /// Returns the number of send-queue entries that wait for a completion.
     pub(crate) fn in_flight(&self) -> usize {
         self.queue_pair.capabilities().max_send_wr - self.queue_pair.send_slots_free()
+    }
+
+    /// Returns what this side waits for.
+    pub(super) fn awaited(&self) -> [Option<Awaited>; 2] {
+        let is_due = self.in_flight() > self.sends.uncovered();
+        let send = is_due.then(|| Awaited::Send(self.queue_pair.oldest_send()));
+        let message = self.queue_pair.arriving_message();
+        [send, message.map(Awaited::Message)]
     }
 
     /// Has a completion follow everything that was posted, so that the send queue is empty once all

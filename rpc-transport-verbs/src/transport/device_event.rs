@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tracing::Level;
-use verbline_verbs::{AsyncEvent, QpNum};
+use verbline_verbs::{AsyncEvent, QpNum, log_limited};
 
 /// An asynchronous event of a device.
 ///
@@ -50,7 +50,9 @@ impl Consequence {
         match self {
             // The reserve logs the warning, with the number of receives that it posted.
             Self::Refill | Self::LastReceiveTaken(_) => Level::DEBUG,
-            Self::ConnectionFails(_) | Self::LaneFails => Level::ERROR,
+            // Peers can cause it.
+            Self::ConnectionFails(_) => Level::WARN,
+            Self::LaneFails => Level::ERROR,
             Self::AddressChanges(level) | Self::OnlyLogged(level) => level,
         }
     }
@@ -96,10 +98,13 @@ impl DeviceEvent {
 }
 
 impl DeviceEvent {
-    /// Logs the event at this level.
-    pub(super) fn log(&self, level: Level) {
-        match level {
+    /// Logs the event, which has this consequence.
+    pub(super) fn log(&self, consequence: Consequence) {
+        match consequence.level() {
             Level::ERROR => tracing::error!("{self}"),
+            Level::WARN if matches!(consequence, Consequence::ConnectionFails(_)) => {
+                log_limited!(warn, "{self}");
+            }
             Level::WARN => tracing::warn!("{self}"),
             Level::INFO => tracing::info!("{self}"),
             _ => tracing::debug!("{self}"),

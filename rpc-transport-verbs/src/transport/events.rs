@@ -4,7 +4,7 @@
 //! | event | closes | log level |
 //! | --- | --- | --- |
 //! | limit of the shared receive queue | nothing: the [reserve](crate::transport::reserve) is posted | warning |
-//! | fatal, request or access error of a queue pair | its connection | error |
+//! | fatal, request or access error of a queue pair | its connection | warning, with a limit |
 //! | error of the completion queue or the shared receive queue, failure of the device | all connections of the lane, and the lane | error |
 //! | a port is down, or its addresses, partition keys or speed have changed | nothing by itself | warning |
 //! | a port is up, has another subnet manager, or has to be registered again | nothing | information |
@@ -181,7 +181,7 @@ impl EventHandler {
         let consequence = consequence_of(event);
         // The failure of a lane is logged once, however often the device reports it.
         if consequence != Consequence::LaneFails {
-            report.log(consequence.level());
+            report.log(consequence);
         }
         match consequence {
             Consequence::Refill => self.reserve_poster.limit_reached(),

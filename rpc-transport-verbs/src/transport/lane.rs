@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rpc_core::transport::{ConnectionId, Event, PeerClock, SlotsByState};
+use verbline_verbs::log_limited;
 use verbline_verbs::{CompletionChannel, CompletionQueue, Context};
 
 use crate::transport::buf::RecvBuf;
@@ -37,6 +38,7 @@ use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
 use crate::transport::send_watch::SendWatch;
+use crate::transport::stall_watch::StallWatch;
 
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
 /// shared receive queue, and a queue pair for each connection over this device.
@@ -73,6 +75,7 @@ pub(crate) struct Lane {
     /// connection.
     pub(crate) liveness_index: HashMap<LivenessKey, u32>,
     pub(crate) send_watch: SendWatch,
+    pub(crate) stall_watch: StallWatch,
     pub(crate) queue_pairs: Arc<QueuePairs>,
     pub(crate) notice_sender: NoticeSender,
     pub(crate) reserve_counters: Arc<ReserveCounters>,
@@ -107,7 +110,8 @@ impl Lane {
         let slot_len = self.plan.limits.slot_len;
         let frame_limit = slot_len.min(remote_frame_len);
         if remote_frame_len < slot_len {
-            tracing::info!(
+            log_limited!(
+                info,
                 local = slot_len,
                 remote = remote_frame_len,
                 "the peer's slots are shorter: frames to it are limited to their length"

@@ -32,6 +32,7 @@ pub(crate) mod routes;
 pub(crate) mod send_queue;
 pub(crate) mod send_watch;
 pub(crate) mod sleep;
+pub(crate) mod stall_watch;
 pub(crate) mod transmit;
 pub(crate) mod wakeup;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use rpc_core::transport::Admitted;
+use rpc_core::transport::{Admitted, RoomWanted};
 use verbline_verbs::QpNum;
 
 use crate::transport::device_event::DeviceEvent;
@@ -57,6 +57,8 @@ pub(crate) enum Notice {
     /// A queue pair in the error state has taken its last receive from the shared receive queue,
     /// and that receive has completed.
     LastReceiveTaken(QpNum),
+    /// New clients find no connection left.
+    RoomWanted(RoomWanted),
 }
 
 /// A connection that is handed to its poller.

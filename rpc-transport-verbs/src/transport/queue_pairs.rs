@@ -82,7 +82,8 @@ impl SourceAddresses {
     }
 }
 
-/// Whether a listener takes connections whose calls anyone between the two hosts can read.
+/// Whether there may be connections whose calls anyone between the two hosts can read: a listener takes
+/// them, and a client offers them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Plaintext {
     #[default]

@@ -1,12 +1,13 @@
 //! The receive path: polls the completion queue and handles completions and notices.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use rpc_core::transport::{CloseReason, ConnectionId, Event};
+use rpc_core::transport::{CloseReason, ConnectionId, Event, Stalled};
 use verbline_verbs::{CompletionStatus, QpNum, Slot, WorkCompletion, WorkKind};
 
 use super::buf::RecvBuf;
-use crate::transport::connection::Phase;
+use crate::transport::connection::{Connection, Phase};
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::{self, LaneFailure, LivenessFailure, QueuePairFailure, StuckSends};
 use crate::transport::lane::Lane;
@@ -348,6 +349,25 @@ impl Lane {
         }
     }
 
+    /// Looks for connections whose peers keep this side waiting.
+    pub(crate) fn stalled_connections(&mut self, now: Instant) -> Stalled {
+        let indexes = self.connections.indexes();
+        let awaited = indexes.flat_map(|index| {
+            let Some((id, connection)) = self.connections.at(index) else {
+                return [None, None];
+            };
+            connection.awaited().map(|awaited| Some((id, awaited?)))
+        });
+        self.stall_watch.look(awaited.flatten(), now)
+    }
+
+    /// Returns true if nothing more is to be expected of the peer.
+    pub(crate) fn has_stalled(&self, id: ConnectionId, now: Instant) -> bool {
+        let awaited = self.connections.get_ref(id).map(Connection::awaited);
+        let mut awaited = awaited.into_iter().flatten().flatten();
+        awaited.any(|awaited| self.stall_watch.has_stalled(id, awaited, now))
+    }
+
     #[cold]
     pub(crate) fn read_notices(&mut self) {
         while let Some(notice) = self.notice_receiver.take() {
@@ -382,6 +402,7 @@ impl Lane {
                     }
                 }
                 Notice::LaneFailed(failure) => self.fail_all(failure),
+                Notice::RoomWanted(wanted) => self.queue_event(Event::RoomWanted(wanted)),
             }
         }
     }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
+use verbline_verbs::log_limited;
 use verbline_verbs::{Context, SharedReceiveQueue, Slot};
 
 /// Counters shared by the poller and the async-event thread. The slots themselves move through the
@@ -171,7 +172,8 @@ impl ReservePoster {
         self.counters
             .lent
             .fetch_add(posted as u32, Ordering::Relaxed);
-        tracing::warn!(
+        log_limited!(
+            warn,
             posted,
             "a poller lags: posted receives from the reserve. Check for handlers that block their poller, and for too few cores"
         );

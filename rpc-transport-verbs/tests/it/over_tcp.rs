@@ -2,8 +2,10 @@
 //! when it is cut.
 
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -132,6 +134,84 @@ fn a_server_takes_connections_over_tcp_only_if_it_says_so() {
     );
 }
 
+/// Whoever listens at a server's address gets the calls that come over TCP: another user of the host can
+/// take a port while its server does not run. A client that nobody told to use TCP gives it none.
+#[test]
+fn whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow_plaintext() {
+    if std::env::var(SERVER_OF_ANOTHER_USER).is_ok() {
+        // This is the other process.
+        let address = std::env::var(SERVER_OF_ANOTHER_USER).unwrap();
+        let server = Server::builder(&device("tcp")).intents(intents());
+        let server = server.add_service(Asked).bind(&address).unwrap();
+        // Not by `println`, which the test harness may capture.
+        let line = format!("LISTENS {}\n", server.local_addr());
+        std::io::stdout().write_all(line.as_bytes()).unwrap();
+        return server.run().unwrap();
+    }
+    if std::env::var("VERBLINE_DEVICE").is_ok() {
+        // The environment names the devices, and `tcp` may be among them.
+        return;
+    }
+    let best = Device::best().unwrap();
+    // At the first connect.
+    let (other, address) = server_of_another_user("127.0.0.1:0");
+    let error = ask(&best, &address, &ECHO, Vec::new()).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("no kind of device in common"), "{error}");
+    assert!(error.contains("allow_plaintext()"), "{error}");
+    let allowed = best.clone().allow_plaintext();
+    assert_eq!(ask(&allowed, &address, &ECHO, vec![1]).unwrap(), [1]);
+    end(other);
+
+    // When a channel that was connected over another device connects again.
+    let server = serve(&best);
+    let address = server.local_addr().to_string();
+    let channel = Channel::builder(&best, &address).intents(intents());
+    let channel = channel.connect_lazy().unwrap();
+    let who = |timeout| {
+        let request = Request::new(Vec::new())
+            .wait_for_ready(true)
+            .with_timeout(timeout);
+        rpc_core::block_on(channel.unary::<Vec<u8>, Vec<u8>>(&WHO, request))
+    };
+    let patience = Duration::from_secs(30);
+    let before = who(patience).unwrap().into_inner();
+    server.shutdown().unwrap();
+    let (other, _) = server_of_another_user(&address);
+    let error = who(Duration::from_millis(500)).unwrap_err().to_string();
+    assert!(error.contains("no kind of device in common"), "{error}");
+    end(other);
+    let server = Server::builder(&best).intents(intents()).add_service(Asked);
+    let server = server.bind(&address).unwrap().spawn();
+    assert_eq!(who(patience).unwrap().into_inner(), before);
+    server.shutdown().unwrap();
+}
+
+const SERVER_OF_ANOTHER_USER: &str = "SERVER_OF_ANOTHER_USER";
+
+/// Starts a server over TCP as another user, or as this one without the rights to do so: over TCP, the
+/// two look the same.
+fn server_of_another_user(address: &str) -> (Child, String) {
+    let name = "over_tcp::whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow_plaintext";
+    let mut other = Command::new(std::env::current_exe().unwrap());
+    other.args(["--exact", name, "--nocapture"]);
+    other.env(SERVER_OF_ANOTHER_USER, address);
+    if rustix::process::geteuid().is_root() {
+        const NOBODY: u32 = 65534;
+        other.uid(NOBODY);
+    }
+    let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(other.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let address = lines.find_map(|line| Some(line.split_once("LISTENS ")?.1.to_owned()));
+    (other, address.expect("the other process listens"))
+}
+
+fn end(mut process: Child) {
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
 /// The variable is the operator's word: a program that allows plaintext adds nothing to its list.
 #[test]
 fn the_program_adds_no_device_to_those_that_the_environment_names() {
@@ -145,7 +225,7 @@ fn the_program_adds_no_device_to_those_that_the_environment_names() {
     }
     let this = std::env::current_exe().unwrap();
     let name = "over_tcp::the_program_adds_no_device_to_those_that_the_environment_names";
-    let mut other = std::process::Command::new(this);
+    let mut other = Command::new(this);
     other.args(["--exact", name]).env("VERBLINE_DEVICE", "soft");
     let output = other.env(SERVER_OF_ENVIRONMENT, "soft").output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -408,6 +488,55 @@ fn clients_come_beside_a_stranger() -> bool {
     drop(clients);
     server.shutdown().unwrap();
     true
+}
+
+/// As many clients as a server takes connect, and make no call. Those that come later are from the same
+/// address, and get the places of the oldest; a client that has made a call keeps its own.
+#[test]
+fn connections_without_a_call_yield_to_new_clients_of_the_same_address() {
+    const CONNECTIONS: u32 = 8;
+    let tcp = device("tcp");
+    let intents = Intents {
+        connections: CONNECTIONS,
+        ..intents()
+    };
+    let server = Server::builder(&tcp).intents(intents).add_service(Asked);
+    let server = server.bind("127.0.0.1:0").unwrap().spawn();
+    let address = server.local_addr().to_string();
+    let connect = || {
+        let poller = LocalPoller::new(&tcp).unwrap();
+        let channel = poller.connect(&address)?;
+        Ok::<_, Box<dyn Error>>((channel, poller))
+    };
+    let call = |(channel, poller): &(_, LocalPoller)| {
+        let channel: &rpc_core::LocalChannel = channel;
+        let request = Request::new(b"hello".to_vec());
+        let reply = channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request);
+        poller.block_on(reply).map(Response::into_inner)
+    };
+    let first = connect().unwrap();
+    call(&first).unwrap();
+    let mut silent: Vec<_> = (1..CONNECTIONS).map(|_| connect().unwrap()).collect();
+    let mut calling = vec![first];
+    for _ in 1..CONNECTIONS {
+        let client = connect().unwrap();
+        assert_eq!(call(&client).unwrap(), b"hello");
+        calling.push(client);
+    }
+    for client in &calling {
+        assert_eq!(call(client).unwrap(), b"hello");
+    }
+    // All have made calls: none yields, and a new client is told so at once.
+    let began = Instant::now();
+    let refusal = connect().unwrap_err().to_string();
+    assert!(refusal.contains("raise `connections`"), "{refusal}");
+    assert!(began.elapsed() < STAGE, "it waited");
+    for client in silent.drain(..) {
+        let error = call(&client).unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+    }
+    drop(calling);
+    server.shutdown().unwrap();
 }
 
 /// The time limit of a stage of a handshake on the server.

@@ -119,6 +119,8 @@ impl Side {
             }
             Event::Fetched { fetch, len, .. } => self.fetched.push((fetch, len)),
             Event::FetchCancelled { fetch, .. } => self.cancelled.push(fetch),
+            // A server without a core has no connection to spare.
+            Event::RoomWanted(wanted) => drop(wanted),
             Event::Closed { connection, reason } => self.closed.push((connection, reason)),
         }
         true

@@ -7,7 +7,6 @@ pub use crate::block::{Block, BlockRegion};
 pub use crate::destination::Destination;
 pub use crate::event_fd::EventFd;
 pub use crate::fork_sockets::keep_from_children;
-pub use crate::log_limit::LogLimit;
 pub use crate::provider::{
     AwaitedClaim, InlineError, LinkTarget, is_forked, kernel_device_names, rdma_device_names,
 };

@@ -140,6 +140,11 @@
 // libibverbs, `soft` the software device. The other modules are the safe types above it, one object
 // each; `types` has the attributes, states, numbers and errors that both use.
 
+// First, because the others use its macro.
+#[macro_use]
+#[doc(hidden)]
+pub mod log_limit;
+
 mod address;
 mod address_handle;
 mod block;
@@ -157,7 +162,6 @@ mod fork;
 mod fork_sockets;
 mod hooks;
 mod in_flight;
-mod log_limit;
 mod memory_region;
 mod memory_window;
 // Only doctests: programs that must not compile.

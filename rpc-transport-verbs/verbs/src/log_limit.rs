@@ -1,28 +1,79 @@
-//! [`LogLimit`]: limits how often something is logged that strangers can cause as often as they like.
+//! [`LogLimit`]: limits how often something is logged that peers can cause as often as they like.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two log lines of one kind.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Time between the first two lines of one kind. It doubles with each line that stands for several
+/// occurrences.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest time between two lines of one kind. A flood that does not end leaves some 500 KiB a day.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Logs a line that peers can cause, at a level such as `info`. Each place in the source has a
+/// [`LogLimit`]: the line has a field `count`, the number of occurrences since the last one. The others
+/// are logged at the level DEBUG.
+///
+/// What a peer did is at most a warning. The level `error` is for failures of the application, which
+/// requests of peers can repeat.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_limited {
+    ($level:ident, $($line:tt)+) => {{
+        static LIMIT: $crate::log_limit::LogLimit = $crate::log_limit::LogLimit::new();
+        match LIMIT.note(std::time::Instant::now()) {
+            Some(count) => tracing::$level!(count, $($line)+),
+            None => tracing::debug!($($line)+),
+        }
+    }};
+}
 
 /// Limits the log lines of one kind.
-#[derive(Debug, Default)]
-pub struct LogLimit {
-    last: Option<Instant>,
+#[derive(Debug)]
+pub struct LogLimit(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// When the next line may come.
+    next: Option<Instant>,
+    pause: Duration,
+    /// Occurrences since the last line.
     count: u64,
 }
 
 impl LogLimit {
+    /// Creates the limit of a kind that has not occurred.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(State {
+            next: None,
+            pause: SHORTEST_PAUSE,
+            count: 0,
+        }))
+    }
+
     /// Counts one occurrence. Returns the number of occurrences since the last line if it is time
     /// for the next line.
-    pub fn note(&mut self, now: Instant) -> Option<u64> {
-        self.count += 1;
-        let is_due = |last: Instant| now.saturating_duration_since(last) >= PAUSE;
-        if !self.last.is_none_or(is_due) {
+    pub fn note(&self, now: Instant) -> Option<u64> {
+        // Nothing under this lock panics.
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.count += 1;
+        if state.next.is_some_and(|next| now < next) {
             return None;
         }
-        self.last = Some(now);
-        Some(std::mem::take(&mut self.count))
+        let count = std::mem::take(&mut state.count);
+        state.pause = match count {
+            1 => SHORTEST_PAUSE,
+            _ => (2 * state.pause).min(LONGEST_PAUSE),
+        };
+        state.next = now.checked_add(state.pause);
+        Some(count)
+    }
+}
+
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -31,13 +82,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_logged_once_a_second_with_its_number() {
+    fn a_flood_is_logged_ever_more_seldom_with_its_number() {
         let start = Instant::now();
-        let mut limit = LogLimit::default();
+        let limit = LogLimit::new();
         assert_eq!(limit.note(start), Some(1));
         for _ in 0..10 {
-            assert_eq!(limit.note(start + PAUSE / 2), None);
+            assert_eq!(limit.note(start + SHORTEST_PAUSE / 2), None);
         }
-        assert_eq!(limit.note(start + PAUSE), Some(11));
+        assert_eq!(limit.note(start + SHORTEST_PAUSE), Some(11));
+        // An hour of the flood: 1, 2, 4, 8, 16 and 32 seconds, then a line a minute.
+        let times = (0..36_000).map(|tenth| start + Duration::from_millis(100 * tenth));
+        let lines = times.filter(|now| limit.note(*now).is_some()).count();
+        assert!((60..=64).contains(&lines), "{lines}");
+        // What occurs now and then is logged each time.
+        let later = start + Duration::from_secs(7200);
+        assert!(limit.note(later).is_some());
+        for minute in 1..10 {
+            let now = later + minute * LONGEST_PAUSE;
+            assert_eq!(limit.note(now), Some(1));
+        }
     }
 }

@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address = arguments.next();
     let address = address.as_deref().unwrap_or("127.0.0.1:50051");
     // This thread polls the device: the lowest latency. `Channel` is a client for any thread.
+    // `.allow_plaintext()` for servers on other hosts and in containers: docs/deploy.md of verbline.
     let poller = LocalPoller::new(&Device::best()?)?;
     let greeter = GreeterClient::new(poller.connect(address)?);
     let reply = poller.block_on(greeter.say_hello(HelloRequest { name }))?;

@@ -154,7 +154,7 @@ impl Connection {
             });
         }
         self.calls_in_flight += 1;
-        self.peer_used_all_credits = header.flags.contains(Flags::SPENT);
+        self.peer_used_all_credits = Some(header.flags.contains(Flags::SPENT));
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Connection {
 
     fn receive_credited(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         self.window.consume()?;
-        self.peer_used_all_credits = header.flags.contains(Flags::SPENT);
+        self.peer_used_all_credits = Some(header.flags.contains(Flags::SPENT));
         Ok(())
     }
 }

@@ -17,11 +17,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::Token;
-use super::client_host::ClientHost;
+use rpc_core::transport::Host;
 
 /// The limits if the process may open enough files. A thousand clients of one host that start
 /// together fit. Over TCP, half as many do: the connection for a client's calls counts, too, until
-/// its first bytes have come. Each handshake takes a socket and at most 64 KiB of buffer.
+/// its first bytes have come. Each handshake takes a socket, and some 8 KiB for its hello and for what
+/// was read after it: 16 MiB in all.
 const MAX_HANDSHAKES: usize = 2048;
 
 /// The limits on the number of handshakes in flight.
@@ -110,7 +111,7 @@ struct Position {
 
 #[derive(Debug)]
 struct Entry {
-    host: ClientHost,
+    host: Host,
     stage: Stage,
     position: Position,
     /// When the stage has lasted too long.
@@ -123,7 +124,7 @@ pub(super) struct Handshakes {
     limits: HandshakeLimits,
     timeout: Duration,
     entries: HashMap<Token, Entry>,
-    hosts: HashMap<ClientHost, BTreeSet<Position>>,
+    hosts: HashMap<Host, BTreeSet<Position>>,
     /// The hosts by their number of handshakes, each with its first. Of the hosts with the highest
     /// number, the one with the first position is last.
     ranks: BTreeSet<(usize, Reverse<Position>)>,
@@ -147,7 +148,7 @@ impl Handshakes {
     }
 
     /// Returns what a new client of this host finds.
-    pub(super) fn room_for(&self, host: ClientHost) -> Room {
+    pub(super) fn room_for(&self, host: Host) -> Room {
         let own = self.hosts.get(&host);
         let own_count = own.map_or(0, BTreeSet::len);
         let (count, first) = if own_count >= self.limits.per_host {
@@ -169,7 +170,7 @@ impl Handshakes {
     }
 
     /// Adds a client that has just connected.
-    pub(super) fn add(&mut self, token: Token, host: ClientHost, now: Duration) {
+    pub(super) fn add(&mut self, token: Token, host: Host, now: Duration) {
         let entry = Entry {
             host,
             stage: Stage::Incoming,
@@ -227,7 +228,7 @@ impl Handshakes {
     }
 
     /// Removes a handshake that has ended, in whichever way. Returns its host.
-    pub(super) fn remove(&mut self, token: Token) -> Option<ClientHost> {
+    pub(super) fn remove(&mut self, token: Token) -> Option<Host> {
         let Entry {
             host,
             position,
@@ -244,7 +245,7 @@ impl Handshakes {
     }
 
     /// Returns the host of a client.
-    pub(super) fn host(&self, token: Token) -> Option<ClientHost> {
+    pub(super) fn host(&self, token: Token) -> Option<Host> {
         Some(self.entries.get(&token)?.host)
     }
 
@@ -260,7 +261,7 @@ impl Handshakes {
     }
 
     /// Changes the positions of a host, and its rank with them.
-    fn change_host(&mut self, host: ClientHost, change: impl FnOnce(&mut BTreeSet<Position>)) {
+    fn change_host(&mut self, host: Host, change: impl FnOnce(&mut BTreeSet<Position>)) {
         let positions = self.hosts.entry(host).or_default();
         if let Some(&first) = positions.first() {
             self.ranks.remove(&(positions.len(), Reverse(first)));
@@ -287,7 +288,7 @@ mod tests {
         Handshakes::new(HandshakeLimits { total, per_host }, TIMEOUT)
     }
 
-    fn host(number: u8) -> ClientHost {
+    fn host(number: u8) -> Host {
         SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 4000)).into()
     }
 
@@ -297,7 +298,7 @@ mod tests {
 
     /// Adds a client as the control thread does. Returns the handshake that ended for it, or `None`
     /// if the client was rejected.
-    fn connect(handshakes: &mut Handshakes, token: Token, host: ClientHost) -> Room {
+    fn connect(handshakes: &mut Handshakes, token: Token, host: Host) -> Room {
         let room = handshakes.room_for(host);
         if let Room::InPlaceOf(victim) = room {
             handshakes.remove(victim).unwrap();

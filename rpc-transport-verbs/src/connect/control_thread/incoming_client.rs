@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rpc_core::transport::Admitted;
 use rustix::event::epoll::EventFlags;
+use verbline_verbs::log_limited;
 
 use super::handshakes::Stage;
 use super::preparer::JobResult;
@@ -376,7 +377,7 @@ impl IncomingClient {
     /// and keeps the socket open, so the client can read the reason.
     pub(super) fn refuse(&mut self, reason: &str) -> NextAction {
         let stage = self.stage();
-        tracing::info!(peer = %self.peer, reason, ?stage, "rejected a client");
+        log_limited!(info, peer = %self.peer, reason, ?stage, "rejected a client");
         self.end(reason)
     }
 

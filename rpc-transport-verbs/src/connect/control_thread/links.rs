@@ -1,6 +1,6 @@
 //! Connections for calls, on their way to the queue pairs that wait for them.
 
-use std::time::Instant;
+use verbline_verbs::log_limited;
 
 use super::incoming_client::IncomingClient;
 use super::sockets::{Sockets, Source};
@@ -11,10 +11,7 @@ impl Sockets {
     pub(super) fn hand_over_link(&mut self, link: IncomingClient, secret: LinkSecret) {
         let peer = link.peer();
         let Some((owner, target)) = self.awaited_links.remove(&secret) else {
-            // Strangers can cause this often.
-            if let Some(closed) = self.wrong_secrets.note(Instant::now()) {
-                tracing::info!(%peer, closed, "closed a connection for calls: its secret is wrong, was used before, or its handshake has ended");
-            }
+            log_limited!(info, %peer, "closed a connection for calls: its secret is wrong, was used before, or its handshake has ended");
             return;
         };
         let attached = match link.into_stream() {
@@ -28,7 +25,9 @@ impl Sockets {
                 }
             }
             Ok(false) => tracing::debug!(%peer, "a connection for calls came too late"),
-            Err(error) => tracing::warn!(%peer, %error, "a connection for calls cannot be used"),
+            Err(error) => {
+                log_limited!(warn, %peer, %error, "a connection for calls cannot be used");
+            }
         }
     }
 }

@@ -16,10 +16,10 @@
 //!
 //! Strangers can connect. The number of handshakes in flight is limited, in all and for each host
 //! (`handshakes.rs`), and hosts share the connections that unfinished handshakes hold
-//! (`places.rs`). Each stage in which a handshake waits for its client has a deadline, in time in
+//! (`places.rs`). When a server has no connection left, its pollers end some that nobody uses
+//! (`making_room.rs`). Each stage in which a handshake waits for its client has a deadline, in time in
 //! which this thread runs (`run_clock.rs`).
 
-mod client_host;
 mod handshakes;
 mod incoming_client;
 mod links;
@@ -39,10 +39,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use rpc_core::transport::Admission;
+use rpc_core::transport::{Admission, RoomMade};
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
-use verbline_verbs::for_transport::{EventFd, LogLimit, is_forked, keep_from_children};
+use verbline_verbs::for_transport::{EventFd, is_forked, keep_from_children};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -92,6 +92,8 @@ enum Command {
     /// A claim of the GID that a client offers has come: true if it is from the process of that
     /// GID, for the queue pair that the client offers.
     Claimed(Token, bool),
+    /// The answer of a poller of this listener that was asked for connections.
+    RoomMade(Token, RoomMade),
 }
 
 /// Identifies a source. Tokens are never reused, so an event in the same batch as the removal of
@@ -140,12 +142,9 @@ impl Control {
             places: Places::default(),
             waiting: VecDeque::new(),
             returning: HashMap::new(),
-            made_room: LogLimit::default(),
-            freed_connections: LogLimit::default(),
-            wrong_secrets: LogLimit::default(),
+            asked: HashMap::new(),
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),
-            failed_accepts: 0,
         };
         Ok((control, sockets))
     }

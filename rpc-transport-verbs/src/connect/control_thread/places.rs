@@ -4,28 +4,30 @@
 //! A server takes a limited number of connections, and a client counts as one from the moment at
 //! which it is admitted. A stranger can send a hello and nothing more: over TCP and over RDMA
 //! devices, that admits it, and its handshake ends only at the deadline of its stage. So when a
-//! server has no connection left, a handshake that waits for its client ends in favor of a client
-//! of another host: the oldest one of the host that has most of them. That host must have more of
-//! them than the other host has handshakes, the new one included. So a host with one unfinished
-//! handshake never loses it.
+//! server has no connection left, a handshake that waits for its client ends in favor of a new
+//! client: the oldest one of the host that has most of them. That host must have more of them than
+//! the new client's host has handshakes, the new one included; or it is the same host, and has
+//! several. So a host with one unfinished handshake never loses it, and a stranger does not keep out
+//! those who share its address.
 //!
-//! Connections whose handshake is complete are never taken away. A client whose `Ready` is delayed in
-//! the network counts as unfinished, although it may already have sent calls over RDMA.
+//! A client whose `Ready` is delayed in the network counts as unfinished, although it may already have
+//! sent calls over RDMA. Connections whose handshake is complete are the pollers' matter
+//! (`making_room.rs`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 use super::Token;
-use super::client_host::ClientHost;
 use super::handshakes::Stage;
+use rpc_core::transport::Host;
 
 /// The handshakes that hold a connection of their server or wait for one.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// The listener and the host of each handshake.
-    entries: HashMap<Token, (Token, ClientHost)>,
+    entries: HashMap<Token, (Token, Host)>,
     /// The handshakes of each listener by their host.
-    hosts: HashMap<Token, HashMap<ClientHost, Held>>,
+    hosts: HashMap<Token, HashMap<Host, Held>>,
 }
 
 /// The handshakes of one host at one listener.
@@ -38,7 +40,7 @@ struct Held {
 
 impl Places {
     /// Records the stage that a handshake is in.
-    pub(super) fn enter(&mut self, token: Token, listener: Token, host: ClientHost, stage: Stage) {
+    pub(super) fn enter(&mut self, token: Token, listener: Token, host: Host, stage: Stage) {
         let is_welcomed = match stage {
             Stage::Waiting | Stage::Admitted => false,
             Stage::Welcomed => true,
@@ -85,15 +87,17 @@ impl Places {
 
     /// Returns the handshake that gives up its connection for a client of this host, which is in
     /// the stage [`Waiting`](Stage::Waiting).
-    pub(super) fn victim_for(&self, listener: Token, host: ClientHost) -> Option<Token> {
+    pub(super) fn victim_for(&self, listener: Token, host: Host) -> Option<Token> {
         let hosts = self.hosts.get(&listener)?;
         let own = hosts.get(&host).map_or(0, |held| held.count);
-        let candidates = hosts.values().filter_map(|held| {
+        let candidates = hosts.iter().filter_map(|(&of, held)| {
             let oldest = *held.welcomed.first()?;
-            Some((held.welcomed.len(), Reverse(oldest)))
+            let least = if of == host { 1 } else { own };
+            let yields = held.welcomed.len() > least;
+            yields.then_some((held.welcomed.len(), Reverse(oldest)))
         });
-        let (most, Reverse(oldest)) = candidates.max()?;
-        (most > own).then_some(oldest)
+        let (_, Reverse(oldest)) = candidates.max()?;
+        Some(oldest)
     }
 }
 
@@ -105,7 +109,7 @@ mod tests {
 
     const LISTENER: Token = 1000;
 
-    fn host(number: u8) -> ClientHost {
+    fn host(number: u8) -> Host {
         SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 4000)).into()
     }
 
@@ -133,21 +137,23 @@ mod tests {
             assert_eq!(wait(&mut places, token, 2), Some(token - 10));
             welcome(&mut places, token, 2);
         }
-        assert_eq!(wait(&mut places, 15, 2), None);
-        assert_eq!(wait(&mut places, 16, 1), None);
-        assert_eq!(wait(&mut places, 17, 3), Some(5), "the oldest of both");
+        assert_eq!(wait(&mut places, 15, 2), Some(11), "its own oldest");
+        assert_eq!(wait(&mut places, 16, 1), Some(5), "its own oldest");
+        assert_eq!(wait(&mut places, 17, 3), Some(6), "the oldest of both");
     }
 
     #[test]
-    fn a_host_loses_nothing_to_itself_and_never_its_only_one() {
+    fn a_host_loses_its_oldest_to_itself_and_never_its_only_one() {
         let mut places = Places::default();
         for token in 1..=8 {
             welcome(&mut places, token, token as u8);
         }
         assert_eq!(wait(&mut places, 11, 9), None);
         welcome(&mut places, 12, 1);
-        assert_eq!(wait(&mut places, 13, 1), None);
-        assert_eq!(wait(&mut places, 14, 9), Some(1));
+        assert_eq!(wait(&mut places, 13, 1), Some(1));
+        assert_eq!(wait(&mut places, 14, 1), None);
+        welcome(&mut places, 15, 1);
+        assert_eq!(wait(&mut places, 16, 9), Some(12));
     }
 
     #[test]

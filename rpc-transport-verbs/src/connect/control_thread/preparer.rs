@@ -14,12 +14,12 @@ use std::thread;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rpc_core::transport::Admitted;
 
-use super::client_host::ClientHost;
 use super::{Command, Control, Token};
 use crate::connect::handshake::Offer;
 use crate::connect::server::{ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 use crate::transport::queue_pairs::AwaitedClaim;
+use rpc_core::transport::Host;
 
 /// Number of threads: this many slow clients can be handled at a time before other clients have to
 /// wait.
@@ -64,9 +64,9 @@ pub(super) struct Preparers {
     threads: Sender<Job>,
     handed_over: usize,
     /// The waiting jobs of each host that has any.
-    waiting: HashMap<ClientHost, VecDeque<Job>>,
+    waiting: HashMap<Host, VecDeque<Job>>,
     /// The hosts in `waiting`, in the order of their turns.
-    turns: VecDeque<ClientHost>,
+    turns: VecDeque<Host>,
 }
 
 impl Preparers {
@@ -92,7 +92,7 @@ impl Preparers {
     }
 
     /// Adds the job of a client of this host.
-    pub(super) fn add(&mut self, host: ClientHost, job: Job) {
+    pub(super) fn add(&mut self, host: Host, job: Job) {
         let jobs = self.waiting.entry(host).or_default();
         if jobs.is_empty() {
             self.turns.push_back(host);
@@ -108,7 +108,7 @@ impl Preparers {
     }
 
     /// Drops the job of a client that is gone, if it still waits.
-    pub(super) fn forget(&mut self, host: ClientHost, token: Token) {
+    pub(super) fn forget(&mut self, host: Host, token: Token) {
         let Some(jobs) = self.waiting.get_mut(&host) else {
             return;
         };
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn host(number: u8) -> ClientHost {
+    fn host(number: u8) -> Host {
         SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 4000)).into()
     }
 

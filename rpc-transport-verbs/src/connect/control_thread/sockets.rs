@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use rustix::event::{Timespec, epoll};
-use verbline_verbs::for_transport::{EventFd, LogLimit};
+use verbline_verbs::for_transport::EventFd;
+use verbline_verbs::log_limited;
 
 use super::super::handshake::STAGE_TIMEOUT;
 use super::super::liveness::{LivenessConnection, configure_socket};
@@ -62,19 +63,27 @@ pub(super) struct Sockets {
     /// By listener, how many connections of handshakes that were ended for other clients have not been
     /// given to a client yet.
     pub(super) returning: HashMap<Token, usize>,
+    /// By listener, the request to its pollers for connections.
+    pub(super) asked: HashMap<Token, AskedForRoom>,
     /// The clock of their deadlines.
     pub(super) clock: RunClock,
-    pub(super) made_room: LogLimit,
-    pub(super) freed_connections: LogLimit,
-    pub(super) wrong_secrets: LogLimit,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of
     /// its handshake.
     pub(super) awaited_links: HashMap<LinkSecret, (Token, LinkTarget)>,
     /// When each listener or liveness connection needs attention next. Entries of removed sources
     /// are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
-    /// Clients in a row that could not be accepted, for the log.
-    pub(super) failed_accepts: u32,
+}
+
+/// The request for connections to the pollers of a listener, one at a time.
+#[derive(Debug, Default)]
+pub(super) struct AskedForRoom {
+    /// The poller that is asked next, or was asked and has not answered.
+    pub(super) port: usize,
+    pub(super) awaits_answer: bool,
+    pub(super) again_at: Option<Instant>,
+    /// Pollers in a row that have none to end.
+    pub(super) without_any: usize,
 }
 
 pub(super) enum Source {
@@ -143,6 +152,7 @@ impl Sockets {
                 Command::StopListening(token, _closed) => self.stop_listening(token),
                 Command::Watch(liveness) => self.watch(liveness, &[]),
                 Command::JobDone(token, result) => self.job_done(token, result),
+                Command::RoomMade(listener, made) => self.room_made(listener, made),
                 Command::Claimed(token, is_its_own) => {
                     if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
                         let next = client.claimed(is_its_own);
@@ -207,7 +217,7 @@ impl Sockets {
             Source::Liveness(liveness) => epoll::add(&self.epoll, &liveness.stream, data, flags),
         };
         if let Err(error) = added {
-            tracing::warn!(%error, "a socket cannot be added to epoll: closing it");
+            log_limited!(warn, %error, "a socket cannot be added to epoll: closing it");
             return Err(source);
         }
         self.sources.insert(token, source);
@@ -234,7 +244,7 @@ impl Sockets {
             Source::Liveness(liveness) => epoll::delete(&self.epoll, &liveness.stream),
         };
         if let Err(error) = deleted {
-            tracing::warn!(%error, "a socket cannot be removed from epoll");
+            log_limited!(warn, %error, "a socket cannot be removed from epoll");
         }
         Some(source)
     }
@@ -242,6 +252,7 @@ impl Sockets {
     fn stop_listening(&mut self, listener: Token) {
         self.remove(listener);
         self.returning.remove(&listener);
+        self.asked.remove(&listener);
         // Keep clients that were welcomed: their pollers know them, and they may have sent calls
         // already while their `Ready` has not reached this thread.
         let orphans: Vec<_> = self
@@ -363,10 +374,7 @@ impl Sockets {
                 return;
             };
             let (stream, peer) = match listener.accept() {
-                Ok(accepted) => {
-                    self.failed_accepts = 0;
-                    accepted
-                }
+                Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The client disconnected while it was in the backlog.
                 Err(error)
@@ -378,10 +386,7 @@ impl Sockets {
                     continue;
                 }
                 Err(error) => {
-                    self.failed_accepts = self.failed_accepts.wrapping_add(1);
-                    if self.failed_accepts.is_power_of_two() {
-                        tracing::warn!(%error, attempts = self.failed_accepts, "cannot accept a client: trying again every 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
-                    }
+                    log_limited!(warn, %error, "cannot accept a client: trying again every 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
                     let data = epoll::EventData::new_u64(token);
                     let none = epoll::EventFlags::empty();
                     if epoll::modify(&self.epoll, listener, data, none).is_ok() {

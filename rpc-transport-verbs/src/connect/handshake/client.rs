@@ -1,6 +1,6 @@
 //! The client's side of the handshake: its messages, and the server's possible responses.
 
-use rpc_core::transport::VersionRange;
+use rpc_core::transport::{PeerSentence, VersionRange};
 
 use super::frame::{self, Frame, Inbound, Reader};
 use super::messages::{self, handshake::Body};
@@ -14,7 +14,7 @@ pub(crate) enum ServerResponse {
     /// The client is admitted.
     Welcome(Welcome),
     /// The client is rejected, with the server's reason.
-    Refused(String),
+    Refused(PeerSentence),
 }
 
 /// The handshake of one client: encodes its messages, and parses the server's response.
@@ -108,7 +108,7 @@ impl ClientHandshake {
             }
             // A refusal is the same in every version. A server that has not read the hello does not
             // know the client's versions.
-            Body::Refusal(refusal) => ServerResponse::Refused(refusal.reason),
+            Body::Refusal(refusal) => ServerResponse::Refused(PeerSentence::new(&refusal.reason)),
             other => {
                 return Err(HandshakeError::Unexpected {
                     wanted: "the server's hello",
@@ -123,5 +123,44 @@ impl ClientHandshake {
             });
         }
         Ok(Some(response))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MAX_HELLO_LEN;
+    use super::super::endpoint::tests::sample;
+    use super::super::server::ServerHandshake;
+    use super::*;
+
+    /// What a client sends is shorter than what strangers may send.
+    #[test]
+    fn a_hello_of_as_many_devices_as_may_be_takes_half_of_what_a_hello_may_take() {
+        let mut longest = sample();
+        (longest.kind, longest.device) = ("k".repeat(64), "d".repeat(64));
+        let offer = Offer {
+            endpoints: vec![longest; 8],
+            max_frame_len: u32::MAX,
+            // The core's takes some ten bytes.
+            session: vec![0xff; 64],
+        };
+        let hello = ClientHandshake::default().hello(offer).unwrap();
+        assert!(hello.len() < MAX_HELLO_LEN / 2, "{}", hello.len());
+    }
+
+    /// Whoever listens at a server's address could have a terminal forget what it shows, or forge lines
+    /// of a log.
+    #[test]
+    fn a_refusal_with_control_characters_reaches_the_client_without_them() {
+        let reason = "\x1b[2J\x1b[31mno\nINFO all is well\x07";
+        let Some(ServerResponse::Refused(reason)) = ClientHandshake::default()
+            .handle(&ServerHandshake::default().refuse(reason))
+            .unwrap()
+        else {
+            panic!("not a refusal");
+        };
+        let printed = reason.to_string();
+        assert!(!printed.contains(char::is_control), "{printed}");
+        assert!(printed.ends_with("INFO all is well\\u{7}"), "{printed}");
     }
 }

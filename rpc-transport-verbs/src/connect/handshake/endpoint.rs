@@ -1,5 +1,7 @@
 //! Endpoints and hellos, validated.
 
+use rpc_core::transport::PeerSentence;
+
 use super::{HandshakeError, messages};
 use crate::connect::link::LinkSecret;
 use crate::transport::endpoint::{Endpoint, INFINIBAND, TCP, TCP_GID_PREFIX};
@@ -14,9 +16,6 @@ const _: () = assert!(MIN_FRAME_LEN as usize == rpc_core::FRAME_OVERHEAD);
 
 /// Maximum number of devices that a side may offer. Each of them may be tried, which takes time.
 const MAX_ENDPOINTS: usize = 8;
-
-/// Maximum length, in characters, of a sentence of the peer that is logged.
-const MAX_SENTENCE_LEN: usize = 1000;
 
 /// Maximum length of a device's name or kind, which messages repeat.
 const MAX_NAME_LEN: usize = 64;
@@ -201,7 +200,7 @@ pub(crate) struct Welcome {
     /// pair waits for one.
     pub(crate) link_secret: Option<LinkSecret>,
     /// Why the server did not choose the devices before the chosen one, for the client's log.
-    pub(crate) rejected: String,
+    pub(crate) rejected: PeerSentence,
 }
 
 impl Welcome {
@@ -241,19 +240,13 @@ impl Welcome {
         Ok(Self {
             endpoint,
             link_secret,
-            rejected: printable(&sent.rejected),
+            rejected: PeerSentence::new(&sent.rejected),
             client_endpoint: sent.client_endpoint as usize,
             max_frame_len: sent.max_frame_len,
             session: sent.session,
             clock_us: sent.clock_us,
         })
     }
-}
-
-/// Returns a peer's sentence for the log: of limited length, without control characters.
-fn printable(sentence: &str) -> String {
-    let short = sentence.chars().take(MAX_SENTENCE_LEN);
-    short.flat_map(char::escape_debug).collect()
 }
 
 fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {

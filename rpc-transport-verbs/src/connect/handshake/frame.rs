@@ -6,7 +6,7 @@ use prost::Message;
 use rpc_core::transport::VersionRange;
 
 use super::messages::{Handshake, handshake::Body};
-use super::{HandshakeError, MAGIC, MAX_MESSAGE_LEN, VERSIONS};
+use super::{HandshakeError, MAGIC, MAX_HELLO_LEN, MAX_MESSAGE_LEN, VERSIONS};
 
 /// Offset of the versions that the sender speaks. The magic, the version of the message and the
 /// length field precede them.
@@ -25,8 +25,12 @@ pub(super) fn encode(
 ) -> Result<Vec<u8>, HandshakeError> {
     let message = Handshake { body: Some(body) };
     let len = message.encoded_len();
-    if len > MAX_MESSAGE_LEN {
-        return Err(HandshakeError::TooLong { len });
+    let limit = match &message.body {
+        Some(Body::ClientHello(_)) => MAX_HELLO_LEN,
+        _ => MAX_MESSAGE_LEN,
+    };
+    if len > limit {
+        return Err(HandshakeError::TooLong { len, limit });
     }
     let mut bytes = Vec::with_capacity(PROLOGUE_LEN + len);
     bytes.extend_from_slice(&MAGIC);
@@ -59,6 +63,14 @@ impl Reader {
     pub(super) fn spoken(self) -> VersionRange {
         match self {
             Self::Client(spoken) | Self::Server(spoken) => spoken,
+        }
+    }
+
+    /// Returns the length of the longest message that the peer may send.
+    fn max_message_len(self) -> usize {
+        match self {
+            Self::Client(_) => MAX_MESSAGE_LEN,
+            Self::Server(_) => MAX_HELLO_LEN,
         }
     }
 
@@ -180,8 +192,9 @@ impl Inbound {
         let Some(len) = self.message_len() else {
             return Ok(None);
         };
-        if len > MAX_MESSAGE_LEN {
-            return Err(HandshakeError::TooLong { len });
+        let limit = self.reader.max_message_len();
+        if len > limit {
+            return Err(HandshakeError::TooLong { len, limit });
         }
         let (Some(version), Some(newest_common)) = (self.u16_at(4), newest_common) else {
             return Ok(None);
@@ -338,19 +351,27 @@ mod tests {
     #[test]
     fn a_length_beyond_the_limit_is_refused_before_its_bytes_come() {
         let mut frame = encode(hello(Vec::new())).unwrap();
-        frame[6..10].copy_from_slice(&u32::MAX.to_be_bytes());
-        let mut inbound = inbound();
-        inbound.feed(&frame[..10]);
-        assert!(matches!(
-            inbound.next(),
-            Err(HandshakeError::TooLong { .. })
-        ));
+        // A server's hello may be longer than a client's.
+        for (reader, limit) in [
+            (Reader::Server(VERSIONS), MAX_HELLO_LEN),
+            (Reader::Client(VERSIONS), MAX_MESSAGE_LEN),
+        ] {
+            for len in [limit as u32 + 1, u32::MAX] {
+                frame[6..10].copy_from_slice(&len.to_be_bytes());
+                let mut inbound = Inbound::new(reader);
+                inbound.feed(&frame[..10]);
+                assert!(matches!(
+                    inbound.next(),
+                    Err(HandshakeError::TooLong { .. })
+                ));
+            }
+        }
     }
 
     #[test]
     fn a_message_of_our_own_that_is_too_long_is_not_sent() {
         assert!(matches!(
-            encode(hello(vec![0; MAX_MESSAGE_LEN])),
+            encode(hello(vec![0; MAX_HELLO_LEN])),
             Err(HandshakeError::TooLong { .. })
         ));
     }
@@ -377,7 +398,7 @@ mod tests {
             for piece in pieces {
                 inbound.feed(&piece);
                 match inbound.next() {
-                    Ok(_) => prop_assert!(inbound.bytes.len() <= PROLOGUE_LEN + MAX_MESSAGE_LEN),
+                    Ok(_) => prop_assert!(inbound.bytes.len() <= PROLOGUE_LEN + MAX_HELLO_LEN),
                     Err(_) => break,
                 }
             }

@@ -48,6 +48,10 @@ pub(crate) const VERSIONS: VersionRange = VersionRange::only(2);
 /// core's method table; this leaves room for about a thousand method names.
 pub(crate) const MAX_MESSAGE_LEN: usize = 64 * 1024;
 
+/// Maximum length of a client's message in bytes: eight endpoints and a session fit, and have room to
+/// grow. Strangers can hold as much in each handshake.
+pub(crate) const MAX_HELLO_LEN: usize = 4 * 1024;
+
 /// Time limit on the server of each stage in which it waits for the client: until the whole hello
 /// has arrived, and from the welcome until `Ready` has. Between two running processes a stage takes
 /// a network round trip and the setup of a queue pair of about a millisecond.
@@ -81,10 +85,12 @@ pub(crate) enum HandshakeError {
         wanted: VersionRange,
     },
     /// The message is longer than allowed.
-    #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are accepted")]
+    #[error("it announced a message of {len} bytes; at most {limit} are accepted")]
     TooLong {
         /// The announced length, or the length of this side's own message.
         len: usize,
+        /// The most bytes that the receiver accepts.
+        limit: usize,
     },
     /// The bytes cannot be decoded as a message.
     #[error("its message cannot be decoded: {0}")]

@@ -122,7 +122,7 @@ impl ServerHandshake {
             link_secret: welcome
                 .link_secret
                 .map_or(Vec::new(), |secret| secret.0.to_vec()),
-            rejected: welcome.rejected,
+            rejected: welcome.rejected.to_string(),
         }))
     }
 
@@ -148,6 +148,7 @@ impl ServerHandshake {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rpc_core::transport::PeerSentence;
 
     use super::super::client::{ClientHandshake, ServerResponse};
     use super::super::endpoint::tests::sample;
@@ -169,7 +170,7 @@ mod tests {
             session: b"methods".to_vec(),
             clock_us: 4_000_000_000,
             link_secret: None,
-            rejected: String::new(),
+            rejected: PeerSentence::default(),
         }
     }
 
@@ -269,7 +270,7 @@ mod tests {
         let mut client = ClientHandshake::default();
         assert_eq!(
             client.handle(&refuse("no room")).unwrap(),
-            Some(ServerResponse::Refused("no room".to_owned()))
+            Some(ServerResponse::Refused(PeerSentence::new("no room")))
         );
     }
 
@@ -281,7 +282,7 @@ mod tests {
         else {
             panic!("not a refusal");
         };
-        assert_eq!(reason, "ü".repeat(2048));
+        assert_eq!(reason, PeerSentence::new(&"ü".repeat(2048)));
     }
 
     #[test]
@@ -425,7 +426,7 @@ mod tests {
                     // The client reads a refusal of a server that has not read its hello, too.
                     let early = ServerHandshake::new(server_speaks).refuse("no");
                     let response = ClientHandshake::new(client_speaks).handle(&early).unwrap();
-                    prop_assert_eq!(response, Some(ServerResponse::Refused("no".to_owned())));
+                    prop_assert_eq!(response, Some(ServerResponse::Refused(PeerSentence::new("no"))));
                 }
                 (result, None) => {
                     let error = result.err();

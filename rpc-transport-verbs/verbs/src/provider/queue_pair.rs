@@ -48,6 +48,15 @@ impl QueuePair {
         }
     }
 
+    /// Returns the number of the message of which only a part has arrived over TCP.
+    pub(crate) fn arriving_message(&self) -> Option<u64> {
+        match self {
+            Self::Soft(qp) => qp.arriving_message(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => None,
+        }
+    }
+
     /// Uses the TCP connection that this side has dialed for the queue pair.
     pub(crate) fn adopt_link(&mut self, socket: TcpStream) -> io::Result<()> {
         match self {

@@ -260,6 +260,12 @@ impl QueuePair {
         self.send_slots.oldest()
     }
 
+    /// Returns the number of the message of which a part has arrived over TCP, and the rest has not.
+    #[doc(hidden)]
+    pub fn arriving_message(&self) -> Option<u64> {
+        self.raw.arriving_message()
+    }
+
     /// Returns the attributes of its creation and the granted capabilities.
     pub fn query_init(&self) -> QpInitAttributes {
         QpInitAttributes {

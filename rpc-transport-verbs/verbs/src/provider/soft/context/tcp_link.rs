@@ -175,6 +175,18 @@ pub(crate) struct TakenReceive {
     pub(crate) is_solicited: bool,
 }
 
+impl Inbound {
+    /// Returns the number of the request of which only a part has arrived. What this side has asked
+    /// for, such as the bytes of a READ, may be long.
+    pub(crate) fn arriving_request(&self) -> Option<u64> {
+        let arriving = self.arriving.as_ref();
+        let is_response =
+            arriving.is_some_and(|arriving| matches!(arriving.target, Target::Response { .. }));
+        let is_partial = self.stash_len > 0 || arriving.is_some();
+        (is_partial && !is_response).then_some(self.expected)
+    }
+}
+
 impl Outbound {
     /// Returns true if the socket has taken a part of a request.
     pub(crate) fn is_writing_request(&self) -> bool {

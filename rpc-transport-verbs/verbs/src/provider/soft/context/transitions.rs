@@ -316,7 +316,7 @@ impl SoftQueuePair {
             old.shut_down();
         }
         if let Err(error) = common.tcp.add(&link, self.index) {
-            tracing::warn!(%error, qp_num = %self.number, "a link cannot be watched: closing it");
+            log_limited!(warn, %error, qp_num = %self.number, "a link cannot be watched: closing it");
             return;
         }
         common.note_tcp_links();

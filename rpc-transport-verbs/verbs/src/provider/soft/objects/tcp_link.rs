@@ -112,6 +112,16 @@ impl QueuePair {
         })
     }
 
+    /// Returns the number of the request of which only a part has arrived.
+    pub(crate) fn arriving_message(&self) -> Option<u64> {
+        let state = self.domain.enter().ok()?;
+        let link = state.queue_pairs[self.qp_index as usize]
+            .link
+            .tcp
+            .as_ref()?;
+        link.inbound.arriving_request()
+    }
+
     /// Uses the connection that this side has dialed for the queue pair. Its first bytes, the peer's
     /// answer, have not been read.
     pub(crate) fn adopt_link(&mut self, socket: TcpStream) -> io::Result<()> {

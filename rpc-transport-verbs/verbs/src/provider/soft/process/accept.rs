@@ -11,7 +11,6 @@ use super::link_message::LinkMessage;
 use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
-use crate::log_limit::LogLimit;
 use crate::provider::soft::shared::peer_file::must_take_no_more;
 use crate::types::Gid;
 
@@ -35,9 +34,6 @@ pub(crate) struct Accepter {
     newcomers: Newcomers,
     /// While accepting pauses: its end.
     paused_until: Option<Instant>,
-    strangers: LogLimit,
-    rejected: LogLimit,
-    failures: LogLimit,
 }
 
 impl Accepter {
@@ -56,12 +52,10 @@ impl Accepter {
     pub(crate) fn accept(&mut self, node: &Node, now: Instant) {
         for _ in 0..ACCEPTS_PER_EVENT {
             if must_take_no_more() {
-                if let Some(count) = self.failures.note(now) {
-                    tracing::warn!(
-                        count,
-                        "links of the software device are not accepted: files of other processes block the threads that close them"
-                    );
-                }
+                log_limited!(
+                    warn,
+                    "links of the software device are not accepted: files of other processes block the threads that close them"
+                );
                 self.pause(node, now);
                 return;
             }
@@ -69,9 +63,7 @@ impl Accepter {
                 Ok(Some(socket)) => self.add(node, socket, now),
                 Ok(None) => return,
                 Err(error) => {
-                    if let Some(count) = self.failures.note(now) {
-                        tracing::warn!(%error, count, "links of the software device cannot be accepted: trying again");
-                    }
+                    log_limited!(warn, %error, "links of the software device cannot be accepted: trying again");
                     self.pause(node, now);
                     return;
                 }
@@ -90,24 +82,20 @@ impl Accepter {
         let credentials = match socket.credentials() {
             Ok(credentials) if credentials.is_our_user() => credentials,
             other => {
-                if let Some(count) = self.strangers.note(now) {
-                    let stranger = other.as_ref().ok();
-                    let (uid, pid) = (stranger.map(|it| it.uid), stranger.map(|it| it.pid));
-                    tracing::warn!(
-                        uid,
-                        pid,
-                        count,
-                        "closed links of other users to the software device"
-                    );
-                }
+                let stranger = other.as_ref().ok();
+                let (uid, pid) = (stranger.map(|it| it.uid), stranger.map(|it| it.pid));
+                log_limited!(
+                    warn,
+                    uid,
+                    pid,
+                    "closed links of other users to the software device"
+                );
                 return;
             }
         };
         let token = node.next_token();
         if let Err(error) = node.watch(&socket, token) {
-            if let Some(count) = self.failures.note(now) {
-                tracing::warn!(%error, count, "links of the software device cannot be watched: closed them");
-            }
+            log_limited!(warn, %error, "links of the software device cannot be watched: closed them");
             return;
         }
         let newcomer = Newcomer {
@@ -117,15 +105,15 @@ impl Accepter {
         };
         if let Some(removed) = self.newcomers.add(token, newcomer) {
             let reason = "too many links wait for their greeting, and its process has most of them";
-            self.reject(node, &removed, reason, now);
+            self.reject(node, &removed, reason);
         }
-        self.greet(node, token, now);
+        self.greet(node, token);
     }
 
     /// Removes the sockets that took too long, and accepts again after a pause.
     pub(crate) fn tick(&mut self, node: &Node, now: Instant) {
         for newcomer in self.newcomers.expire(now) {
-            self.reject(node, &newcomer, "it did not greet in time", now);
+            self.reject(node, &newcomer, "it did not greet in time");
         }
         if self.paused_until.is_some_and(|until| now >= until)
             && watch_listener(node, epoll::EventFlags::IN)
@@ -139,13 +127,13 @@ impl Accepter {
     pub(crate) fn greet_all(&mut self, node: &Node, now: Instant) {
         self.accept(node, now);
         for token in self.newcomers.tokens() {
-            self.greet(node, token, now);
+            self.greet(node, token);
         }
     }
 
     /// Handles an event of a socket that has not been greeted. Returns false if it is none of
     /// these.
-    pub(crate) fn greet(&mut self, node: &Node, token: u64, now: Instant) -> bool {
+    pub(crate) fn greet(&mut self, node: &Node, token: u64) -> bool {
         let Some(newcomer) = self.newcomers.get(token) else {
             return false;
         };
@@ -158,22 +146,15 @@ impl Accepter {
         };
         if let Some(newcomer) = self.newcomers.remove(token) {
             match greeted {
-                Ok(greeted) => self.welcome(node, token, newcomer, greeted, now),
-                Err(reason) => self.reject(node, &newcomer, &reason, now),
+                Ok(greeted) => self.welcome(node, token, newcomer, greeted),
+                Err(reason) => self.reject(node, &newcomer, &reason),
             }
         }
         true
     }
 
     /// Turns a socket whose terms fit into a link.
-    fn welcome(
-        &mut self,
-        node: &Node,
-        token: u64,
-        newcomer: Newcomer,
-        greeted: Greeted,
-        now: Instant,
-    ) {
+    fn welcome(&self, node: &Node, token: u64, newcomer: Newcomer, greeted: Greeted) {
         let Greeted {
             gid,
             layout,
@@ -200,7 +181,7 @@ impl Accepter {
         if let Some(refusal) = refusal {
             let _ = newcomer.socket.send(LinkMessage::Refused(refusal), &[]);
             let reason = format!("there are too many: {all}, of its process {of_process}");
-            return self.reject(node, &newcomer, &reason, now);
+            return self.reject(node, &newcomer, &reason);
         }
         let welcome = LinkMessage::Welcome {
             layout,
@@ -208,12 +189,12 @@ impl Accepter {
         };
         // The process is this user's, and sends files as soon as it is welcomed.
         if let Err(error) = newcomer.socket.take_files() {
-            return self.reject(node, &newcomer, &error.to_string(), now);
+            return self.reject(node, &newcomer, &error.to_string());
         }
         // The peer is known before it is welcomed, so it finds its entry whatever it sends next.
         let peer = node.peer(gid);
         if newcomer.socket.send(welcome, &[]) != Ok(Sent::Whole) {
-            return self.reject(node, &newcomer, "it does not receive", now);
+            return self.reject(node, &newcomer, "it does not receive");
         }
         // If another thread has ended the peer meanwhile, the process sees the end of its link, which
         // is no longer watched, and makes a new one.
@@ -223,16 +204,14 @@ impl Accepter {
         }
     }
 
-    fn reject(&mut self, node: &Node, newcomer: &Newcomer, reason: &str, now: Instant) {
+    fn reject(&self, node: &Node, newcomer: &Newcomer, reason: &str) {
         node.unwatch(&newcomer.socket);
-        if let Some(count) = self.rejected.note(now) {
-            tracing::warn!(
-                pid = newcomer.pid,
-                reason,
-                count,
-                "closed links to the software device that were not greeted"
-            );
-        }
+        log_limited!(
+            warn,
+            pid = newcomer.pid,
+            reason,
+            "closed links to the software device that were not greeted"
+        );
     }
 }
 

@@ -215,10 +215,10 @@ impl Engine {
                         self.node.flush_link(&link, now);
                     }
                     self.receive(&link);
-                } else if !self.accepter.greet(&self.node, token, now)
+                } else if !self.accepter.greet(&self.node, token)
                     && !self.handle_unattended_context(token)
                 {
-                    self.tcp_accepter.greet(&self.node, token, now);
+                    self.tcp_accepter.greet(&self.node, token);
                 }
             }
         }
@@ -251,7 +251,8 @@ impl Engine {
             return;
         };
         if let Some(reason) = reason {
-            tracing::warn!(
+            log_limited!(
+                warn,
                 gid = ?link.peer.gid,
                 reason,
                 "closed a link of the software device: the peer broke its protocol or the socket failed. Check that both run the same version"

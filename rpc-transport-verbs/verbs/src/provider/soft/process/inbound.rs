@@ -63,7 +63,7 @@ pub(crate) fn handle(node: &Node, link: &Link, packet: Packet) -> Result<(), Str
         Ok(()) => Ok(()),
         Err(Failure::Wrong(reason)) => Err(reason),
         Err(Failure::Lacking(reason)) => {
-            tracing::warn!(gid = ?link.peer.gid, ?message, reason, "refused a message of a peer of the software device, because this process lacks a resource");
+            log_limited!(warn, gid = ?link.peer.gid, ?message, reason, "refused a message of a peer of the software device, because this process lacks a resource");
             refuse(node, link, message)
         }
     }

@@ -13,7 +13,6 @@ use super::greeting::GREETING_TIME;
 use super::newcomers::ACCEPT_PAUSE;
 use super::node::Node;
 use super::tcp_port::set_up;
-use crate::log_limit::LogLimit;
 use crate::provider::soft::context::queue_pair::NewTcpLink;
 use crate::provider::soft::wire::hello::{Answer, GreetingError, HELLO_LEN, Hello};
 
@@ -40,8 +39,6 @@ pub(crate) struct TcpAccepter {
     /// By the engine's event token: later ones have higher tokens.
     newcomers: BTreeMap<u64, Newcomer>,
     paused_until: Option<Instant>,
-    rejected: LogLimit,
-    failures: LogLimit,
 }
 
 impl TcpAccepter {
@@ -62,9 +59,7 @@ impl TcpAccepter {
                         io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
                     ) => {}
                 Err(error) => {
-                    if let Some(count) = self.failures.note(now) {
-                        tracing::warn!(%error, count, "links over TCP cannot be accepted: trying again. If the process is out of file descriptors, raise their limit (ulimit -n)");
-                    }
+                    log_limited!(warn, %error, "links over TCP cannot be accepted: trying again. If the process is out of file descriptors, raise their limit (ulimit -n)");
                     port.set_watched(&node.epoll, false);
                     self.paused_until = Some(now + ACCEPT_PAUSE);
                     return;
@@ -91,7 +86,7 @@ impl TcpAccepter {
         if self.newcomers.len() >= MAX_NEWCOMERS
             && let Some((_, oldest)) = self.newcomers.pop_first()
         {
-            self.reject(&oldest, "too many connections have said nothing", now);
+            self.reject(&oldest, "too many connections have said nothing");
         }
         let newcomer = Newcomer {
             socket,
@@ -102,11 +97,11 @@ impl TcpAccepter {
         };
         self.newcomers.insert(token, newcomer);
         // Mostly its hello is there already.
-        self.greet(node, token, now);
+        self.greet(node, token);
     }
 
     /// Handles an event of a connection whose hello has not arrived, if it is one of these.
-    pub(crate) fn greet(&mut self, node: &Node, token: u64, now: Instant) {
+    pub(crate) fn greet(&mut self, node: &Node, token: u64) {
         let Some(newcomer) = self.newcomers.get_mut(&token) else {
             return;
         };
@@ -122,7 +117,7 @@ impl TcpAccepter {
         let _ = epoll::delete(&node.epoll, &newcomer.socket);
         match hello.and_then(|hello| newcomer.check(node, &hello)) {
             Ok(hello) => hand_over(node, newcomer.socket, &hello),
-            Err(reason) => self.reject(&newcomer, &reason, now),
+            Err(reason) => self.reject(&newcomer, &reason),
         }
     }
 
@@ -134,7 +129,7 @@ impl TcpAccepter {
             && is_late(oldest.get())
         {
             let late = oldest.remove();
-            self.reject(&late, "it did not say hello in time", now);
+            self.reject(&late, "it did not say hello in time");
         }
         if self.paused_until.is_some_and(|until| now >= until)
             && let Some(port) = node.tcp_port()
@@ -144,10 +139,8 @@ impl TcpAccepter {
         }
     }
 
-    fn reject(&mut self, newcomer: &Newcomer, reason: &str, now: Instant) {
-        if let Some(count) = self.rejected.note(now) {
-            tracing::warn!(peer = %newcomer.peer, reason, count, "closed connections that are no links of the software device");
-        }
+    fn reject(&self, newcomer: &Newcomer, reason: &str) {
+        log_limited!(warn, peer = %newcomer.peer, reason, "closed connections that are no links of the software device");
     }
 }
 

@@ -366,7 +366,7 @@ impl SoftQueuePair {
     #[inline(never)]
     pub(crate) fn fail_invalid_message(&mut self, common: &mut Common) -> Step {
         let qp_num = self.number;
-        tracing::warn!(%qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
+        log_limited!(warn, %qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
         common.raise(AsyncEvent::QpFatal { qp_num });
         self.refuse_message(common, CompletionStatus::RemoteInvalidRequest);
         Step::Failed

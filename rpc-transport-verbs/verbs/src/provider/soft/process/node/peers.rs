@@ -288,7 +288,7 @@ impl Node {
 
     fn end_link(&self, link: &Link, error: &SendError) {
         if !link.peer.is_gone() {
-            tracing::warn!(gid = ?link.peer.gid, %error, "closed a link of the software device, and ends its connections: the peer cannot be told what it has to know");
+            log_limited!(warn, gid = ?link.peer.gid, %error, "closed a link of the software device, and ends its connections: the peer cannot be told what it has to know");
         }
         self.end_peer(&link.peer);
     }
@@ -320,7 +320,7 @@ impl Node {
             return;
         }
         for (from, to) in link.take_failed() {
-            tracing::warn!(gid = ?link.peer.gid, qp_num = from, "the ring of a queue pair was not announced: the processes of this user have too many files in flight (RLIMIT_NOFILE)");
+            log_limited!(warn, gid = ?link.peer.gid, qp_num = from, "the ring of a queue pair was not announced: the processes of this user have too many files in flight (RLIMIT_NOFILE)");
             self.attach_refused(link.peer.gid, from, to);
         }
         if link.awaits_room() {

@@ -99,10 +99,10 @@ impl SoftQueuePair {
             // There is no such queue pair.
             Ok(_) => {}
             Err(error @ GreetingError::Version(_)) => {
-                tracing::warn!(qp_num = %self.number, %error, "the peer refuses a link");
+                log_limited!(warn, qp_num = %self.number, %error, "the peer refuses a link");
             }
             Err(error) => {
-                tracing::warn!(qp_num = %self.number, %error, "a link was not answered as a link");
+                log_limited!(warn, qp_num = %self.number, %error, "a link was not answered as a link");
                 self.end_link(common);
                 return Err(End::Ended);
             }
@@ -250,7 +250,7 @@ impl SoftQueuePair {
     /// Ends the queue pair because of an answer of the peer to a request of this side.
     #[cold]
     fn fail_over_tcp(&mut self, common: &mut Common, _: InvalidMessage) -> End {
-        tracing::warn!(qp_num = %self.number, "a peer answered a request that was not sent, or in a way that no queue pair does: closing the connection");
+        log_limited!(warn, qp_num = %self.number, "a peer answered a request that was not sent, or in a way that no queue pair does: closing the connection");
         self.fail(common, Some(CompletionStatus::BadResponse));
         End::Ended
     }
