@@ -15,8 +15,9 @@ use verbline_verbs::{LinkLayer, PortAddress};
 
 use super::memory::Claim;
 use super::name::Name;
-use super::sizing::Sizing;
+use super::pinned::pinned_by;
 use super::sizing::reads::ReadSupport;
+use super::sizing::{Sizing, note_locked};
 use crate::transport::VerbsTransport;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::Connections;
@@ -270,6 +271,7 @@ fn other_device(lane: &Lane) -> OtherDevice {
         device: lane.plan.limits.device.clone(),
         address: lane.plan.limits.address.clone(),
         max_inline_len: lane.plan.limits.max_inline_len,
+        locked_per_connection: lane.plan.limits.locked_per_connection,
     }
 }
 
@@ -308,7 +310,7 @@ fn weaker(one: DeviceAttributes, other: DeviceAttributes) -> DeviceAttributes {
 
 fn open_lane(
     device: Opened,
-    plan: Plan,
+    mut plan: Plan,
     number: u32,
     connections: Connections,
     wakeup: &Arc<Wakeup>,
@@ -371,6 +373,16 @@ fn open_lane(
         srq,
         plan.clone(),
     ));
+    if context.locked_memory().is_some() {
+        let pinned = || context.locked_memory().map_or(0, |memory| memory.pinned);
+        let each = pinned_by(|| queue_pairs.create(), pinned)
+            .map_err(|e| refused(name, "cannot create the queues of a connection", e))?;
+        let lockable = context
+            .locked_memory()
+            .map_or(u64::MAX, |memory| memory.lockable);
+        note_locked(&mut plan.limits, each, lockable);
+    }
+    let limits = &plan.limits;
     // Start the thread after the receives are posted: it arms the limit first, and a limit above
     // the number of posted receives would fire at once on some devices.
     let events = EventThread::start(

@@ -10,6 +10,7 @@ pub use crate::log_limit::LogLimit;
 pub use crate::provider::{
     AwaitedClaim, InlineError, LinkTarget, kernel_device_names, rdma_device_names,
 };
+pub use crate::types::LockedMemory;
 
 /// Hooks for the simulation: the source of time, and the points where it injects faults.
 pub mod hooks {

@@ -4,8 +4,8 @@ use rpc_core::Intents;
 use rpc_core::transport::FabricError;
 use verbline_verbs::{DeviceAttributes, LinkLayer};
 
-use super::Sizing;
 use super::reads::ReadSupport;
+use super::{Sizing, note_locked};
 use crate::transport::plan::{Plan, ReadPlan};
 
 /// Returns the attributes of a device that exceeds all requirements of these tests.
@@ -306,6 +306,25 @@ fn the_defaults_fit_where_little_memory_may_be_locked() {
     };
     let plan = Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device).unwrap();
     assert_eq!(plan.limits.receives_posted, 5 * 64);
+}
+
+#[test]
+fn memory_that_a_device_locks_for_queues_is_said_and_so_is_its_lack() {
+    let plan = Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device()).unwrap();
+    let with = |each, lockable| {
+        let mut limits = plan.limits.clone();
+        note_locked(&mut limits, each, lockable);
+        limits
+    };
+    // Soft-RoCE locks none, whatever may be locked.
+    assert_eq!(with(0, 0), plan.limits);
+    let ample = with(128 << 10, 64 * (128 << 10));
+    assert!(ample.clamped.is_empty(), "{ample}");
+    assert_eq!(ample.locked_per_connection, 128 << 10);
+    assert!(ample.to_string().contains("128 KiB of locked"), "{ample}");
+    let short = with(128 << 10, 64 * (128 << 10) - 1);
+    let said = "room for the queues of 63 connections instead of 64";
+    assert!(short.clamped[0].contains(said), "{short}");
 }
 
 #[test]

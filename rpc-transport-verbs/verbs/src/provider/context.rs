@@ -10,8 +10,8 @@ use super::kernel_devices::is_listed_by_kernel;
 use super::rdma;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, forward, soft};
 use crate::types::{
-    AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, OpenError, PartitionKey,
-    PortAttributes, RnrCounters, SoftOptions, SoftPath, VerbsError,
+    AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, LockedMemory, OpenError,
+    PartitionKey, PortAttributes, RnrCounters, SoftOptions, SoftPath, VerbsError,
 };
 
 #[derive(Clone, Debug)]
@@ -145,6 +145,15 @@ impl Context {
 
     pub(crate) fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
         forward!(self, context => context.rnr_counters(port))
+    }
+
+    /// Returns what this process has locked, if the device locks memory.
+    pub(crate) fn locked_memory(&self) -> Option<LockedMemory> {
+        match self {
+            Self::Soft(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Some(rdma::locked_memory()),
+        }
     }
 
     /// Returns why memory windows of type 2 do not protect memory from peers, if they do not.
