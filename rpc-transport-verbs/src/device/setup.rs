@@ -177,7 +177,12 @@ impl Opened {
 impl Opened {
     /// Opens the software device under another name and kind, so a test can have two devices.
     pub(crate) fn soft_as(name: &str, link_layer: LinkLayer) -> Self {
-        let context = Context::open("soft").expect("the software device is everywhere");
+        Self::soft_with(name, link_layer, SoftOptions::default())
+    }
+
+    /// Does the same with these options.
+    pub(crate) fn soft_with(name: &str, link_layer: LinkLayer, options: SoftOptions) -> Self {
+        let context = Context::open_soft(options).expect("the software device is everywhere");
         let address = context.choose_address(AddressWish::default());
         let address = address.expect("it has an address");
         Self {
@@ -244,9 +249,18 @@ pub(crate) fn open_lanes(
     let wakeup = Wakeup::new().map_err(no_files)?;
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {
+        let from = &device.source.address;
+        // Trusted peers need no windows.
+        let why_unprotected = match sizing.trusted_peers || sizing.read_depth == Some(0) {
+            true => None,
+            false => device.context.why_windows_do_not_protect(from),
+        };
+        if let Some(why) = &why_unprotected {
+            tracing::info!(device = %device.name, %why, "long messages travel in fragments");
+        }
         let support = ReadSupport {
-            link_layer: device.source.address.link_layer,
-            why_unprotected: device.context.why_windows_do_not_protect(),
+            link_layer: from.link_layer,
+            why_unprotected,
         };
         let address = match device.source.tcp {
             Some(_) => format!("{}, or TCP", device.source.address),
@@ -404,6 +418,9 @@ fn open_lane(
         },
         limits.piece_len,
     );
+    if plan.reads.uses_windows {
+        pools.allocate_windows();
+    }
     let lane_mask = connections.lane_mask();
     let long_messages =
         LongMessages::new(pools, &plan.reads, limits.piece_len, (number, lane_mask));

@@ -178,13 +178,6 @@ impl Context {
         self.raw.rnr_counters(port)
     }
 
-    /// Returns why memory windows of type 2 do not protect memory from peers that are not trusted,
-    /// if they do not.
-    #[doc(hidden)]
-    pub fn why_windows_do_not_protect(&self) -> Option<&'static str> {
-        self.raw.why_windows_do_not_protect()
-    }
-
     /// Returns what this process has locked for devices, and may still lock; `None` for the software
     /// device, which locks nothing.
     #[doc(hidden)]

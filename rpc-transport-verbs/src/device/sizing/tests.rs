@@ -62,7 +62,7 @@ fn long_messages_are_read_where_windows_protect_memory_or_peers_are_trusted() {
     assert!(card.reads.uses_windows && card.reads.reads_per_poll == 16);
 
     let unprotected = ReadSupport {
-        why_unprotected: Some("its windows are open"),
+        why_unprotected: Some("its windows are open".to_owned()),
         ..ETHERNET
     };
     let no_reads = DeviceAttributes {
@@ -74,7 +74,10 @@ fn long_messages_are_read_where_windows_protect_memory_or_peers_are_trusted() {
         ..Sizing::default()
     };
     for (plan, why) in [
-        (on(&default, &device(), unprotected), "its windows are open"),
+        (
+            on(&default, &device(), unprotected.clone()),
+            "its windows are open",
+        ),
         (on(&default, &no_reads, SOFT), "has no RDMA READ"),
         (on(&off, &device(), SOFT), "`read_depth` is 0"),
     ] {

@@ -156,12 +156,25 @@ impl Context {
         }
     }
 
-    /// Returns why memory windows of type 2 do not protect memory from peers, if they do not.
+    /// Returns why memory windows of type 2 do not protect memory from peers, if the device's
+    /// attributes say that they do not.
     pub(crate) fn why_windows_do_not_protect(&self) -> Option<&'static str> {
         match self {
             Self::Soft(_) => None,
             #[cfg(feature = "rdma")]
             Self::Rdma(context) => context.why_windows_do_not_protect(),
+        }
+    }
+
+    /// Returns true if only a trial shows whether its windows protect memory.
+    pub(crate) fn has_unknown_windows(&self) -> bool {
+        match self {
+            #[cfg(feature = "test-util")]
+            Self::Soft(context) => context.has_window_fault(),
+            #[cfg(not(feature = "test-util"))]
+            Self::Soft(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => true,
         }
     }
 

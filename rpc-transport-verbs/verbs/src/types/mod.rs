@@ -70,6 +70,8 @@ pub use queue_pair_capabilities::QueuePairCapabilities;
 pub use queue_pair_query::QpInitAttributes;
 pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 pub use rate::{LinkSpeed, LinkWidth, Rate};
+#[cfg(feature = "test-util")]
+pub use soft_options::WindowFault;
 pub use soft_options::{ReadExecution, ReceiveOrder, SoftOptions, SoftPath};
 pub use srq_attributes::SrqAttributes;
 pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};
