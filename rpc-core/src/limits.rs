@@ -185,6 +185,9 @@ pub struct Limits {
     pub max_in_flight: u32,
     /// Streams open at a time on one connection.
     pub max_streams: u32,
+    /// Bytes that the device locks for the queues of one connection, beside the slots: measured when
+    /// the device was opened. 0: it locks none.
+    pub locked_per_connection: u64,
     /// Whether silent peers are probed.
     pub keepalive: Option<Keepalive>,
     /// The sizes that the device or [`Intents::max_memory`] reduced below the wanted value: one
@@ -204,6 +207,8 @@ pub struct OtherDevice {
     pub address: String,
     /// Longest frame, in bytes, that is sent inline, inside its work request.
     pub max_inline_len: usize,
+    /// Bytes that the device locks for the queues of one connection.
+    pub locked_per_connection: u64,
 }
 
 impl Limits {
@@ -289,6 +294,15 @@ impl fmt::Display for Limits {
             self.max_inline_len,
             self.completion_queue_depth
         )?;
+        let locked = |len: u64| {
+            format!(
+                "{} of locked memory for those of each connection",
+                Bytes(len)
+            )
+        };
+        if self.locked_per_connection > 0 {
+            write!(f, "\n             {}", locked(self.locked_per_connection))?;
+        }
         write!(f, "\n  long       messages that do not fit a slot")?;
         for sentence in self.long_messages.split("; ") {
             write!(f, "\n             {sentence}")?;
@@ -315,6 +329,9 @@ impl fmt::Display for Limits {
                 "\n  also       device {}, with the same numbers of slots and queues: {}, inline up to {} bytes",
                 other.device, other.address, other.max_inline_len
             )?;
+            if other.locked_per_connection > 0 {
+                write!(f, ", {}", locked(other.locked_per_connection))?;
+            }
         }
         Ok(())
     }
@@ -335,6 +352,21 @@ mod tests {
         assert!(!intents(7 << 20).leaves_room_for_one());
         assert!(intents((7 << 20) + 1).leaves_room_for_one());
         assert!(intents(LONGEST_MESSAGE).leaves_room_for_one());
+    }
+
+    #[test]
+    fn memory_that_a_device_locks_for_queues_is_printed_if_there_is_some() {
+        let mut limits = Limits {
+            others: vec![OtherDevice::default()],
+            ..Limits::default()
+        };
+        assert!(!limits.to_string().contains("locked"), "{limits}");
+        limits.locked_per_connection = 128 << 10;
+        limits.others[0].locked_per_connection = 64 << 10;
+        let printed = limits.to_string();
+        for queues in ["128 KiB of locked memory", ", 64 KiB of locked memory"] {
+            assert!(printed.contains(queues), "{printed}");
+        }
     }
 
     #[test]

@@ -82,6 +82,14 @@ pub enum ExposeError {
     /// There is no registered memory, window or entry of the send queue at the moment.
     #[error("no registered memory, memory window or entry of the send queue is free")]
     NotNow,
+    /// The device gives no more memory windows, and none is free. A message that has not begun is sent
+    /// in fragments. One that has begun waits while one `may_come`: another message gives it back, or
+    /// the device gives one later. Otherwise its connection is closed.
+    #[error("the device gives no more memory windows, and none is free")]
+    NoWindow {
+        /// False if the device has just refused one, and all that it gave before are gone.
+        may_come: bool,
+    },
     /// The connection has ended, or does not use READs.
     #[error("the connection has ended")]
     Closed,

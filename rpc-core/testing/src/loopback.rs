@@ -40,6 +40,8 @@ pub(crate) struct Wires {
     reads: bool,
     /// No further message can be fetched.
     refuses_fetches: bool,
+    /// If devices give no memory windows: whether one may come later.
+    no_window: Option<bool>,
     /// READs that are executed before the others are held. `None`: all.
     reads_left: Option<usize>,
 }

@@ -64,6 +64,12 @@ impl Network {
         self.wires.borrow_mut().refuse_fetches(refuses);
     }
 
+    /// Lets devices give no memory windows, of which one `may_come` later, or give them again with
+    /// `None`.
+    pub fn refuse_windows(&self, may_come: Option<bool>) {
+        self.wires.borrow_mut().refuse_windows(may_come);
+    }
+
     /// Lets this many more READs, and ends of fetches, take place, as if the peers' processes were
     /// then stopped.
     pub fn hold_reads_after(&self, count: usize) {

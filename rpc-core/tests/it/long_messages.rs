@@ -1,5 +1,6 @@
 //! Messages that are longer than a slot, in both directions and both forms.
 
+use std::pin::Pin;
 use std::task::{Context, Waker};
 
 use crate::support::{ECHO, Gate, register};
@@ -83,4 +84,79 @@ fn a_poller_does_not_sleep_while_it_can_send_pieces() {
     assert!(sent_alone > 16, "{sent_alone} pieces");
     drop(call);
     pair.assert_nothing_left();
+}
+
+#[test]
+fn where_no_window_is_free_a_message_travels_in_fragments() {
+    let pair = pair();
+    pair.network().use_reads();
+    let channel = pair.connect();
+    let in_fragments = || {
+        let stats = pair.server().poller().stats();
+        stats.pollers[0].transfers.bytes_in_fragments
+    };
+    for may_come in [true, false] {
+        pair.network().refuse_windows(Some(may_come));
+        for len in LENGTHS {
+            let before = in_fragments();
+            let sent = message(len);
+            let received = pair.run(echo(&channel, sent.clone())).unwrap();
+            assert!(received == sent, "{len} bytes");
+            pair.assert_nothing_left();
+            assert!(in_fragments() > before || len <= 4097, "{len} bytes");
+        }
+        // Later messages are read again.
+        pair.network().refuse_windows(None);
+        let before = in_fragments();
+        pair.run(echo(&channel, message(262_144))).unwrap();
+        assert_eq!(in_fragments(), before);
+    }
+}
+
+/// Begins a call with a message of 4 MiB, and stops when its first pieces are exposed.
+fn begun<'a>(
+    pair: &Pair,
+    channel: &'a LocalChannel,
+) -> Pin<Box<dyn Future<Output = Result<Vec<u8>, rpc_core::CallError>> + 'a>> {
+    pair.network().hold_reads_after(0);
+    let mut call = Box::pin(echo(channel, message(4_194_298)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut cx).is_pending());
+    pair.network().settle();
+    call
+}
+
+#[test]
+fn a_message_that_has_begun_waits_for_windows_that_may_come() {
+    let pair = pair();
+    pair.network().use_reads();
+    let channel = pair.connect();
+    let mut call = begun(&pair, &channel);
+    pair.network().refuse_windows(Some(true));
+    pair.network().hold_reads_after(usize::MAX);
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..100 {
+        assert!(call.as_mut().poll(&mut cx).is_pending(), "it waits");
+        pair.network().step();
+    }
+    pair.network().refuse_windows(None);
+    assert!(pair.run(call).unwrap() == message(4_194_298));
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_message_that_has_begun_does_not_wait_for_windows_that_never_come() {
+    let pair = pair();
+    pair.network().use_reads();
+    let channel = pair.connect();
+    let call = begun(&pair, &channel);
+    pair.network().refuse_windows(Some(false));
+    pair.network().hold_reads_after(usize::MAX);
+    let error = pair.run(call).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("gives no memory windows any more"), "{text}");
+    // The next connection is of use.
+    let channel = pair.connect();
+    let sent = message(4_194_298);
+    assert!(pair.run(echo(&channel, sent.clone())).unwrap() == sent);
 }

@@ -7,6 +7,7 @@
 
 mod memory;
 pub(crate) mod name;
+mod pinned;
 pub(crate) mod setup;
 pub(crate) mod sizing;
 pub(crate) mod survey;

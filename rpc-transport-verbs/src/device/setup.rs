@@ -15,8 +15,9 @@ use verbline_verbs::{LinkLayer, PortAddress};
 
 use super::memory::Claim;
 use super::name::Name;
-use super::sizing::Sizing;
+use super::pinned::pinned_by;
 use super::sizing::reads::ReadSupport;
+use super::sizing::{Sizing, note_locked};
 use crate::transport::VerbsTransport;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::Connections;
@@ -177,7 +178,12 @@ impl Opened {
 impl Opened {
     /// Opens the software device under another name and kind, so a test can have two devices.
     pub(crate) fn soft_as(name: &str, link_layer: LinkLayer) -> Self {
-        let context = Context::open("soft").expect("the software device is everywhere");
+        Self::soft_with(name, link_layer, SoftOptions::default())
+    }
+
+    /// Does the same with these options.
+    pub(crate) fn soft_with(name: &str, link_layer: LinkLayer, options: SoftOptions) -> Self {
+        let context = Context::open_soft(options).expect("the software device is everywhere");
         let address = context.choose_address(AddressWish::default());
         let address = address.expect("it has an address");
         Self {
@@ -244,9 +250,18 @@ pub(crate) fn open_lanes(
     let wakeup = Wakeup::new().map_err(no_files)?;
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {
+        let from = &device.source.address;
+        // Trusted peers need no windows.
+        let why_unprotected = match sizing.trusted_peers || sizing.read_depth == Some(0) {
+            true => None,
+            false => device.context.why_windows_do_not_protect(from),
+        };
+        if let Some(why) = &why_unprotected {
+            tracing::info!(device = %device.name, %why, "long messages travel in fragments");
+        }
         let support = ReadSupport {
-            link_layer: device.source.address.link_layer,
-            why_unprotected: device.context.why_windows_do_not_protect(),
+            link_layer: from.link_layer,
+            why_unprotected,
         };
         let address = match device.source.tcp {
             Some(_) => format!("{}, or TCP", device.source.address),
@@ -271,6 +286,7 @@ fn other_device(lane: &Lane) -> OtherDevice {
         device: lane.plan.limits.device.clone(),
         address: lane.plan.limits.address.clone(),
         max_inline_len: lane.plan.limits.max_inline_len,
+        locked_per_connection: lane.plan.limits.locked_per_connection,
     }
 }
 
@@ -309,7 +325,7 @@ fn weaker(one: DeviceAttributes, other: DeviceAttributes) -> DeviceAttributes {
 
 fn open_lane(
     device: Opened,
-    plan: Plan,
+    mut plan: Plan,
     number: u32,
     connections: Connections,
     wakeup: &Arc<Wakeup>,
@@ -372,6 +388,16 @@ fn open_lane(
         srq,
         plan.clone(),
     ));
+    if context.locked_memory().is_some() {
+        let pinned = || context.locked_memory().map_or(0, |memory| memory.pinned);
+        let each = pinned_by(|| queue_pairs.create(), pinned)
+            .map_err(|e| refused(name, "cannot create the queues of a connection", e))?;
+        let lockable = context
+            .locked_memory()
+            .map_or(u64::MAX, |memory| memory.lockable);
+        note_locked(&mut plan.limits, each, lockable);
+    }
+    let limits = &plan.limits;
     // Start the thread after the receives are posted: it arms the limit first, and a limit above
     // the number of posted receives would fire at once on some devices.
     let events = EventThread::start(
@@ -394,6 +420,9 @@ fn open_lane(
         limits.piece_len,
     )
     .map_err(|e| refused(name, "has no thread that registers memory for messages", e))?;
+    if plan.reads.uses_windows {
+        pools.allocate_windows();
+    }
     let lane_mask = connections.lane_mask();
     let long_messages =
         LongMessages::new(pools, &plan.reads, limits.piece_len, (number, lane_mask));

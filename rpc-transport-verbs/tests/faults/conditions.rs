@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rpc_core_testing::Random;
 use rpc_transport_verbs::testing::simulation::{Fault, Faults, Point, Post};
+use rpc_transport_verbs::verbs::for_transport::WindowFault;
 
 /// How much the handlers have to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,4 +84,14 @@ pub(super) fn deaths(
         })
     };
     (0..processes).map(death).collect()
+}
+
+/// Lets the devices of a fifth of the seeds refuse memory windows at some time. Drawn apart from all
+/// else, so that the other seeds stay what they were.
+pub(super) fn window_fault(seed: u64, is_fault_free: bool) -> WindowFault {
+    let random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x81d0);
+    match !is_fault_free && random.happens(200) {
+        true => WindowFault::RefusedAfter(random.below(1 << random.below(7)) as usize),
+        false => WindowFault::Nothing,
+    }
 }

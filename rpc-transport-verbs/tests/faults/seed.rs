@@ -8,10 +8,11 @@ use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::testing::simulation::{
     Fault, FaultCounters, Faults, Pairing, Point, ProcessId, World,
 };
+use rpc_transport_verbs::verbs::for_transport::WindowFault;
 use rpc_transport_verbs::verbs::{ReceiveOrder, SoftOptions};
 
 use super::calls::{Call, NotBegun};
-use super::conditions::{Load, deaths, random_faults};
+use super::conditions::{Load, deaths, random_faults, window_fault};
 use super::long::{self, LongMessages, TRANSFERS};
 use super::mixed::MixedCall;
 use super::outcomes::OUTCOMES;
@@ -75,14 +76,21 @@ pub(crate) fn run(seed: u64) -> Report {
     let topology = Topology::random(&random);
     let (faults, is_fault_free) = random_faults(&random);
     tracing::info!(seed, ?topology, ?faults, "begins");
-    let mut campaign = Campaign::new(random, topology, faults, is_fault_free);
+    let window_fault = window_fault(seed, is_fault_free);
+    let mut campaign = Campaign::new(random, topology, faults, is_fault_free, window_fault);
     campaign.be_busy();
     campaign.finish_without_faults();
     campaign.finish()
 }
 
 impl Campaign {
-    fn new(random: Random, topology: Topology, mut faults: Faults, is_fault_free: bool) -> Self {
+    fn new(
+        random: Random,
+        topology: Topology,
+        mut faults: Faults,
+        is_fault_free: bool,
+        window_fault: WindowFault,
+    ) -> Self {
         let deaths = deaths(&random, topology.processes, is_fault_free);
         let is_of_rnr =
             |death: &Option<(Point, u64)>| matches!(death, Some((Point::Nak | Point::Retry, _)));
@@ -106,6 +114,7 @@ impl Campaign {
                 ReceiveOrder::NewestFirst
             },
             read_execution: long.read_execution,
+            window_fault,
             ..SoftOptions::default()
         });
         let services = Services::with_edges(topology.edges.len());

@@ -110,8 +110,10 @@ impl BlockRegion {
     /// Describes a window that lets peers read the `len` bytes at `address`, which must be inside
     /// the region.
     pub fn binding(&self, address: usize, len: usize) -> Binding {
-        let start = address.saturating_sub(self.address());
-        Binding::new(&self.memory, start..start + len, Access::REMOTE_READ)
+        // An address before the region becomes a range that no post accepts.
+        let start = address.wrapping_sub(self.address());
+        let end = start.saturating_add(len);
+        Binding::new(&self.memory, start..end, Access::REMOTE_READ)
     }
 }
 

@@ -6,6 +6,7 @@ use super::types::async_event::AsyncEvent;
 use super::types::counters::{DeviceCounters, RnrCounters};
 use super::types::device_attributes::DeviceAttributes;
 use super::types::gid::{Gid, GidEntry, PartitionKey};
+use super::types::locked_memory::LockedMemory;
 use super::types::open_error::OpenError;
 use super::types::port_attributes::PortAttributes;
 use super::types::soft_options::SoftOptions;
@@ -177,11 +178,11 @@ impl Context {
         self.raw.rnr_counters(port)
     }
 
-    /// Returns why memory windows of type 2 do not protect memory from peers that are not trusted,
-    /// if they do not.
+    /// Returns what this process has locked for devices, and may still lock; `None` for the software
+    /// device, which locks nothing.
     #[doc(hidden)]
-    pub fn why_windows_do_not_protect(&self) -> Option<&'static str> {
-        self.raw.why_windows_do_not_protect()
+    pub fn locked_memory(&self) -> Option<LockedMemory> {
+        self.raw.locked_memory()
     }
 
     /// Returns true if the device keeps its counters with its data path state. Reading them from

@@ -10,6 +10,10 @@ pub use crate::fork_sockets::keep_from_children;
 pub use crate::provider::{
     AwaitedClaim, InlineError, LinkTarget, is_forked, kernel_device_names, rdma_device_names,
 };
+pub use crate::types::LockedMemory;
+#[cfg(feature = "test-util")]
+pub use crate::types::WindowFault;
+pub use crate::window_trial::WindowTrialError;
 
 /// Hooks for the simulation: the source of time, and the points where it injects faults.
 pub mod hooks {

@@ -180,6 +180,7 @@ mod streaming_copy;
 #[cfg(any(test, fuzzing))]
 pub mod testing;
 mod types;
+mod window_trial;
 mod work_request;
 
 pub use address::{AddressError, AddressWish, PortAddress};

@@ -49,8 +49,8 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Describes the bytes of `range` with the remote rights of `access`. The device checks whether
-    /// they are inside the region, when it executes the request.
+    /// Describes the bytes of `range` with the remote rights of `access`. A request to bind a window
+    /// to bytes outside of the region is rejected when it is posted.
     pub fn new(region: &ExposedMemory, range: Range<usize>, access: Access) -> Self {
         Self {
             region: region.clone(),
@@ -67,13 +67,14 @@ impl Binding {
         }
     }
 
-    /// Rejects a range that ends before it begins.
+    /// Rejects a range that is not inside the region. That is not left to the device: some bind such
+    /// a window, and peers could then reach memory that was never exposed to them.
     pub(super) fn check(&self) -> Result<(), PostErrorReason> {
-        let Range { start, end } = self.range;
-        if start <= end {
+        let (Range { start, end }, len) = (self.range.clone(), self.region.len());
+        if start <= end && end <= len {
             return Ok(());
         }
-        Err(PostErrorReason::InvertedRange { start, end })
+        Err(PostErrorReason::WindowRange { start, end, len })
     }
 
     fn addr(&self) -> u64 {
@@ -89,7 +90,7 @@ impl Binding {
             window: window.shared.raw.name(),
             region: self.region.raw().name(),
             addr: self.region.address().wrapping_add(self.range.start as u64),
-            len: self.range.end.saturating_sub(self.range.start) as u64,
+            len: self.range.len() as u64,
             access: self.access,
             key,
         }

@@ -45,11 +45,6 @@ impl ProtectionDomain {
         len: usize,
         access: Access,
     ) -> Result<RegisteredMemory, VerbsError> {
-        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
-            && !access.contains(Access::LOCAL_WRITE)
-        {
-            return Err(VerbsError::RemoteWithoutLocalWrite);
-        }
         let raw = self.raw.register(len, access)?;
         Ok(RegisteredMemory::new(raw, Arc::clone(&self.raw)))
     }

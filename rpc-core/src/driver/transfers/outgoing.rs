@@ -166,13 +166,14 @@ impl<T: Transport> State<T> {
             exposed: VecDeque::new(),
             copied: 0,
         };
-        let form = match self.transport.long_messages(link.id) {
+        let mut form = match self.transport.long_messages(link.id) {
             LongMessages::Read => SEGMENTS,
             LongMessages::Fragments => FRAGMENT,
         };
         let id = link.id;
         let mut slot = None;
-        let piece_len = if form == SEGMENTS {
+        let mut piece_len = 0;
+        if form == SEGMENTS {
             let most = (limit - head_len) / RemoteSegment::ENCODED_LEN;
             let copies = match link.connection.messages_allowed() {
                 0 => COPIED_WITHOUT_CREDIT,
@@ -182,21 +183,24 @@ impl<T: Transport> State<T> {
             // Without a slot, pieces would be copied and exposed in vain in each attempt.
             let longest = most * RemoteSegment::ENCODED_LEN;
             let buf = self.transport.reserve(id, head_len + longest)?;
-            if let Err(error) = self.expose_first(key, message, most, copies, &mut prepared) {
-                self.transport.cancel(buf);
-                return Err(error);
+            match self.expose_first(key, message, most, copies, &mut prepared) {
+                Ok(first_form) => form = first_form,
+                Err(error) => {
+                    self.transport.cancel(buf);
+                    return Err(error);
+                }
             }
-            let piece_len = prepared.segments.len() * RemoteSegment::ENCODED_LEN;
+            piece_len = prepared.segments.len() * RemoteSegment::ENCODED_LEN;
             match piece_len == longest {
                 true => slot = Some(buf),
                 false => self.transport.cancel(buf),
             }
-            piece_len
-        } else {
+        }
+        if form == FRAGMENT {
             // The receiver may have no memory, whatever the length of a slot.
             let longest = (limit - head_len).min(FREE_FRAGMENTS as usize);
-            longest.min(message.len())
-        };
+            piece_len = longest.min(message.len());
+        }
         let slot = match slot {
             Some(buf) => Ok(buf),
             None => self.transport.reserve(id, head_len + piece_len),
@@ -244,7 +248,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Exposes the first pieces of a message.
+    /// Exposes the first pieces of a message. Returns its form: fragments if there is no window for the
+    /// first piece, and nothing was exposed.
     fn expose_first(
         &mut self,
         key: LinkKey,
@@ -252,7 +257,7 @@ impl<T: Transport> State<T> {
         most: usize,
         most_copies: usize,
         prepared: &mut Prepared,
-    ) -> Result<(), ReserveError> {
+    ) -> Result<u16, ReserveError> {
         let mut copies = 0;
         while prepared.segments.len() < most && copies < most_copies && message.has_remaining() {
             match self.expose(key, message, false, prepared.segments.is_empty()) {
@@ -263,8 +268,11 @@ impl<T: Transport> State<T> {
                     prepared.segments.push(exposed.segment);
                     prepared.exposed.push_back((exposed.key, len));
                 }
+                Err(ExposeError::NoWindow { .. }) if prepared.segments.is_empty() => {
+                    return Ok(FRAGMENT);
+                }
                 // The first frame may have an empty piece.
-                Err(ExposeError::NotNow) => break,
+                Err(ExposeError::NotNow | ExposeError::NoWindow { .. }) => break,
                 Err(ExposeError::Closed) => {
                     self.conceal_all(key, mem::take(&mut prepared.exposed));
                     *message = mem::take(&mut prepared.before);
@@ -272,7 +280,7 @@ impl<T: Transport> State<T> {
                 }
             }
         }
-        Ok(())
+        Ok(SEGMENTS)
     }
 
     /// Gives back what [`prepare_transfer`](Self::prepare_transfer) has taken. Returns the message.

@@ -14,7 +14,9 @@ use super::super::{Driver, State};
 use super::Transfers;
 use super::outgoing::{FIRST_SEGMENTS, Outgoing};
 use crate::protocol::connection::{FREE_FRAGMENTS, MAX_SEGMENTS};
-use crate::protocol::frame::{ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS};
+use crate::protocol::frame::{
+    ABANDONED, CallId, FRAGMENT, FrameKind, HEADER_LEN, SEGMENTS, TransferId,
+};
 use crate::transport::{ExposeError, RemoteSegment, Transport};
 
 /// The most attempts of a turn to send a piece, of all messages. A copied piece is the last of its
@@ -29,6 +31,18 @@ const MOST_TURNS_YIELDED: u32 = 4;
 
 /// The most fragments in a piece, each of which is a frame.
 const FRAGMENTS_PER_PIECE: usize = 16;
+
+/// The device of this side gives no memory windows for the rest of a message.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "the device gives no memory windows any more, and a long message that has begun with them \
+     (transfer {:#010x}) cannot go on without: the connection is closed, and later messages are sent in \
+     fragments",
+    transfer.0
+)]
+struct NoWindows {
+    transfer: TransferId,
+}
 
 /// The result of an attempt to send a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +260,14 @@ impl<T: Transport> State<T> {
             Err(error) => {
                 self.transport.cancel(buf);
                 return match error {
-                    ExposeError::NotNow => Sent::NoMemory,
+                    ExposeError::NotNow | ExposeError::NoWindow { may_come: true } => {
+                        Sent::NoMemory
+                    }
+                    ExposeError::NoWindow { may_come: false } => {
+                        let transfer = outgoing.id;
+                        self.close_failed(key, NoWindows { transfer }, "closing a connection");
+                        Sent::NoMore
+                    }
                     ExposeError::Closed => Sent::NoMore,
                 };
             }

@@ -356,6 +356,9 @@ impl Loopback {
         if self.random.happens(self.faults.no_memory) {
             return Err(ExposeError::NotNow);
         }
+        if let Some(may_come) = self.wires.borrow().no_window {
+            return Err(ExposeError::NoWindow { may_come });
+        }
         let (piece_len, limit) = (self.limits.piece_len, self.limits.message_memory);
         self.with_endpoint(|endpoint| {
             if endpoint.connections[connection.index as usize]

@@ -16,6 +16,10 @@ impl Wires {
         self.refuses_fetches = refuses;
     }
 
+    pub(crate) fn refuse_windows(&mut self, may_come: Option<bool>) {
+        self.no_window = may_come;
+    }
+
     /// Holds all READs after this many more.
     pub(crate) fn hold_reads_after(&mut self, count: usize) {
         self.reads_left = Some(count);

@@ -131,6 +131,7 @@ impl Plan {
                 max_connections: connections,
                 max_in_flight,
                 max_streams: intents.max_streams,
+                locked_per_connection: 0,
                 keepalive: intents.keepalive.map(Keepalive::effective),
                 clamped: budget.clamp(&receives, attributes).into_iter().collect(),
                 others: Vec::new(),
@@ -172,6 +173,26 @@ impl Plan {
             }
         }
         plan
+    }
+}
+
+/// Records the bytes that a device locks for the queues of each connection. If `lockable` bytes do not
+/// suffice for all of them, says for how many: a later connection is refused.
+pub(super) fn note_locked(limits: &mut Limits, each: u64, lockable: u64) {
+    limits.locked_per_connection = each;
+    let (wanted, room) = (
+        u64::from(limits.max_connections),
+        lockable.checked_div(each),
+    );
+    if let Some(room) = room.filter(|room| *room < wanted) {
+        let clamped = format!(
+            "room for the queues of {room} connections instead of {wanted}: the device locks {} KiB for \
+             each, and {} KiB may still be locked; raise the limit (ulimit -l) for more",
+            each.div_ceil(1024),
+            lockable / 1024
+        );
+        tracing::warn!(device = %limits.device, "{clamped}");
+        limits.clamped.push(clamped);
     }
 }
 

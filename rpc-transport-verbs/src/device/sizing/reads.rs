@@ -31,12 +31,12 @@ const SHORT_SOFT_READ_LEN: usize = 8 * 1024;
 const SHARE_OF_MEMORY: u64 = 16;
 
 /// The properties of a device that decide how long messages travel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ReadSupport {
     /// The link layer of its port.
     pub(crate) link_layer: LinkLayer,
     /// Why its memory windows do not protect memory, if they do not.
-    pub(crate) why_unprotected: Option<&'static str>,
+    pub(crate) why_unprotected: Option<String>,
 }
 
 /// Decides whether and how messages are read. Sets the numbers of the limits that depend on it.
@@ -51,8 +51,8 @@ pub(super) fn choose(
         .min(attributes.max_qp_init_rd_atomic);
     let depth = sizing.read_depth.unwrap_or(READ_DEPTH).min(most);
     let why_not = match (depth, support.why_unprotected) {
-        (0, _) if most > 0 => Some("`read_depth` is 0"),
-        (0, _) => Some("the device has no RDMA READ"),
+        (0, _) if most > 0 => Some("`read_depth` is 0".to_owned()),
+        (0, _) => Some("the device has no RDMA READ".to_owned()),
         (_, Some(_)) if sizing.trusted_peers => None,
         (_, why) => why,
     };

@@ -4,8 +4,8 @@ use rpc_core::Intents;
 use rpc_core::transport::FabricError;
 use verbline_verbs::{DeviceAttributes, LinkLayer};
 
-use super::Sizing;
 use super::reads::ReadSupport;
+use super::{Sizing, note_locked};
 use crate::transport::plan::{Plan, ReadPlan};
 
 /// Returns the attributes of a device that exceeds all requirements of these tests.
@@ -62,7 +62,7 @@ fn long_messages_are_read_where_windows_protect_memory_or_peers_are_trusted() {
     assert!(card.reads.uses_windows && card.reads.reads_per_poll == 16);
 
     let unprotected = ReadSupport {
-        why_unprotected: Some("its windows are open"),
+        why_unprotected: Some("its windows are open".to_owned()),
         ..ETHERNET
     };
     let no_reads = DeviceAttributes {
@@ -74,7 +74,10 @@ fn long_messages_are_read_where_windows_protect_memory_or_peers_are_trusted() {
         ..Sizing::default()
     };
     for (plan, why) in [
-        (on(&default, &device(), unprotected), "its windows are open"),
+        (
+            on(&default, &device(), unprotected.clone()),
+            "its windows are open",
+        ),
         (on(&default, &no_reads, SOFT), "has no RDMA READ"),
         (on(&off, &device(), SOFT), "`read_depth` is 0"),
     ] {
@@ -306,6 +309,25 @@ fn the_defaults_fit_where_little_memory_may_be_locked() {
     };
     let plan = Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device).unwrap();
     assert_eq!(plan.limits.receives_posted, 5 * 64);
+}
+
+#[test]
+fn memory_that_a_device_locks_for_queues_is_said_and_so_is_its_lack() {
+    let plan = Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device()).unwrap();
+    let with = |each, lockable| {
+        let mut limits = plan.limits.clone();
+        note_locked(&mut limits, each, lockable);
+        limits
+    };
+    // Soft-RoCE locks none, whatever may be locked.
+    assert_eq!(with(0, 0), plan.limits);
+    let ample = with(128 << 10, 64 * (128 << 10));
+    assert!(ample.clamped.is_empty(), "{ample}");
+    assert_eq!(ample.locked_per_connection, 128 << 10);
+    assert!(ample.to_string().contains("128 KiB of locked"), "{ample}");
+    let short = with(128 << 10, 64 * (128 << 10) - 1);
+    let said = "room for the queues of 63 connections instead of 64";
+    assert!(short.clamped[0].contains(said), "{short}");
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod counts;
 mod leaks;
 mod stuck_sends;
 mod turns;
+#[cfg(feature = "test-util")]
+mod windows;
 
 #[path = "../../../tests/transport_harness/mod.rs"]
 mod transport_harness;

@@ -9,6 +9,7 @@ use rpc_core::transport::{
 use verbline_verbs::for_transport::BlockRegion;
 use verbline_verbs::{MemoryWindow, WorkRequest};
 
+use super::memory_pool::NoWindow;
 use super::one_sided::Request;
 use super::read_turns::Found;
 use super::state::{Exposure, Memory};
@@ -35,7 +36,7 @@ impl Lane {
     /// # Errors
     ///
     /// [`ExposeError::NotNow`] if no memory, window or entry of the send queue is free;
-    /// [`ExposeError::Closed`] if the connection is not open, or does not use READs.
+    /// [`ExposeError::NoWindow`] if the device gives no more windows; [`ExposeError::Closed`] if the connection is not open, or does not use READs.
     pub(crate) fn expose(
         &mut self,
         id: ConnectionId,
@@ -53,8 +54,8 @@ impl Lane {
         }
         let window = match self.long_messages.uses_windows {
             true => match self.long_messages.pools.take_window() {
-                Some(window) => Some(window),
-                None => return Err(self.revoke_for_more()),
+                Ok(window) => Some(window),
+                Err(none) => return Err(self.revoke_for_window(none)),
             },
             false => None,
         };
@@ -81,6 +82,19 @@ impl Lane {
         self.long_messages.polls_revoking = 0;
         self.post_invalidations();
         ExposeError::NotNow
+    }
+
+    /// Posts the invalidations that wait, if a window is to come from them.
+    #[cold]
+    fn revoke_for_window(&mut self, none: NoWindow) -> ExposeError {
+        match none {
+            NoWindow::Soon => self.revoke_for_more(),
+            NoWindow::Scarce => {
+                self.revoke_for_more();
+                ExposeError::NoWindow { may_come: true }
+            }
+            NoWindow::Over => ExposeError::NoWindow { may_come: false },
+        }
     }
 
     /// Takes the next piece: a chunk where it lies, or a copy of some bytes. Returns `None` if
@@ -192,8 +206,11 @@ impl Lane {
             Some(window) => {
                 let key = window.next_key();
                 let request = WorkRequest::bind_window(window, region.binding(address, len), key);
-                self.post_one_sided(id.index, [(Request::Bind, request)], false)
-                    .map_err(|_| ExposeError::Closed)?;
+                let posted = self.post_one_sided(id.index, [(Request::Bind, request)], false);
+                if posted.is_err() {
+                    self.long_messages.pools.forget_window();
+                    return Err(ExposeError::Closed);
+                }
                 key
             }
         };
@@ -315,8 +332,10 @@ impl Lane {
     pub(super) fn end_exposures_of(&mut self, id: ConnectionId) {
         let of_it = |exposure: &Exposure| exposure.connection == id;
         for key in self.long_messages.exposures.keys_of(of_it) {
-            if let Some(exposure) = self.long_messages.exposures.get_mut(key) {
-                exposure.window = None;
+            if let Some(exposure) = self.long_messages.exposures.get_mut(key)
+                && exposure.window.take().is_some()
+            {
+                self.long_messages.pools.forget_window();
             }
             self.end_exposure(key);
         }
@@ -339,7 +358,11 @@ impl Lane {
 
     fn leak_exposures_that(&mut self, is_it: impl Fn(&Exposure) -> bool) {
         for key in self.long_messages.exposures.keys_of(is_it) {
-            std::mem::forget(self.long_messages.exposures.remove(key));
+            let leaked = self.long_messages.exposures.remove(key);
+            if leaked.as_ref().is_some_and(|it| it.window.is_some()) {
+                self.long_messages.pools.forget_window();
+            }
+            std::mem::forget(leaked);
         }
     }
 }

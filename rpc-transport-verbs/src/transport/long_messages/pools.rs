@@ -23,7 +23,7 @@ use rpc_core::transport::AllocateError;
 use verbline_verbs::MemoryWindow;
 use verbline_verbs::for_transport::BlockRegion;
 
-use super::memory_pool::{MemoryPool, PoolConfig};
+use super::memory_pool::{MemoryPool, NoWindow, PoolConfig};
 use super::process_memory::Purpose;
 use super::registered_buf::RegisteredBuf;
 use super::registrar::{self, RegisteringPool};
@@ -131,8 +131,18 @@ impl Pools {
     }
 
     /// Takes a window that is not bound, as [`MemoryPool::take_window`] does.
-    pub(super) fn take_window(&self) -> Option<MemoryWindow> {
+    pub(super) fn take_window(&self) -> Result<MemoryWindow, NoWindow> {
         self.sending.take_window()
+    }
+
+    /// Allocates the first windows.
+    pub(crate) fn allocate_windows(&self) {
+        self.sending.allocate_windows();
+    }
+
+    /// Notes that a window which was taken does not come back.
+    pub(super) fn forget_window(&self) {
+        self.sending.forget_window();
     }
 
     /// Takes back a window whose invalidation has completed.

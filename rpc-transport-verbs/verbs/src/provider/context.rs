@@ -10,8 +10,8 @@ use super::kernel_devices::is_listed_by_kernel;
 use super::rdma;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, forward, soft};
 use crate::types::{
-    AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, OpenError, PartitionKey,
-    PortAttributes, RnrCounters, SoftOptions, SoftPath, VerbsError,
+    AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, LockedMemory, OpenError,
+    PartitionKey, PortAttributes, RnrCounters, SoftOptions, SoftPath, VerbsError,
 };
 
 #[derive(Clone, Debug)]
@@ -147,12 +147,34 @@ impl Context {
         forward!(self, context => context.rnr_counters(port))
     }
 
-    /// Returns why memory windows of type 2 do not protect memory from peers, if they do not.
+    /// Returns what this process has locked, if the device locks memory.
+    pub(crate) fn locked_memory(&self) -> Option<LockedMemory> {
+        match self {
+            Self::Soft(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Some(rdma::locked_memory()),
+        }
+    }
+
+    /// Returns why memory windows of type 2 do not protect memory from peers, if the device's
+    /// attributes say that they do not.
     pub(crate) fn why_windows_do_not_protect(&self) -> Option<&'static str> {
         match self {
             Self::Soft(_) => None,
             #[cfg(feature = "rdma")]
             Self::Rdma(context) => context.why_windows_do_not_protect(),
+        }
+    }
+
+    /// Returns true if only a trial shows whether its windows protect memory.
+    pub(crate) fn has_unknown_windows(&self) -> bool {
+        match self {
+            #[cfg(feature = "test-util")]
+            Self::Soft(context) => context.has_window_fault(),
+            #[cfg(not(feature = "test-util"))]
+            Self::Soft(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => true,
         }
     }
 

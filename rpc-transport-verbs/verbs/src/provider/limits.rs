@@ -2,7 +2,19 @@
 //! wrong value: devices report all such errors with one error number, and some accept values that
 //! they should reject.
 
-use crate::types::{AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError};
+use crate::types::{
+    Access, AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError,
+};
+
+/// Rejects rights of peers to write without the right of the device to write. The kernel's rule
+/// (`ib_check_mr_access`), which it reports as `EINVAL`.
+pub(super) fn needs_local_write(access: Access) -> Result<(), VerbsError> {
+    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(VerbsError::RemoteWithoutLocalWrite);
+    }
+    Ok(())
+}
 
 /// Rejects a parameter outside `min..=max`.
 pub(super) fn in_range(

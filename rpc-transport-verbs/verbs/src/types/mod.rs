@@ -17,6 +17,7 @@ pub(crate) mod gid;
 pub(crate) mod guid;
 pub(crate) mod keys;
 pub(crate) mod lines;
+pub(crate) mod locked_memory;
 pub(crate) mod modify_error;
 pub(crate) mod open_error;
 pub(crate) mod port_attributes;
@@ -53,6 +54,7 @@ pub use forked::Forked;
 pub use gid::{Gid, GidEntry, GidType, PartitionKey};
 pub use guid::Guid;
 pub use keys::{LocalKey, RemoteKey, RemoteMemory};
+pub use locked_memory::LockedMemory;
 pub use modify_error::ModifyError;
 pub use open_error::OpenError;
 pub use port_attributes::{
@@ -68,6 +70,8 @@ pub use queue_pair_capabilities::QueuePairCapabilities;
 pub use queue_pair_query::QpInitAttributes;
 pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 pub use rate::{LinkSpeed, LinkWidth, Rate};
+#[cfg(feature = "test-util")]
+pub use soft_options::WindowFault;
 pub use soft_options::{ReadExecution, ReceiveOrder, SoftOptions, SoftPath};
 pub use srq_attributes::SrqAttributes;
 pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};

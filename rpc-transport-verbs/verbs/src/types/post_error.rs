@@ -117,13 +117,16 @@ pub enum PostErrorReason {
         /// The queue pair's type.
         qp_type: QpType,
     },
-    /// The range for a window ends before it begins (`EINVAL`).
-    #[error("a window cannot be bound to {start}..{end}: the range ends before it begins")]
-    InvertedRange {
+    /// The range for a window is not inside the region, or ends before it begins (`EINVAL`). Some
+    /// devices bind such a window.
+    #[error("a window cannot be bound to {start}..{end}: the bytes of the region are 0..{len}")]
+    WindowRange {
         /// Index of the first byte.
         start: usize,
         /// Index after the last byte.
         end: usize,
+        /// Length of the region in bytes.
+        len: usize,
     },
     /// Windows of this type must be bound by another call (`EINVAL`).
     #[error("a memory window of type {} is bound by {by}", *.window_type as u32)]

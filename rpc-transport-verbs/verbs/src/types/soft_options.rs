@@ -16,6 +16,29 @@ pub struct SoftOptions {
     pub read_execution: ReadExecution,
     /// The way between queue pairs.
     pub path: SoftPath,
+    /// What is wrong with the context's memory windows, for tests.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub window_fault: WindowFault,
+}
+
+/// What is wrong with the memory windows of a device, as far as it has any.
+#[cfg(feature = "test-util")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WindowFault {
+    /// They are as they should be.
+    #[default]
+    Nothing,
+    /// The device refuses a window once it has given this many, whether or not they still exist.
+    RefusedAfter(usize),
+    /// It binds no window.
+    Unbindable,
+    /// A bound window spans its whole region.
+    Wide,
+    /// Every queue pair may use a bound window.
+    Shared,
+    /// A window stays bound when its key is invalidated.
+    Kept,
 }
 
 /// The way between two reliable queue pairs of the software device. Unreliable ones reach only queue

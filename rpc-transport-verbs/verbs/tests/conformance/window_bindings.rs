@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use verbline_verbs::{
-    Access, Binding, CompletionStatus as C, ExposedMemory, PostErrorReason, QpState, WindowType,
-    WorkRequest,
+    Access, Binding, CompletionStatus as C, ExposedMemory, MemoryWindow, PostErrorReason, QpState,
+    WindowType, WorkRequest,
 };
 
 use super::case::{Section, case};
 use super::device::Device;
-use super::end::{LEN, everything, pair, rc};
+use super::end::{End, LEN, everything, pair, rc};
 use super::memory_windows::{
     BOTH, bind, bound, cannot_be_read, granted, of_memory, window, with_window,
 };
@@ -107,24 +107,55 @@ fn a_type_1_window_cannot_be_zero_based(_: &Device) {
     }
 }
 
+/// Posts the binding of a window in the way its type requires.
+fn post_binding(
+    end: &mut End,
+    window: &MemoryWindow,
+    binding: Binding,
+    signaled: bool,
+) -> Result<(), PostErrorReason> {
+    if window.window_type() == WindowType::Type1 {
+        return end.qp.bind_mw(window, binding, signaled).map(drop);
+    }
+    let request = WorkRequest::bind_window(window, binding, window.next_key());
+    let request = match signaled {
+        true => request.signaled(),
+        false => request,
+    };
+    let posted = end.qp.post_one(request);
+    posted.map(drop).map_err(|(_, reason)| reason)
+}
+
+/// The layer rejects the binding itself: devices do not agree on when they notice.
 fn refused_binding(range: Range<usize>) {
     for window_type in BOTH {
         let (_left, mut right) = pair(rc());
         let window = window(&right, window_type);
         let binding = of_memory(&right, range.clone());
-        let (status, _) = bind(&mut right, &window, &binding);
-        assert_eq!(status, C::MemoryWindowBind, "{window_type:?}");
-        assert_eq!(right.state(), QpState::Error);
+        let posted = post_binding(&mut right, &window, binding, true);
+        let Range { start, end } = range;
+        let refused = PostErrorReason::WindowRange {
+            start,
+            end,
+            len: right.memory.len(),
+        };
+        assert_eq!(posted, Err(refused), "{window_type:?}");
+        assert_eq!(right.state(), QpState::Rts);
     }
 }
 
 fn a_binding_that_begins_before_its_region_fails(_: &Device) {
     // Seven bytes, from eight bytes before the region on.
     refused_binding(usize::MAX - 7..usize::MAX);
+    // A range that ends before it begins has no bytes inside either.
+    refused_binding(8..4);
 }
 
 fn a_binding_that_ends_after_its_region_fails(_: &Device) {
-    refused_binding(LEN - 8..LEN + 8);
+    for end in [LEN + 1, LEN + 8, usize::MAX] {
+        refused_binding(LEN - 8..end);
+    }
+    refused_binding(LEN + 1..LEN + 1);
 }
 
 fn a_region_has_to_permit_bindings(_: &Device) {
@@ -175,15 +206,7 @@ fn of_other_domains(is_window: bool, is_region: bool) {
         let access = everything() | Access::MW_BIND;
         let region: ExposedMemory = regions.expose(4096, access).unwrap();
         let binding = Binding::new(&region, 0..4096, granted());
-        let posted = match window_type {
-            WindowType::Type1 => right.qp.bind_mw(&window, binding, true).map(drop),
-            WindowType::Type2 => {
-                let request = WorkRequest::bind_window(&window, binding, window.next_key());
-                let posted = right.qp.post_one(request.signaled());
-                posted.map(drop).map_err(|(_, reason)| reason)
-            }
-        };
-        match posted {
+        match post_binding(&mut right, &window, binding, true) {
             Err(reason) => assert!(matches!(reason, PostErrorReason::OtherDomain { .. })),
             Ok(()) => assert_eq!(right.one().status, C::MemoryWindowBind),
         }
@@ -224,17 +247,14 @@ fn an_unsignaled_binding_completes_with_the_next_signaled_request(_: &Device) {
 }
 
 fn an_unsignaled_binding_that_fails_completes(_: &Device) {
-    let (_left, mut right) = pair(rc());
-    let one = window(&right, WindowType::Type1);
-    let too_long = of_memory(&right, 0..LEN + 1);
-    right.qp.bind_mw(&one, too_long.clone(), false).unwrap();
-    assert_eq!(right.one().status, C::MemoryWindowBind);
-
-    let (_left, mut right) = pair(rc());
-    let two = window(&right, WindowType::Type2);
-    let too_long = of_memory(&right, 0..LEN + 1);
-    right.post(WorkRequest::bind_window(&two, too_long, two.next_key()));
-    assert_eq!(right.one().status, C::MemoryWindowBind);
+    for window_type in BOTH {
+        let (_left, mut right) = pair(rc());
+        let window = window(&right, window_type);
+        let unbindable = right.domain.expose(4096, everything()).unwrap();
+        let binding = Binding::new(&unbindable, 0..4096, granted());
+        post_binding(&mut right, &window, binding, false).unwrap();
+        assert_eq!(right.one().status, C::MemoryWindowBind);
+    }
 }
 
 fn a_type_1_window_without_bytes_is_unbound(_: &Device) {

@@ -9,7 +9,7 @@ use verbline_verbs::{
     RtrAttributes, RtsAttributes, WorkCompletion, WorkRequest,
 };
 
-use crate::verbs_side::{HANG, Plan, Side, address, rtr, rts};
+use crate::verbs_side::{HANG, Plan, Side, address, open, rtr, rts};
 
 fn all_remote() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
@@ -152,4 +152,11 @@ fn elements_are_gathered_and_scattered_in_their_order() {
         got.extend(there.to_vec(1000..1000 + 35 * scale).unwrap());
         assert!(got == bytes);
     }
+}
+
+/// What the transport tries before it relies on windows. A device whose windows fail is no error: its
+/// long messages travel in fragments.
+#[test]
+fn windows_that_protect_memory_pass_the_trial() {
+    open().try_windows(address()).unwrap();
 }

@@ -17,6 +17,7 @@ use verbline_verbs::for_transport::hooks;
 use verbline_verbs::for_transport::{Block, BlockRegion};
 use verbline_verbs::{MemoryWindow, ProtectionDomain, VerbsError, WindowType};
 
+pub(super) use self::state::NoWindow;
 use self::state::{Chunk, State};
 use super::process_memory::{Full, ProcessMemory, Purpose};
 use super::registered_buf::{Place, RegisteredBuf, TakesBack};
@@ -143,21 +144,31 @@ impl MemoryPool {
         is_untouched
     }
 
-    /// Takes a window that is not bound. If there is none, more are allocated, and the poller is
-    /// woken when there are, or when one is given back.
-    pub(super) fn take_window(&self) -> Option<MemoryWindow> {
+    /// Takes a window that is not bound.
+    ///
+    /// # Errors
+    ///
+    /// [`NoWindow`] if none is free. More are allocated, unless the device has just refused them, and
+    /// the poller is woken when there are, or when one is given back.
+    pub(super) fn take_window(&self) -> Result<MemoryWindow, NoWindow> {
         let mut state = self.lock();
-        let window = state.windows.pop();
-        if window.is_none() {
-            state.is_window_awaited = true;
-            let is_new =
-                !state.were_windows_refused() && !std::mem::replace(&mut state.wants_windows, true);
-            drop(state);
-            if is_new {
-                registrar::request(&self.this);
-            }
+        if let Some(window) = state.windows.pop() {
+            return Ok(window);
         }
-        window
+        state.is_window_awaited = true;
+        let is_new =
+            !state.were_windows_refused() && !std::mem::replace(&mut state.wants_windows, true);
+        let none = state.no_window();
+        drop(state);
+        if is_new {
+            registrar::request(&self.this);
+        }
+        Err(none)
+    }
+
+    /// Notes that a window which was taken does not come back.
+    pub(super) fn forget_window(&self) {
+        self.lock().window_count -= 1;
     }
 
     /// Takes back a window whose invalidation has completed.
@@ -195,29 +206,40 @@ impl MemoryPool {
         tracing::warn!(%error, block_len, registered, "cannot register more memory for long messages: they share what is registered, and registering is tried again in some seconds");
     }
 
-    fn allocate_windows(&self) {
+    /// Allocates some windows. The lane does so when it is opened, so that its first long message finds
+    /// some if the device has any; the registrar when more are wanted.
+    pub(super) fn allocate_windows(&self) {
         let mut windows = Vec::with_capacity(WINDOW_BATCH);
-        while windows.len() < WINDOW_BATCH {
+        let mut refusal = None;
+        while windows.len() < WINDOW_BATCH && refusal.is_none() {
             match self.config.domain.alloc_mw(WindowType::Type2) {
                 Ok(window) => windows.push(window),
-                Err(error) => {
-                    tracing::debug!(%error, "no more memory windows: long messages wait for those in use");
-                    break;
-                }
+                Err(error) => refusal = Some(error),
             }
         }
         let mut state = self.lock();
         state.wants_windows = false;
-        if windows.is_empty() {
-            // The poller is not woken: it would ask again at once. It is when a window is given
-            // back, and after some ticks.
-            state.refuse_windows();
+        if let Some(error) = refusal.filter(|_| windows.is_empty()) {
+            let is_news = state.refuse_windows();
+            let windows = state.window_count;
+            // Whoever waits for a window that exists is not woken: it would ask again at once. It is
+            // when a window is given back, and after some ticks.
+            let is_over = windows == 0 && std::mem::take(&mut state.is_window_awaited);
+            drop(state);
+            if is_news {
+                tracing::warn!(%error, windows, "the device gives no more memory windows: long messages that find none free travel in fragments, and windows are asked for again in some seconds");
+            }
+            if is_over {
+                self.config.wakeup.notify();
+            }
             return;
         }
-        state.windows.append(&mut windows);
-        state.is_window_awaited = false;
+        state.add_windows(windows);
+        let is_awaited = std::mem::take(&mut state.is_window_awaited);
         drop(state);
-        self.config.wakeup.notify();
+        if is_awaited {
+            self.config.wakeup.notify();
+        }
     }
 
     fn remove_idle_chunk(&self) -> Option<Chunk> {
@@ -317,11 +339,14 @@ impl RegisteringPool for MemoryPool {
         while let Some(_chunk) = self.remove_idle_chunk() {}
         let mut state = self.lock();
         let is_awaited = state.tick();
-        // The windows are deallocated with the last chunk.
+        // Windows are deallocated after the last chunk. A batch stays: the device may not give them
+        // again, and a message that has begun with windows cannot go on without.
+        let kept = WINDOW_BATCH.min(state.windows.len());
         let windows = match state.is_empty() {
-            true => std::mem::take(&mut state.windows),
+            true => state.windows.split_off(kept),
             false => Vec::new(),
         };
+        state.window_count -= windows.len();
         let is_used = !state.is_empty()
             || state.is_wanting()
             || state.was_refused()

@@ -28,7 +28,10 @@ pub(super) struct State {
     by_address: BTreeMap<usize, usize>,
     /// The lengths of blocks that are to be registered.
     pub(super) wanted: BTreeSet<usize>,
+    /// The windows that are free.
     pub(super) windows: Vec<MemoryWindow>,
+    /// The windows that exist: the free ones, and those that were taken and are not gone.
+    pub(super) window_count: usize,
     pub(super) wants_windows: bool,
     /// True if the poller is to be woken when memory is given back.
     pub(super) is_awaited: bool,
@@ -43,6 +46,20 @@ pub(super) struct State {
     ticks_since_refusal: Option<u32>,
     /// The same for windows.
     ticks_since_windows_refused: Option<u32>,
+    /// True if no window was allocated since the last refusal that was logged.
+    is_refusal_known: bool,
+}
+
+/// Why no window is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum NoWindow {
+    /// The device has given some, and more are being allocated.
+    Soon,
+    /// The device gives no more at the moment, and all are in use; or all are gone, and it is asked
+    /// for others.
+    Scarce,
+    /// The device gives none, and all that it gave are gone.
+    Over,
 }
 
 /// A region and its free blocks.
@@ -229,9 +246,26 @@ impl State {
         self.ticks_since_refusal.is_some()
     }
 
-    /// Records that the device or the system refused windows.
-    pub(super) fn refuse_windows(&mut self) {
+    /// Records that the device or the system refused windows. Returns true if it gave some before.
+    pub(super) fn refuse_windows(&mut self) -> bool {
         self.ticks_since_windows_refused = Some(0);
+        !std::mem::replace(&mut self.is_refusal_known, true)
+    }
+
+    /// Adds windows that the device has given.
+    pub(super) fn add_windows(&mut self, mut windows: Vec<MemoryWindow>) {
+        self.window_count += windows.len();
+        self.windows.append(&mut windows);
+        self.is_refusal_known = false;
+    }
+
+    /// Returns the state of windows of which none is free.
+    pub(super) fn no_window(&self) -> NoWindow {
+        match (self.were_windows_refused(), self.window_count) {
+            (true, 0) => NoWindow::Over,
+            (false, 1..) => NoWindow::Soon,
+            _ => NoWindow::Scarce,
+        }
     }
 
     pub(super) fn were_windows_refused(&self) -> bool {

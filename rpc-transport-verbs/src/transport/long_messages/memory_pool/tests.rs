@@ -309,7 +309,7 @@ fn threads_give_back_while_the_poller_takes() {
 #[test]
 fn windows_come_in_batches_and_are_used_again() {
     let pool = pool(MIB);
-    assert!(pool.take_window().is_none());
+    assert!(pool.take_window().is_err());
     let mut windows = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     while windows.len() < 2 * WINDOW_BATCH {
@@ -318,14 +318,14 @@ fn windows_come_in_batches_and_are_used_again() {
         thread::yield_now();
     }
     pool.give_back_window(windows.remove(0));
-    assert!(pool.take_window().is_some());
+    assert!(pool.take_window().is_ok());
 }
 
 /// Takes a window, and waits while some are allocated.
 fn take_window(pool: &MemoryPool) -> MemoryWindow {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(window) = pool.take_window() {
+        if let Ok(window) = pool.take_window() {
             return window;
         }
         assert!(Instant::now() < deadline);
@@ -353,17 +353,17 @@ fn whoever_waits_for_a_window_sleeps_until_one_is_given_back() {
     let pool = pool(MIB);
     let mut windows = Vec::new();
     wait_until("the device has no more windows", || {
-        windows.extend(std::iter::from_fn(|| pool.take_window()));
+        windows.extend(std::iter::from_fn(|| pool.take_window().ok()));
         pool.lock().were_windows_refused()
     });
     pool.config.wakeup.clear();
-    assert!(pool.take_window().is_none());
+    assert!(pool.take_window().is_err());
     assert!(!is_woken(&pool, Duration::from_millis(100)));
     pool.give_back_window(windows.remove(0));
     assert!(is_woken(&pool, Duration::ZERO));
     drop(take_window(&pool));
     // Other windows of the device are free: after some ticks, they are asked for.
-    assert!(pool.take_window().is_none());
+    assert!(pool.take_window().is_err());
     windows.clear();
     tick_until("windows may be asked for again", &pool, || {
         !pool.lock().were_windows_refused()
@@ -411,4 +411,52 @@ fn memory_that_the_device_refuses_is_asked_for_again_later() {
         !pool.lock().was_refused()
     });
     drop(take(&pool, len));
+}
+
+/// Some windows of a device that gives no more after them.
+#[cfg(feature = "test-util")]
+#[test]
+fn it_is_known_whether_a_window_may_come() {
+    use super::state::NoWindow;
+    use verbline_verbs::SoftOptions;
+    use verbline_verbs::for_transport::WindowFault;
+
+    let options = SoftOptions {
+        window_fault: WindowFault::RefusedAfter(2),
+        ..SoftOptions::default()
+    };
+    let context = Context::open_soft(options).unwrap();
+    let config = PoolConfig {
+        domain: context.alloc_pd().unwrap(),
+        ..pool(MIB).config.clone()
+    };
+    let pool = MemoryPool::new(config, Purpose::Sending, MIB as u64);
+    // No registrar runs.
+    IS_REFUSED.set(true);
+    assert_eq!(
+        pool.take_window().err(),
+        Some(NoWindow::Scarce),
+        "not asked"
+    );
+    pool.allocate_windows();
+    let [first, second] = [0, 1].map(|_| pool.take_window().unwrap());
+    assert_eq!(pool.take_window().err(), Some(NoWindow::Soon));
+    pool.allocate_windows();
+    assert_eq!(pool.take_window().err(), Some(NoWindow::Scarce), "in use");
+    pool.give_back_window(first);
+    let first = pool.take_window().unwrap();
+    // Their connections end.
+    for window in [first, second] {
+        drop(window);
+        pool.forget_window();
+    }
+    assert_eq!(pool.take_window().err(), Some(NoWindow::Over));
+    pool.allocate_windows();
+    assert!(is_woken(&pool, Duration::ZERO), "it has to know");
+    // It is asked again later. Until it has answered, nobody waits for it.
+    tick_until("windows may be asked for again", &pool, || {
+        !pool.lock().were_windows_refused()
+    });
+    assert_eq!(pool.take_window().err(), Some(NoWindow::Scarce));
+    IS_REFUSED.set(false);
 }

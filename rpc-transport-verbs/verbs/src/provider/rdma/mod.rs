@@ -75,6 +75,7 @@ pub(super) use completion_queue::{CompletionQueue, HeldCompletions};
 pub(super) use context::Context;
 pub(super) use device_list::{device_names, devices};
 pub(super) use fork::{fork_init, is_fork_initialized};
+pub(super) use locked_memory::locked_memory;
 pub(super) use memory::ProtectionDomain;
 pub(super) use queue_pair::QueuePair;
 pub(super) use region::MemoryRegion;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rdma_sys::ibv_mr;
 
-use super::super::limits::in_range;
+use super::super::limits::{in_range, needs_local_write};
 use super::locked_memory::memlock_limit;
 use super::log_leak;
 use super::memory::{Domain, ProtectionDomain};
@@ -77,6 +77,7 @@ impl MemoryRegion {
         let handle = &domain.handle;
         handle.fork_guard.check()?;
         in_range(CALL, "len", len, 1, handle.limits.max_mr_len)?;
+        needs_local_write(access)?;
         let mmap_failed = |source| VerbsError::Os {
             call: "mmap",
             source,

@@ -8,6 +8,8 @@ use crate::provider::soft::capacities::{exhausted, index32};
 use crate::provider::soft::names::WindowName;
 use crate::provider::soft::shared::published::{TAG_BITS, WINDOW_BIT, WINDOW_INDEX_BITS};
 use crate::provider::work::WindowBinding;
+#[cfg(feature = "test-util")]
+use crate::types::WindowFault;
 use crate::types::{
     Access, CompletionStatus, QpNum, RemoteKey, RemoteMemory, VerbsError, WindowType,
 };
@@ -30,6 +32,14 @@ impl Common {
         domain: u32,
         window_type: WindowType,
     ) -> Result<(WindowName, RemoteKey), VerbsError> {
+        #[cfg(feature = "test-util")]
+        if self.options.window_fault == WindowFault::RefusedAfter(self.windows_given) {
+            return Err(exhausted("alloc_mw", "memory windows", self.windows_given));
+        }
+        #[cfg(feature = "test-util")]
+        {
+            self.windows_given += 1;
+        }
         let windows = &mut self.windows.0;
         if windows.len() == MAX_WINDOWS {
             return Err(exhausted("alloc_mw", "memory windows", MAX_WINDOWS));
@@ -90,13 +100,23 @@ impl Common {
         if !is_permitted || !may_be_zero_based || (is_type_2 && !is_free) {
             return Err(refused);
         }
-        let bound = (binding.len > 0).then_some(Bound {
+        #[allow(unused_mut, reason = "faults are injected with test-util only")]
+        let mut bound = (binding.len > 0).then_some(Bound {
             region: region_key,
             offset,
             len: binding.len,
             access: binding.access,
             only_through: is_type_2.then_some(qp_num),
         });
+        #[cfg(feature = "test-util")]
+        match (self.options.window_fault, &mut bound) {
+            (WindowFault::Unbindable, _) => return Err(refused),
+            (WindowFault::Wide, Some(bound)) => {
+                (bound.offset, bound.len) = (0, region.len() as u64);
+            }
+            (WindowFault::Shared, Some(bound)) => bound.only_through = None,
+            _ => {}
+        }
         window.key = binding.key;
         window.bound = bound;
         let published = &self.notes.published;
@@ -123,6 +143,10 @@ impl Common {
             && window.bound.is_some_and(is_bound_by);
         if !is_permitted {
             return Err(refused);
+        }
+        #[cfg(feature = "test-util")]
+        if self.options.window_fault == WindowFault::Kept {
+            return Ok(());
         }
         window.bound = None;
         self.notes.published.withdraw_key(key);

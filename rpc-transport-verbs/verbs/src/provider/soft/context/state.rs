@@ -78,6 +78,9 @@ pub(crate) struct Common {
     pub(crate) qp_index_end: usize,
     pub(crate) events: Arc<EventQueue>,
     pub(crate) options: SoftOptions,
+    /// Windows that were allocated so far.
+    #[cfg(feature = "test-util")]
+    pub(crate) windows_given: usize,
 }
 
 /// A ring that is polled directly.
@@ -135,6 +138,8 @@ impl State {
                 qp_index_end: 0,
                 events,
                 options,
+                #[cfg(feature = "test-util")]
+                windows_given: 0,
             },
         }
     }

@@ -255,3 +255,69 @@ impl Drop for MemoryRegion {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! What the device itself refuses, whatever the safe layer above checks.
+
+    use super::super::Context;
+    use super::*;
+    use crate::provider::work::WindowBinding;
+    use crate::provider::{RegionName, WindowName};
+    use crate::types::{CompletionStatus, SoftOptions, WindowType};
+
+    fn domain() -> ProtectionDomain {
+        let context = Context::open(SoftOptions::default()).expect("soft is everywhere");
+        context.alloc_pd().expect("its first domain")
+    }
+
+    #[test]
+    fn rights_of_peers_to_write_need_local_write() {
+        let domain = domain();
+        for peers in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            let error = domain.register(4096, peers).expect_err("EINVAL");
+            assert!(
+                matches!(error, VerbsError::RemoteWithoutLocalWrite),
+                "{error}"
+            );
+            let both = domain.register(4096, peers | Access::LOCAL_WRITE);
+            both.expect("what the kernel accepts");
+        }
+        domain
+            .register(4096, Access::REMOTE_READ | Access::MW_BIND)
+            .expect("nobody writes");
+    }
+
+    #[test]
+    fn a_window_outside_of_its_region_is_not_bound() {
+        let domain = domain();
+        let region = domain.register(4096, Access::MW_BIND).expect("memory");
+        let window = domain.alloc_mw(WindowType::Type2).expect("a window");
+        let first = region.start().as_ptr().addr() as u64;
+        let bind = |addr, len| {
+            let binding = WindowBinding {
+                window: WindowName::Soft(window.name()),
+                region: RegionName::Soft(region.local_key()),
+                addr,
+                len,
+                access: Access::REMOTE_READ,
+                key: window.first_key(),
+            };
+            let mut state = domain.domain.enter().expect("this process");
+            state.common.bind_window(&binding, domain.number, QpNum(1))
+        };
+        let refused = Err(CompletionStatus::MemoryWindowBind);
+        for (addr, len) in [
+            (first - 8, 8),
+            (first - 8, 16),
+            (first + 4088, 9),
+            (first + 4097, 1),
+            (first, 4097),
+            (first + 8, u64::MAX),
+            (0, u64::MAX),
+        ] {
+            assert_eq!(bind(addr, len), refused, "{addr:#x}, {len}");
+        }
+        assert_eq!(bind(first, 4096), Ok(()));
+    }
+}

@@ -14,7 +14,11 @@ use super::context::completion_queues::CompletionRing;
 use super::context::regions::MAX_REGIONS;
 use super::process::node::Node;
 use super::shared::wake::MAX_READY;
+#[cfg(feature = "test-util")]
+use crate::hooks::has_simulation;
 use crate::provider::soft::process::node::domain::Domain;
+#[cfg(feature = "test-util")]
+use crate::types::WindowFault;
 use crate::types::{
     AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, LinkLayer,
     OpenError, PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions,
@@ -70,6 +74,15 @@ impl Context {
             action: "make a context",
             source,
         })
+    }
+
+    /// Returns true if something is wrong with its windows, outside of a simulation, in which a trial
+    /// would wait for ever.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn has_window_fault(&self) -> bool {
+        let is_faulty = |options: SoftOptions| options.window_fault != WindowFault::Nothing;
+        let state = self.domain.enter();
+        !has_simulation() && state.is_ok_and(|state| is_faulty(state.common.options))
     }
 
     /// Opens a context of the given process.

@@ -1,12 +1,14 @@
 //! Rejects requested features that the device does not support, and names them.
 
+use super::super::super::limits::needs_local_write;
 use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::DEVICE_NAME;
 use crate::types::{Access, ExtendedConfig, SendOps, VerbsError};
 
-/// Rejects the FLUSH access rights: the device has nothing to flush to. The other rights cost
-/// nothing or already hold for its memory.
+/// Rejects rights that do not go together, and the FLUSH access rights: the device has nothing to
+/// flush to. The other rights cost nothing or already hold for its memory.
 pub(crate) fn check_access(access: Access) -> Result<(), VerbsError> {
+    needs_local_write(access)?;
     for (right, what) in [
         (Access::FLUSH_GLOBAL, "the access right FLUSH_GLOBAL"),
         (

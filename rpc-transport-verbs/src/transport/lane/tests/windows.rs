@@ -1,0 +1,92 @@
+//! Devices that announce memory windows and have none, or whose windows protect nothing.
+
+use bytes::Bytes;
+use rpc_core::transport::{Chunks, ConnectionId, ExposeError, LongMessages, Transport};
+use verbline_verbs::for_transport::WindowFault;
+use verbline_verbs::{LinkLayer, SoftOptions};
+
+use super::transport_harness::Side;
+use super::{ROCE, Server, exchange, intents};
+use crate::device::setup::{self, Opened};
+use crate::device::sizing::Sizing;
+
+/// Windows that the trial takes when the device is opened.
+const TRIAL: usize = 5;
+
+/// Opens a transport over a device with this fault.
+fn side_with(window_fault: WindowFault) -> Side {
+    let options = SoftOptions {
+        window_fault,
+        ..SoftOptions::default()
+    };
+    let device = Opened::soft_with(ROCE, LinkLayer::Ethernet, options);
+    let transport = setup::open_lanes(device, Vec::new(), &intents(), &Sizing::default());
+    Side::new(transport.expect("the lane opens"))
+}
+
+fn connected(window_fault: WindowFault) -> (Server, Side, (ConnectionId, ConnectionId)) {
+    let mut server = Server::with(&[ROCE]);
+    let mut client = side_with(window_fault);
+    let ids = server.accept(&mut client);
+    (server, client, ids)
+}
+
+fn expose(side: &mut Side, connection: ConnectionId) -> Result<(), ExposeError> {
+    let mut message = Chunks::from(Bytes::from(vec![7; 8192]));
+    let exposed = side.transport.expose(connection, &mut message, false)?;
+    side.transport.conceal(exposed.key);
+    Ok(())
+}
+
+#[test]
+fn windows_that_are_not_there_or_protect_nothing_are_found_when_the_device_is_opened() {
+    for (fault, why) in [
+        (WindowFault::RefusedAfter(0), "and gives none"),
+        (WindowFault::RefusedAfter(1), "and gives none"),
+        (WindowFault::Unbindable, "a binding ended with MW_BIND_ERR"),
+        (WindowFault::Wide, "in front of a memory window"),
+        (WindowFault::Shared, "of another queue pair"),
+        (WindowFault::Kept, "whose key was invalidated"),
+    ] {
+        let (mut server, mut client, (at_client, at_server)) = connected(fault);
+        let limits = client.transport.limits();
+        assert_eq!(limits.read_depth, 0, "{fault:?}");
+        let said = &limits.long_messages;
+        assert!(
+            said.starts_with("in fragments") && said.contains(why),
+            "{fault:?}: {said}"
+        );
+        let travel = client.transport.long_messages(at_client);
+        assert_eq!(travel, LongMessages::Fragments, "{fault:?}");
+        exchange(&mut server.side, at_server, &mut client, at_client);
+    }
+}
+
+#[test]
+fn windows_that_work_are_used() {
+    let (_server, mut client, (at_client, _)) = connected(WindowFault::RefusedAfter(usize::MAX));
+    assert_eq!(client.transport.limits().read_depth, 16);
+    let travel = client.transport.long_messages(at_client);
+    assert_eq!(travel, LongMessages::Read);
+    let exposed = (0..10_000).find_map(|_| {
+        client.turn();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        match expose(&mut client, at_client) {
+            Err(ExposeError::NotNow) => None,
+            exposed => Some(exposed),
+        }
+    });
+    assert_eq!(exposed, Some(Ok(())));
+}
+
+/// The trial was a success, and the device gives no window after it.
+#[test]
+fn no_long_message_waits_for_windows_that_a_device_refuses_later() {
+    let (_server, mut client, (at_client, _)) = connected(WindowFault::RefusedAfter(TRIAL));
+    assert_eq!(client.transport.limits().read_depth, 16);
+    for _ in 0..3 {
+        let refused = Err(ExposeError::NoWindow { may_come: false });
+        assert_eq!(expose(&mut client, at_client), refused);
+        client.turn();
+    }
+}
