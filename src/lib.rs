@@ -160,7 +160,7 @@ pub mod message {
     };
 }
 
-/// Devices: what this machine has, and why a device cannot be opened.
+/// Devices: what this machine has, why a device cannot be opened, and the cores of threads.
 pub mod device {
     #[doc(inline)]
     pub use rpc_core::OtherDevice;
@@ -168,6 +168,6 @@ pub mod device {
     pub use rpc_core::transport::FabricError;
     #[doc(inline)]
     pub use rpc_transport_verbs::{
-        DEVICE_VARIABLE, DeviceError, Sizing, Survey, SurveyedDevice, SurveyedPort,
+        DEVICE_VARIABLE, DeviceError, Sizing, Survey, SurveyedDevice, SurveyedPort, unpinned,
     };
 }

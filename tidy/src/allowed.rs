@@ -122,6 +122,7 @@ pub const VERBS: Package = Package {
     folder: "rpc-transport-verbs/verbs",
     layers: &[
         layer("hooks", &["hooks"], &[]),
+        layer("affinity", &["affinity"], &[]),
         layer("event_fd", &["event_fd"], &[]),
         layer("log_limit", &["log_limit"], &[]),
         layer("types", &["types"], &[]),
@@ -142,7 +143,7 @@ pub const VERBS: Package = Package {
         layer(
             "soft::shared",
             &["provider::soft::shared"],
-            &["hooks", "types", "provider::work"],
+            &["hooks", "affinity", "types", "provider::work"],
         ),
         layer(
             "soft::capacities",
@@ -171,6 +172,7 @@ pub const VERBS: Package = Package {
             "soft::process",
             &["provider::soft::process"],
             &[
+                "affinity",
                 "event_fd",
                 "log_limit",
                 "types",
@@ -211,6 +213,7 @@ pub const VERBS: Package = Package {
             &["provider::soft::objects"],
             &[
                 "hooks",
+                "affinity",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -282,7 +285,7 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "event_fd", "log_limit", "provider", "verbs"],
+            &["hooks", "affinity", "event_fd", "log_limit", "provider", "verbs"],
         ),
     ],
 };

@@ -1,14 +1,16 @@
-//! What Verbline's transport uses beyond the verbs: files that wake threads, blocks of registered
-//! memory, connections that it hands to the software device, and the hooks of its simulation.
+//! What Verbline's transport uses beyond the verbs: files that wake threads, the cores of threads,
+//! blocks of registered memory, connections that it hands to the software device, who is at the other
+//! end of a Unix socket, and the hooks of its simulation.
 //!
 //! No other crate should use it: any release may change it.
 
+pub use crate::affinity::{allowed_cores, pin, start_thread, unpin, unpinned};
 pub use crate::block::{Block, BlockRegion};
 pub use crate::destination::Destination;
 pub use crate::event_fd::EventFd;
 pub use crate::log_limit::LogLimit;
 pub use crate::provider::{
-    AwaitedClaim, InlineError, LinkTarget, kernel_device_names, rdma_device_names,
+    AwaitedClaim, Credentials, InlineError, LinkTarget, kernel_device_names, rdma_device_names,
 };
 
 /// Hooks for the simulation: the source of time, and the points where it injects faults.

@@ -142,6 +142,7 @@
 
 mod address;
 mod address_handle;
+mod affinity;
 mod block;
 mod completion_channel;
 mod completion_queue;

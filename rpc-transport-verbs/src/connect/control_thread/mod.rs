@@ -35,14 +35,13 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use rpc_core::transport::Admission;
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
-use verbline_verbs::for_transport::{EventFd, LogLimit};
+use verbline_verbs::for_transport::{EventFd, LogLimit, start_thread};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -108,9 +107,7 @@ const WAKEUP: Token = 0;
 impl Control {
     fn start() -> io::Result<Self> {
         let (control, mut sockets) = Self::new()?;
-        thread::Builder::new()
-            .name("verbline-control".to_owned())
-            .spawn(move || sockets.run())?;
+        start_thread("verbline-control", move || sockets.run())?;
         Ok(control)
     }
 

@@ -5,11 +5,11 @@
 //! thread runs: memory is registered by the thread that asks for it, and stays registered until a
 //! limit is reached. A simulated process that does not run asks for nothing: it was killed.
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
-use verbline_verbs::for_transport::hooks;
+use verbline_verbs::for_transport::{hooks, start_thread};
 
 use super::process_memory::{Full, ProcessMemory, Purpose};
 
@@ -126,8 +126,7 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) -> bool {
         return false;
     }
     let is_running = ask(&mut SHARED.lock(), pool, hooks::now(), || {
-        let thread = thread::Builder::new().name("verbline-memory".to_owned());
-        thread.spawn(run).map(drop)
+        start_thread("verbline-memory", run).map(drop)
     });
     SHARED.asked.notify_one();
     is_running
