@@ -163,10 +163,12 @@ pub mod message {
     };
 }
 
-/// Devices: what this machine has.
+/// Devices: what this machine has, and the cores of threads.
 pub mod device {
     #[doc(inline)]
     pub use rpc_core::OtherDevice;
     #[doc(inline)]
-    pub use rpc_transport_verbs::{DEVICE_VARIABLE, Sizing, Survey, SurveyedDevice, SurveyedPort};
+    pub use rpc_transport_verbs::{
+        DEVICE_VARIABLE, Sizing, Survey, SurveyedDevice, SurveyedPort, unpinned,
+    };
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 
+use rpc_core::Intents;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// A core for each side, or one core that both share.
@@ -33,6 +34,15 @@ impl Cores {
             .map(Core::read)
             .collect();
         Self::among(&allowed).ok_or_else(|| io::Error::other("this process may not use any core"))
+    }
+
+    /// Returns the intents of a poller that is pinned to the client's core.
+    #[must_use]
+    pub fn on_client_core(self, intents: &Intents) -> Intents {
+        Intents {
+            cores: Some(vec![self.client]),
+            ..intents.clone()
+        }
     }
 
     fn among(allowed: &[Core]) -> Option<Self> {

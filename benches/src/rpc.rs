@@ -4,21 +4,17 @@
 use std::cell::Cell;
 use std::error::Error;
 use std::future::poll_fn;
-use std::io;
-use std::net::TcpListener;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Instant;
 
 use proto::bench::{BenchClient, BenchStreamsClient, StatsReply, StatsRequest};
 use proto::bulk::BulkClient;
-use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rpc_core::{CallError, Caller, Intents, LocalChannel, LocalPoller};
 use rpc_transport_verbs::Device;
 use rustix::process::getpid;
 
 use crate::child::{Process, resident};
-use crate::cores::{self, Cores};
+use crate::cores::Cores;
 use crate::message::Load;
 use crate::role::Role;
 use crate::service::ServerArgs;
@@ -155,18 +151,18 @@ impl Rpc {
     /// Fails if either side cannot be set up.
     pub fn start_pinned(device: &Device, cores: Cores, intents: &Intents) -> Outcome<Self> {
         let args = ServerArgs::new(device.name(), cores.server, intents);
-        Self::start_with(&OnCore::new(device, cores.client), args, intents)
+        Self::start_with(device, args, &cores.on_client_core(intents))
     }
 
-    /// Does the same with a server that is told something else than the client's intents, over a device
-    /// or over [`OnCore`].
+    /// Does the same with a server that is told something else than the client's intents, which say
+    /// whether the thread is pinned.
     ///
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start_with(fabric: &impl Fabric, args: ServerArgs, intents: &Intents) -> Outcome<Self> {
+    pub fn start_with(device: &Device, args: ServerArgs, intents: &Intents) -> Outcome<Self> {
         let (server, address) = Process::start(&Role::Calls(args))?;
-        let poller = LocalPoller::builder(fabric)
+        let poller = LocalPoller::builder(device)
             .intents(intents.clone())
             .build()?;
         let mut rpc = Self {
@@ -211,67 +207,6 @@ impl Rpc {
     #[must_use]
     pub fn poller(&self) -> &LocalPoller {
         &self.poller
-    }
-}
-
-/// Pins the thread that opens a transport, as a server does. A poller counts the cores that the
-/// process may use before it opens its transport, so the count is not that of the pinned thread; and
-/// the transport's memory comes from the core's own NUMA node.
-#[derive(Clone)]
-pub struct OnCore {
-    device: Device,
-    core: usize,
-}
-
-impl OnCore {
-    /// Returns the device as it is used from a core.
-    #[must_use]
-    pub fn new(device: &Device, core: usize) -> Self {
-        let device = device.clone();
-        Self { device, core }
-    }
-}
-
-impl Fabric for OnCore {
-    type Transport = <Device as Fabric>::Transport;
-    type Port = <Device as Fabric>::Port;
-
-    fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError> {
-        cores::pin_current_thread(self.core).map_err(|error| FabricError::Device {
-            device: self.device.name().to_owned(),
-            action: format!("cannot be used from core {}", self.core),
-            source: error.into(),
-        })?;
-        self.device.open(intents)
-    }
-
-    fn port(&self, transport: &Self::Transport) -> Self::Port {
-        self.device.port(transport)
-    }
-
-    fn bind(&self, address: &str) -> Result<TcpListener, FabricError> {
-        self.device.bind(address)
-    }
-
-    fn listen(
-        &self,
-        socket: TcpListener,
-        ports: Vec<Self::Port>,
-        admission: Arc<dyn Admission>,
-    ) -> Result<Box<dyn Listener>, FabricError> {
-        self.device.listen(socket, ports, admission)
-    }
-
-    fn check_address(&self, address: &str) -> io::Result<()> {
-        self.device.check_address(address)
-    }
-
-    fn allowed_cores(&self) -> Vec<usize> {
-        self.device.allowed_cores()
-    }
-
-    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
-        self.device.pin_current_thread(core)
     }
 }
 

@@ -67,8 +67,8 @@ impl LocalBench for Echo {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerArgs {
     device: String,
-    /// Core to pin the poller to.
-    core: usize,
+    /// Core to pin the poller to; `None`: it is not pinned.
+    pub core: Option<usize>,
     max_message_len: usize,
     connections: u32,
     max_in_flight: u32,
@@ -88,7 +88,7 @@ impl ServerArgs {
     pub fn new(device: &str, core: usize, intents: &Intents) -> Self {
         Self {
             device: device.to_owned(),
-            core,
+            core: Some(core),
             max_message_len: intents.max_message_len,
             connections: intents.connections,
             max_in_flight: intents.max_in_flight,
@@ -128,7 +128,7 @@ impl ServerArgs {
             rpc_core_testing::disable_coalescing();
         }
         let server = Server::builder(&Device::open(&self.device)?)
-            .cores([self.core])
+            .cores(self.core)
             .max_message_len(self.max_message_len)
             .connections(self.connections)
             .max_in_flight(self.max_in_flight)

@@ -176,6 +176,16 @@ fn an_overload_ends_with_one_object_for_either_client() {
 }
 
 #[test]
+fn servers_that_are_pinned_are_compared_with_others() {
+    for more in ["", " --beside --waiting busy"] {
+        let (text, report) = report(&format!("pinning --calls 40 --slices 2{more}"));
+        let rows = rows(&report, "servers");
+        assert_eq!(rows.len(), 4, "{text}");
+        assert!(rows.iter().all(|row| row["p99_ns"].is_number()), "{text}");
+    }
+}
+
+#[test]
 fn an_unfair_load_ends_with_the_rate_of_each_client() {
     let (text, report) = report("unfair --seconds 1.5 --others 2 --flooder 8 --spin-us 100");
     let rows = rows(&report, "clients");

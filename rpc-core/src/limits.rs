@@ -51,6 +51,16 @@ pub struct Intents {
     pub max_memory: Option<u64>,
     /// How an idle poller waits. Default: [`Waiting::Adaptive`].
     pub waiting: Waiting,
+    /// The cores to which the pollers' threads are pinned, one each, cyclically. A core that cannot be
+    /// had is an error. An empty list disables pinning. Default: `None`. A poller that never sleeps
+    /// ([`Waiting::Busy`]) is then pinned to a core that no other process of this network namespace
+    /// has claimed for a poller of its own, the highest that is free, if the process may use more
+    /// cores than it has such pollers. Other pollers are not pinned, and the thread of a
+    /// [`LocalPoller`](crate::LocalPoller), which is the application's, is pinned only to a core that
+    /// is named here, until the poller is dropped. [`Limits::cores`] has the outcome.
+    ///
+    /// Threads that a handler starts inherit the core of its poller: see `docs/threads.md`.
+    pub cores: Option<Vec<usize>>,
     /// Whether to probe silent peers to check that their processes still run. Default: `None`, no
     /// probes. [`Keepalive`] describes the failures that are detected without them.
     pub keepalive: Option<Keepalive>,
@@ -91,6 +101,7 @@ impl Default for Intents {
             connections: 64,
             max_memory: None,
             waiting: Waiting::default(),
+            cores: None,
             keepalive: None,
         }
     }
@@ -190,6 +201,9 @@ pub struct Limits {
     pub locked_per_connection: u64,
     /// Whether silent peers are probed.
     pub keepalive: Option<Keepalive>,
+    /// The core that each poller's thread is pinned to, in the order of the pollers. `None`: not pinned.
+    /// A [`Channel`](crate::Channel) reports the first of its pollers that has opened its device.
+    pub cores: Vec<Option<usize>>,
     /// The sizes that the device or [`Intents::max_memory`] reduced below the wanted value: one
     /// sentence each.
     pub clamped: Vec<String>,
@@ -317,6 +331,13 @@ impl fmt::Display for Limits {
             Bytes(self.receive_memory()),
             Bytes(self.connection_memory)
         )?;
+        for (poller, core) in self.cores.iter().enumerate() {
+            let start = if poller == 0 { "\n  cores      " } else { ", " };
+            match core {
+                Some(core) => write!(f, "{start}core {core}")?,
+                None => write!(f, "{start}not pinned")?,
+            }
+        }
         if let Some(keepalive) = &self.keepalive {
             write!(f, "\n  keepalive  {keepalive}")?;
         }

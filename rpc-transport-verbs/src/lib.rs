@@ -67,7 +67,7 @@
 //
 // | module | purpose |
 // | --- | --- |
-// | `device` | turns names into a `Device`; lists cores and pins threads to them |
+// | `device` | turns names into a `Device`; lists and claims cores |
 // | `device::survey` | reports the capabilities of each device of the machine, and the best device |
 // | `device::sizing` | derives numbers from intents, each with its reason, and checks them against the device |
 // | `device::setup` | creates one poller's resources, once: a lane for each of its devices |
@@ -110,3 +110,26 @@ pub use transport::failure::ConnectionFailure;
 pub use transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
 #[doc(no_inline)]
 pub use verbline_verbs as verbs;
+
+/// Runs `run`, which starts threads, with the cores that the calling thread had before a poller was
+/// pinned to it. On a thread that is not pinned it only runs `run`.
+///
+/// Linux gives a new thread the cores of the thread that starts it. A handler on a pinned poller
+/// therefore starts its threads, and pools that are made at their first use, like this, or on an
+/// executor, or before the server is bound:
+///
+/// ```
+/// use std::sync::LazyLock;
+///
+/// static THREADS: LazyLock<usize> = LazyLock::new(|| {
+///     // Here, a pool would be built.
+///     std::thread::available_parallelism().map_or(1, usize::from)
+/// });
+///
+/// // In a handler: the pool has a thread for each core of the process.
+/// let threads = rpc_transport_verbs::unpinned(|| *THREADS);
+/// # assert!(threads > 0);
+/// ```
+pub fn unpinned<T>(run: impl FnOnce() -> T) -> T {
+    verbs::for_transport::unpinned(run)
+}

@@ -122,6 +122,7 @@ pub const VERBS: Package = Package {
     folder: "rpc-transport-verbs/verbs",
     layers: &[
         layer("hooks", &["hooks"], &[]),
+        layer("affinity", &["affinity"], &[]),
         layer("event_fd", &["event_fd"], &[]),
         layer("fork_sockets", &["fork_sockets"], &[]),
         layer("log_limit", &["log_limit"], &[]),
@@ -143,7 +144,7 @@ pub const VERBS: Package = Package {
         layer(
             "soft::shared",
             &["provider::soft::shared"],
-            &["hooks", "fork_sockets", "types", "provider::work"],
+            &["hooks", "affinity", "fork_sockets", "types", "provider::work"],
         ),
         layer(
             "soft::capacities",
@@ -172,6 +173,7 @@ pub const VERBS: Package = Package {
             "soft::process",
             &["provider::soft::process"],
             &[
+                "affinity",
                 "event_fd",
                 "fork_sockets",
                 "types",
@@ -212,6 +214,7 @@ pub const VERBS: Package = Package {
             &["provider::soft::objects"],
             &[
                 "hooks",
+                "affinity",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -283,7 +286,7 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "event_fd", "fork_sockets", "provider", "verbs"],
+            &["hooks", "affinity", "event_fd", "fork_sockets", "provider", "verbs"],
         ),
     ],
 };

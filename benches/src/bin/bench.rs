@@ -51,6 +51,7 @@ measurements! {
     Latency(latency::Latency),
     Open(open::Open),
     Idle(idle::Idle),
+    Pinning(pinning::Pinning),
     Throughput(throughput::Throughput),
     Connections(connections::Connections),
     Channels(channels::Channels),

@@ -17,6 +17,7 @@ pub mod over_tcp;
 pub mod overload;
 #[cfg(feature = "peers")]
 pub mod peers;
+pub mod pinning;
 pub mod rdma;
 #[cfg(feature = "stream")]
 pub mod stream;

@@ -13,7 +13,7 @@ use crate::peers::tonic_streams::{self, TonicStream};
 use crate::rates::Rated;
 use crate::report::Row;
 use crate::rounds;
-use crate::rpc::{Client, OnCore, Rpc};
+use crate::rpc::{Client, Rpc};
 use crate::service::ServerArgs;
 use crate::setup::{Bench, Measurement, busy_intents};
 use crate::shared::Shared;
@@ -116,8 +116,7 @@ impl Streams {
         let start = |coalesces| {
             let mut args = ServerArgs::new(bench.device(), cores.server, &intents);
             args.coalesces = coalesces;
-            let client =
-                Rpc::start_with(&OnCore::new(&bench.device, cores.client), args, &intents)?;
+            let client = Rpc::start_with(&bench.device, args, &cores.on_client_core(&intents))?;
             ServerStream::<M, _>::open(client, payload_len)
         };
         let mut local = start(true)?;

@@ -59,6 +59,13 @@ macro_rules! intent_setters {
             self
         }
 
+        /// Sets the cores to which the pollers are pinned, or disables pinning with an empty list: see
+        /// [`Intents::cores`](crate::Intents::cores).
+        pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
+            self.intents.cores = Some(cores.into_iter().collect());
+            self
+        }
+
         /// Probes silent peers to check that they still run, and closes the connections of those that do
         /// not answer: see [`Intents::keepalive`](crate::Intents::keepalive).
         pub fn keepalive(mut self, keepalive: $crate::limits::Keepalive) -> Self {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{CONNECT_TIMEOUT, LocalPoller, idle};
+use super::{CONNECT_TIMEOUT, LocalPoller, cores, idle};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::{Intents, intent_setters};
@@ -58,10 +58,11 @@ impl<F: Fabric> LocalPollerBuilder<F> {
     pub fn build(self) -> Result<LocalPoller, FabricError> {
         // Count the cores before any thread is pinned.
         idle::cores();
-        let transport = self.fabric.open(&self.intents)?;
+        let core = cores::choose_named(&self.fabric, &self.intents, 1).pop();
+        let (transport, pinned) = cores::open_on(&self.fabric, core.flatten(), &self.intents)?;
         let driver = Driver::new(transport, Methods::new(), Clock::system());
         self.intents.warn_of_little_memory();
-        let poller = LocalPoller::from_driver(Rc::new(driver), self.intents.waiting);
+        let poller = LocalPoller::of_thread(Rc::new(driver), self.intents.waiting, pinned);
         Ok(LocalPoller {
             connect_timeout: self.connect_timeout,
             ..poller

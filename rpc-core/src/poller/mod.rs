@@ -2,6 +2,7 @@
 
 mod block_on;
 mod builder;
+pub(crate) mod cores;
 pub(crate) mod idle;
 
 use std::cell::RefCell;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub use self::block_on::block_on;
 pub use self::builder::LocalPollerBuilder;
+use self::cores::PinnedThread;
 use self::idle::{BusyPoller, Idle};
 use crate::client::LocalChannel;
 use crate::client::channel::ChannelCore;
@@ -41,7 +43,13 @@ pub struct LocalPoller {
     driver: Rc<dyn Poller>,
     waiting: Waiting,
     connect_timeout: Duration,
-    _busy: Option<Rc<BusyPoller>>,
+    thread: Option<Rc<PollerThread>>,
+}
+
+/// What holds of a poller's thread for as long as the poller lives. There is none if nothing does.
+struct PollerThread {
+    _busy: Option<BusyPoller>,
+    pinned: Option<PinnedThread>,
 }
 
 /// The error of calling [`LocalPoller::block_on`] inside a turn of the same poller, from a handler
@@ -79,12 +87,24 @@ impl LocalPoller {
         Self::stepped(Rc::new(driver))
     }
 
-    pub(crate) fn from_driver(driver: Rc<dyn Poller>, waiting: Waiting) -> Self {
+    /// Creates the poller of this thread.
+    pub(crate) fn of_thread(
+        driver: Rc<dyn Poller>,
+        waiting: Waiting,
+        pinned: Option<PinnedThread>,
+    ) -> Self {
+        let busy = BusyPoller::register(waiting);
+        let thread = (busy.is_some() || pinned.is_some()).then(|| {
+            Rc::new(PollerThread {
+                _busy: busy,
+                pinned,
+            })
+        });
         Self {
             driver,
             waiting,
             connect_timeout: CONNECT_TIMEOUT,
-            _busy: BusyPoller::register(waiting).map(Rc::new),
+            thread,
         }
     }
 
@@ -94,7 +114,7 @@ impl LocalPoller {
             driver,
             waiting: Waiting::Busy,
             connect_timeout: CONNECT_TIMEOUT,
-            _busy: None,
+            thread: None,
         }
     }
 
@@ -209,7 +229,14 @@ impl LocalPoller {
     /// Returns the sizes of this poller.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.driver.limits()
+        let pinned = self
+            .thread
+            .as_ref()
+            .and_then(|thread| thread.pinned.as_ref());
+        Limits {
+            cores: vec![pinned.map(|pinned| pinned.core)],
+            ..self.driver.limits()
+        }
     }
 
     /// Updates this poller's gauges and returns a snapshot of its statistics.

@@ -21,7 +21,6 @@ pub struct ServerBuilder<F> {
     pub(super) deadlines: DeadlinePolicy,
     pub(super) max_connections: Option<usize>,
     pub(super) pollers: usize,
-    pub(super) cores: Option<Vec<usize>>,
     pub(super) shutdown: Shutdown,
 }
 
@@ -92,14 +91,6 @@ impl<F: Fabric> ServerBuilder<F> {
     /// available cores. Default and minimum: 1.
     pub fn pollers(mut self, pollers: usize) -> Self {
         self.pollers = pollers.max(1);
-        self
-    }
-
-    /// Sets the cores to which the pollers are pinned, one each, cyclically. Without this setting,
-    /// pollers are pinned to the highest cores that the process may use, if it may use more cores
-    /// than there are pollers. An empty list disables pinning.
-    pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
-        self.cores = Some(cores.into_iter().collect());
         self
     }
 }

@@ -47,13 +47,6 @@ pub enum ServerError {
         /// The services' name, `package.Service`.
         name: &'static str,
     },
-    /// A poller could not be pinned to its core.
-    Pin {
-        /// The core.
-        core: usize,
-        /// The system's error.
-        source: io::Error,
-    },
     /// The process was forked after the device was opened, or after the server was bound. It serves in
     /// the parent only.
     Forked,
@@ -75,11 +68,6 @@ impl fmt::Display for ServerError {
                 f,
                 "two services named {name} were added: give each service a different name, or add it once"
             ),
-            Self::Pin { core, source } => write!(
-                f,
-                "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may \
-                 use, or to an empty list to disable pinning"
-            ),
             Self::Forked => f.write_str(FORKED),
             Self::PollerPanicked { poller, message } => {
                 write!(f, "poller {poller} panicked: {message}")
@@ -93,7 +81,7 @@ impl Error for ServerError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Fabric(error) => error.source(),
-            Self::Thread(error) | Self::Pin { source: error, .. } => error.source(),
+            Self::Thread(error) => error.source(),
             Self::DuplicateService { .. } | Self::Forked | Self::PollerPanicked { .. } => None,
         }
     }
@@ -165,7 +153,6 @@ impl Server {
             deadlines: DeadlinePolicy::default(),
             max_connections: None,
             pollers: 1,
-            cores: None,
             shutdown: Shutdown::default(),
         }
     }

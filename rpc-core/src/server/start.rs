@@ -12,7 +12,7 @@ use super::thread::{Opened, PollerSetup};
 use super::threads::PollerThreads;
 use super::watchdog::Watchdog;
 use super::{Running, Server, ServerError};
-use crate::poller::idle;
+use crate::poller::{cores, idle};
 use crate::stats::{ServerCounters, StatsReader};
 use crate::transport::Fabric;
 
@@ -69,12 +69,12 @@ impl<F: Fabric> ServerBuilder<F> {
         // Count the cores before any thread is pinned.
         idle::cores();
         let mut threads = PollerThreads::new(self.pollers, self.shutdown, F::is_forked);
-        let cores = self.cores_of_pollers();
+        let mut cores = cores::choose(&self.fabric, &self.intents, self.pollers).into_iter();
         let (ready, reports) = bounded(self.pollers);
         for index in 0..self.pollers {
             threads.spawn(PollerSetup {
                 index,
-                core: (!cores.is_empty()).then(|| cores[index % cores.len()]),
+                core: cores.next().flatten(),
                 fabric: self.fabric.clone(),
                 services: self.services.clone(),
                 executor: self.executor.clone(),
@@ -105,13 +105,14 @@ impl<F: Fabric> ServerBuilder<F> {
         let wakeups = wakeups.collect();
         // All pollers have the same sizes and methods, and there is at least one: see
         // `ServerBuilder::pollers`.
-        let (limits, methods) = (pollers[0].limits.clone(), pollers[0].methods.clone());
+        let (mut limits, methods) = (pollers[0].limits.clone(), pollers[0].methods.clone());
+        limits.cores = pollers.iter().map(|poller| poller.core).collect();
 
         let (ports, watched) = pollers
             .into_iter()
             .map(|poller| (poller.port, poller.watched))
             .unzip();
-        let watchdog = Watchdog::start(watched, &methods, F::is_forked)?;
+        let watchdog = Watchdog::start(&self.fabric, watched, &methods)?;
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
         let stats_reader = StatsReader::for_server(
@@ -133,16 +134,5 @@ impl<F: Fabric> ServerBuilder<F> {
                 stats_reader,
             },
         })
-    }
-
-    fn cores_of_pollers(&self) -> Vec<usize> {
-        let allowed = self.fabric.allowed_cores();
-        match &self.cores {
-            Some(cores) => cores.clone(),
-            None if allowed.len() > self.pollers => {
-                allowed.into_iter().rev().take(self.pollers).collect()
-            }
-            None => Vec::new(),
-        }
     }
 }

@@ -19,6 +19,7 @@ use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
+use crate::poller::cores::{self, PinnedThread, PollerCore};
 use crate::poller::idle::Idle;
 use crate::service::dispatch::{Methods, Service};
 use crate::service::executor::Executor;
@@ -28,7 +29,7 @@ use crate::transport::{Fabric, Transport};
 /// The input of a poller's thread.
 pub(super) struct PollerSetup<F: Fabric> {
     pub(super) index: usize,
-    pub(super) core: Option<usize>,
+    pub(super) core: Option<PollerCore>,
     pub(super) fabric: F,
     pub(super) services: Vec<Arc<dyn Service>>,
     pub(super) executor: Option<Arc<dyn Executor>>,
@@ -45,17 +46,26 @@ pub(super) struct Opened<P> {
     pub(super) index: usize,
     pub(super) port: P,
     pub(super) limits: Limits,
+    /// The core that the thread is pinned to.
+    pub(super) core: Option<usize>,
     pub(super) wakeup: Arc<Wakeup>,
     pub(super) watched: WatchedThread,
     pub(super) counters: Arc<PollerCounters>,
     pub(super) methods: Vec<(u16, &'static MethodSpec)>,
 }
 
+/// A poller that has opened its transport, and its report.
+type OpenPoller<F> = (
+    Rc<Driver<<F as Fabric>::Transport>>,
+    Opened<<F as Fabric>::Port>,
+    Option<PinnedThread>,
+);
+
 impl<F: Fabric> PollerSetup<F> {
-    pub(super) fn run(self) {
+    pub(super) fn run(mut self) {
         let _stop_all = StopAllOnPanic(Arc::clone(&self.stop_signal));
         match self.open() {
-            Ok((driver, opened)) => {
+            Ok((driver, opened, pinned)) => {
                 let _ = self.ready.send(Ok(opened));
                 drop(self.ready);
                 if self.started.recv().is_err() {
@@ -63,7 +73,11 @@ impl<F: Fabric> PollerSetup<F> {
                     // are told, as by every server that stops.
                     self.stop_signal.set();
                 }
-                serve(driver, self.intents.waiting, &self.stop_signal);
+                let poller = Rc::clone(&driver) as Rc<_>;
+                let poller = LocalPoller::of_thread(poller, self.intents.waiting, pinned);
+                LocalPoller::set_current(Some(poller));
+                serve(&driver, self.intents.waiting, &self.stop_signal);
+                LocalPoller::set_current(None);
             }
             Err(error) => {
                 let _ = self.ready.send(Err(error));
@@ -71,15 +85,9 @@ impl<F: Fabric> PollerSetup<F> {
         }
     }
 
-    #[allow(clippy::type_complexity)]
-    fn open(&self) -> Result<(Rc<Driver<F::Transport>>, Opened<F::Port>), ServerError> {
-        // Before any memory is touched, so that it is allocated on the core's own NUMA node.
-        if let Some(core) = self.core {
-            self.fabric
-                .pin_current_thread(core)
-                .map_err(|source| ServerError::Pin { core, source })?;
-        }
-        let transport = self.fabric.open(&self.intents)?;
+    fn open(&mut self) -> Result<OpenPoller<F>, ServerError> {
+        let core = self.core.take();
+        let (transport, pinned) = cores::open_on(&self.fabric, core, &self.intents)?;
         let port = self.fabric.port(&transport);
         let limits = transport.limits().clone();
         let mut methods = Methods::new();
@@ -112,8 +120,10 @@ impl<F: Fabric> PollerSetup<F> {
                 index: self.index,
                 port,
                 limits,
+                core: pinned.as_ref().map(|pinned| pinned.core),
                 methods: numbered,
             },
+            pinned,
         ))
     }
 }
@@ -165,25 +175,20 @@ impl StopSignal {
 /// shutdown has deadlines.
 const SHUTDOWN_SLEEP: Duration = Duration::from_millis(5);
 
-fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stop_signal: &StopSignal) {
-    LocalPoller::set_current(Some(LocalPoller::from_driver(
-        Rc::clone(&driver) as Rc<_>,
-        waiting,
-    )));
+fn serve<T: Transport>(driver: &Rc<Driver<T>>, waiting: Waiting, stop_signal: &StopSignal) {
     let mut idle = Idle::new(waiting);
     while !stop_signal.is_set() {
         if idle.after_turn(driver.turn()) {
             driver.sleep(&|| (!stop_signal.is_set()).then_some(Duration::MAX));
         }
     }
-    let mut shutting_down = ShuttingDown::begin(&driver, stop_signal.shutdown());
+    let mut shutting_down = ShuttingDown::begin(driver, stop_signal.shutdown());
     let mut found_any = driver.turn();
-    while !shutting_down.after_turn(&driver, found_any) {
+    while !shutting_down.after_turn(driver, found_any) {
         found_any = if idle.after_turn(found_any) {
             driver.sleep(&|| Some(SHUTDOWN_SLEEP))
         } else {
             driver.turn()
         };
     }
-    LocalPoller::set_current(None);
 }

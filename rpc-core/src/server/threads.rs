@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -48,12 +48,13 @@ impl PollerThreads {
     pub(super) fn spawn<F: Fabric>(&mut self, setup: PollerSetup<F>) -> io::Result<()> {
         let name = format!("verbline-poller-{}", self.threads.len());
         let running = Ended::one_more(&self.ended);
+        let fabric = setup.fabric.clone();
         let run = || {
             // Dropped last, however the poller ends.
             let _running = running;
             setup.run();
         };
-        let thread = thread::Builder::new().name(name).spawn(run)?;
+        let thread = fabric.start_thread(&name, run)?;
         self.threads.push(thread);
         Ok(())
     }

@@ -20,6 +20,7 @@ use super::thread_time::{Sample, ThreadTime};
 use crate::driver::running_handler::RunningHandler;
 use crate::method::MethodSpec;
 use crate::stats::{BlockedCounters, BlockedMethods};
+use crate::transport::Fabric;
 
 /// Interval between two checks: long enough to cost an idle server less than a thousandth of a
 /// core, short enough to detect noticeable delays.
@@ -143,10 +144,10 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     /// Starts to watch pollers that serve `methods`, in the order of their numbers.
-    pub(crate) fn start(
+    pub(crate) fn start<F: Fabric>(
+        fabric: &F,
         pollers: Vec<WatchedThread>,
         methods: &[(u16, &'static MethodSpec)],
-        is_forked: fn() -> bool,
     ) -> io::Result<Self> {
         let counters = methods
             .iter()
@@ -159,19 +160,17 @@ impl Watchdog {
             counters: Arc::clone(&counters),
         };
         let should_stop = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("verbline-watch".to_owned())
-            .spawn(move || {
-                while !should_stop.load(Ordering::Relaxed) {
-                    thread::park_timeout(TICK);
-                    state.check(ThreadTime::sample);
-                }
-            })?;
+        let thread = fabric.start_thread("verbline-watch", move || {
+            while !should_stop.load(Ordering::Relaxed) {
+                thread::park_timeout(TICK);
+                state.check(ThreadTime::sample);
+            }
+        })?;
         Ok(Self {
             counters,
             stop,
             thread: Some(thread),
-            is_forked,
+            is_forked: F::is_forked,
         })
     }
 

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread;
+
+use crate::transport::Fabric;
 
 /// Runs handshakes, which block, outside the poller's thread.
 pub(crate) trait Spawner {
@@ -63,16 +64,18 @@ impl DialProgress {
 
 /// Runs each job on a new thread, which ends with the job: for a poller with one channel, which makes
 /// one attempt at a time.
-pub(super) struct ThreadSpawner;
+pub(super) struct ThreadSpawner<F>(pub(super) F);
 
-impl Spawner for ThreadSpawner {
+impl<F: Fabric> Spawner for ThreadSpawner<F> {
     fn spawn(&self, job: DialJob) -> io::Result<()> {
-        spawn_dialer(|| job.run())
+        spawn_dialer(&self.0, || job.run())
     }
 }
 
 /// Starts a thread for handshakes.
-pub(super) fn spawn_dialer(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let named = thread::Builder::new().name("verbline-dial".to_owned());
-    named.spawn(run).map(drop)
+pub(super) fn spawn_dialer(
+    fabric: &impl Fabric,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    fabric.start_thread("verbline-dial", run).map(drop)
 }

@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::dial_job::{DialJob, Spawner, spawn_dialer};
+use crate::transport::Fabric;
 
 /// Handshakes at a time. A handshake waits for its server most of the time, so the number bounds
 /// threads rather than load: a hundred channels that are opened at once, to servers that answer,
@@ -26,8 +27,13 @@ const MOST_RETRIES: usize = MOST / 2;
 const MOST_TO_ONE: usize = MOST / 4;
 
 /// Threads for handshakes, which end when there are none.
-#[derive(Default)]
-pub(super) struct DialThreads(Mutex<State>);
+pub(super) struct DialThreads {
+    state: Mutex<State>,
+    /// Starts a thread of the device.
+    start: Box<dyn Fn(Run) -> io::Result<()> + Send + Sync>,
+}
+
+type Run = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
@@ -101,9 +107,17 @@ impl State {
 }
 
 impl DialThreads {
+    pub(super) fn new<F: Fabric>(fabric: &F) -> Self {
+        let fabric = fabric.clone();
+        Self {
+            state: Mutex::default(),
+            start: Box::new(move |run| spawn_dialer(&fabric, run)),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Under this lock only the allocator can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Performs handshakes until none may begin.
@@ -129,7 +143,7 @@ impl DialThreads {
         if state.running < MOST && state.next().is_some() {
             let threads = Arc::clone(self);
             // Under the lock, so that a thread that runs cannot end meanwhile.
-            spawn_dialer(move || threads.run())?;
+            (self.start)(Box::new(move || threads.run()))?;
             state.running += 1;
         }
         Ok(())
@@ -181,6 +195,13 @@ mod tests {
         }
     }
 
+    fn threads() -> Arc<DialThreads> {
+        Arc::new(DialThreads {
+            state: Mutex::default(),
+            start: Box::new(|run| thread::Builder::new().spawn(run).map(drop)),
+        })
+    }
+
     fn job(address: &str, is_retry: bool, handshake: impl FnOnce() + Send + 'static) -> DialJob {
         DialJob {
             address: address.to_owned(),
@@ -224,7 +245,7 @@ mod tests {
 
     #[test]
     fn silent_servers_leave_threads_for_others_and_all_get_their_turn() {
-        let threads = Arc::<DialThreads>::default();
+        let threads = threads();
         let gate = Arc::<Gate>::default();
         // Retries with many servers, and first attempts with one.
         for number in 0..3 * MOST {
@@ -253,7 +274,7 @@ mod tests {
             };
             threads.spawn(job(&address, false, next)).unwrap();
         }
-        let threads = Arc::<DialThreads>::default();
+        let threads = threads();
         let gate = Arc::<Gate>::default();
         (0..3 * MOST).for_each(|number| again(&threads, &gate, number));
         dial_others(&threads, true);
@@ -263,7 +284,7 @@ mod tests {
 
     #[test]
     fn handshakes_that_were_given_up_do_not_run_and_do_not_accumulate() {
-        let threads = Arc::<DialThreads>::default();
+        let threads = threads();
         let gate = Arc::<Gate>::default();
         (0..MOST_TO_ONE).for_each(|_| hang(&threads, &gate, "silent", false));
         until(&threads, |state| state.current.len() == MOST_TO_ONE);
@@ -280,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_handshake_that_panics_stops_nothing() {
-        let threads = Arc::<DialThreads>::default();
+        let threads = threads();
         for _ in 0..2 * MOST {
             let panics = job("panics", false, || panic!("a bug"));
             threads.spawn(panics).unwrap();

@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::Intents;
 use crate::poller::CONNECT_TIMEOUT;
+use crate::poller::cores::{self, PinnedThread, PollerCore};
 use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
@@ -169,12 +170,13 @@ impl Ends {
 pub(super) fn run_one<F: Fabric>(
     fabric: &F,
     intents: &Intents,
+    core: Option<PollerCore>,
     state: Arc<PollerState>,
     mut new: NewChannel,
 ) {
-    let transport = match catch_unwind(AssertUnwindSafe(|| open_device(fabric, intents, &mut new)))
-    {
-        Ok(Ok(Some(transport))) => transport,
+    let open = AssertUnwindSafe(|| open_device(fabric, intents, &core, &mut new));
+    let (transport, pinned) = match catch_unwind(open) {
+        Ok(Ok(Some(opened))) => opened,
         Ok(Ok(None)) => return,
         Ok(Err(error)) => return new.report.send(Err(error.into())),
         Err(panic) => {
@@ -184,9 +186,14 @@ pub(super) fn run_one<F: Fabric>(
             resume_unwind(panic);
         }
     };
-    state.set_limits(transport.limits());
+    state.set_limits(transport.limits(), &pinned);
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    let mut poller = SharedPoller::new(driver, state, never(), Rc::new(ThreadSpawner));
+    let mut poller = SharedPoller::new(
+        driver,
+        state,
+        never(),
+        Rc::new(ThreadSpawner(fabric.clone())),
+    );
     poller.add(new);
     poller.run(intents.waiting);
 }
@@ -198,19 +205,21 @@ pub(super) fn run_one<F: Fabric>(
 /// # Errors
 ///
 /// Returns the error of a channel that is not lazy, because somebody waits for its first connection.
+#[allow(clippy::type_complexity)]
 fn open_device<F: Fabric>(
     fabric: &F,
     intents: &Intents,
+    core: &Option<PollerCore>,
     new: &mut NewChannel,
-) -> Result<Option<F::Transport>, FabricError> {
+) -> Result<Option<(F::Transport, Option<PinnedThread>)>, FabricError> {
     let mut failures = 0_u64;
     loop {
-        let error = match fabric.open(intents) {
-            Ok(transport) => {
+        let error = match cores::open_on(fabric, core.clone(), intents) {
+            Ok(opened) => {
                 if failures > 0 {
                     new.target.stop_backing_off();
                 }
-                break Ok(Some(transport));
+                break Ok(Some(opened));
             }
             Err(error) if new.is_lazy => error,
             Err(error) => {

@@ -14,6 +14,7 @@ use super::marks::Marks;
 use super::permits::PermitWaits;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::Limits;
+use crate::poller::cores::PinnedThread;
 use crate::stats::{PollerCounters, PollerStats};
 
 /// A poller as other threads see it.
@@ -91,8 +92,12 @@ impl PollerState {
         let _ = self.counters.set(Arc::clone(counters));
     }
 
-    pub(super) fn set_limits(&self, limits: &Limits) {
-        let _ = self.limits.set(limits.clone());
+    /// Publishes the poller's sizes, when it has opened its device, and its core.
+    pub(super) fn set_limits(&self, limits: &Limits, pinned: &Option<PinnedThread>) {
+        let _ = self.limits.set(Limits {
+            cores: vec![pinned.as_ref().map(|pinned| pinned.core)],
+            ..limits.clone()
+        });
     }
 
     /// Returns the poller's sizes, once it has opened its device.

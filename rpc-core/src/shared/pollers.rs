@@ -5,7 +5,6 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
@@ -18,6 +17,7 @@ use super::poller_state::{PollerRef, PollerState, Reserved};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::{Intents, Limits, intent_setters};
+use crate::poller::cores::{self, PollerCore};
 use crate::poller::idle;
 use crate::service::dispatch::Methods;
 use crate::stats::Stats;
@@ -231,7 +231,8 @@ impl<F: Fabric> PollersBuilder<F> {
             connections: connections.saturating_mul(CONNECTIONS),
             ..self.intents.clone()
         };
-        let dial_threads = Arc::<DialThreads>::default();
+        let dial_threads = Arc::new(DialThreads::new(&self.fabric));
+        let mut cores = cores::choose(&self.fabric, &intents, self.pollers).into_iter();
         let (opened, outcomes) = mpsc::channel();
         let mut pollers = Vec::new();
         for index in 0..self.pollers {
@@ -243,17 +244,30 @@ impl<F: Fabric> PollersBuilder<F> {
                 poller,
                 new_channels,
             });
-            thread::Builder::new()
-                .name(format!("verbline-client-{index}"))
-                .spawn(move || run(&fabric, &intents, (state, receiver), dial_threads, opened))?;
+            let core = cores.next().flatten();
+            let name = format!("verbline-client-{index}");
+            self.fabric.start_thread(&name, move || {
+                run(
+                    &fabric,
+                    &intents,
+                    core,
+                    (state, receiver),
+                    dial_threads,
+                    opened,
+                );
+            })?;
         }
         drop(opened);
-        let mut limits = None;
         for _ in &pollers {
             // Without an outcome, a poller's thread has panicked.
             let outcome = outcomes.recv().map_err(|_| ChannelError::PollerPanicked)?;
-            limits = Some(outcome?);
+            outcome?;
         }
+        let opened = pollers.iter().filter_map(|member| member.poller.limits());
+        let limits = opened.cloned().reduce(|mut limits, next| {
+            limits.cores.extend(next.cores);
+            limits
+        });
         Ok(Pollers(Arc::new(Set {
             pollers,
             connections,
@@ -268,24 +282,24 @@ impl<F: Fabric> PollersBuilder<F> {
 fn run<F: Fabric>(
     fabric: &F,
     intents: &Intents,
+    core: Option<PollerCore>,
     (state, new_channels): (Arc<PollerState>, Receiver<NewChannel>),
     dial_threads: Arc<DialThreads>,
-    opened: mpsc::Sender<Result<Limits, FabricError>>,
+    opened: mpsc::Sender<Result<(), FabricError>>,
 ) {
-    let transport = match fabric.open(intents) {
-        Ok(transport) => transport,
+    let (transport, pinned) = match cores::open_on(fabric, core, intents) {
+        Ok(opening) => opening,
         Err(error) => {
             // If nobody listens, another poller has failed before.
             let _ = opened.send(Err(error));
             return;
         }
     };
-    state.set_limits(transport.limits());
-    let limits = transport.limits().clone();
+    state.set_limits(transport.limits(), &pinned);
     let driver = Driver::new(transport, Methods::new(), Clock::system());
     driver.share_receives();
     let poller = SharedPoller::new(driver, state, new_channels, Rc::new(dial_threads));
-    let _ = opened.send(Ok(limits));
+    let _ = opened.send(Ok(()));
     // If another poller's thread has panicked, nothing but the end of all senders tells.
     drop(opened);
     poller.run(intents.waiting);

@@ -1,7 +1,6 @@
 //! [`PollerSource`]: where a channel gets its pollers from.
 
 use std::sync::Arc;
-use std::thread;
 
 use super::channel::Channel;
 use super::error::ChannelError;
@@ -11,7 +10,7 @@ use super::poller_state::PollerRef;
 use super::pollers::Pollers;
 use super::start::Start;
 use crate::limits::Intents;
-use crate::poller::idle;
+use crate::poller::{cores, idle};
 use crate::transport::Fabric;
 
 /// Where a channel gets its pollers from: a device (any [`Fabric`]), on which it starts pollers of its
@@ -50,19 +49,19 @@ impl<F: Fabric> Source for F {
         let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;
-        let is_forked = F::is_forked;
+        let mut cores = cores::choose(self, &intents, settings.pollers).into_iter();
         open::channel(
             settings,
             reserved,
             permits,
             start,
-            is_forked,
+            F::is_forked,
             |index, poller, new| {
                 let (fabric, intents, state) = (self.clone(), intents.clone(), poller.state());
-                let name = format!("verbline-client-{index}");
-                thread::Builder::new()
-                    .name(name)
-                    .spawn(move || open::run_one(&fabric, &intents, state, new))?;
+                let core = cores.next().flatten();
+                self.start_thread(&format!("verbline-client-{index}"), move || {
+                    open::run_one(&fabric, &intents, core, state, new);
+                })?;
                 Ok(())
             },
         )

@@ -241,6 +241,13 @@ pub enum FabricError {
         /// The memory of the machine, or the limit of a control group.
         bound: String,
     },
+    /// A poller cannot be pinned to the core that the application has named.
+    Pin {
+        /// The core.
+        core: usize,
+        /// The system's error.
+        source: io::Error,
+    },
 }
 
 impl fmt::Display for FabricError {
@@ -277,6 +284,11 @@ impl fmt::Display for FabricError {
                 Bytes(*needed),
                 Bytes(*available)
             ),
+            Self::Pin { core, source } => write!(
+                f,
+                "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may \
+                 use, or to an empty list to disable pinning"
+            ),
         }
     }
 }
@@ -285,7 +297,9 @@ impl Error for FabricError {
     /// Returns what lies below the error that the sentence already contains.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Listen { source, .. } | Self::Socket(source) => source.source(),
+            Self::Listen { source, .. } | Self::Socket(source) | Self::Pin { source, .. } => {
+                source.source()
+            }
             Self::Device { source, .. } => source.source(),
             Self::Intent { .. } | Self::Memory { .. } => None,
         }

@@ -21,16 +21,17 @@
 //! count rather than as a state to wait in.
 
 mod admission;
+mod cores;
 mod counters;
 mod error;
+mod fabric;
 mod long_messages;
 mod memory;
 mod peer_clock;
 mod version_range;
 
 use std::fmt;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -38,8 +39,11 @@ use std::time::{Duration, Instant};
 pub use self::admission::{
     Admission, Admitted, ConnectionQuota, Refusal, RoomMade, RoomWanted, Stalled,
 };
+pub use self::cores::{CoreClaim, CoreRefusal};
 pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
+pub(crate) use self::fabric::FORKED;
+pub use self::fabric::{Fabric, Listener};
 pub use self::long_messages::{
     AllocateError, ExposeError, Exposed, ExposureKey, FetchKey, LongMessages, MemoryByOwner,
     RemoteSegment,
@@ -48,7 +52,7 @@ pub use self::memory::HeapMemory;
 pub use self::peer_clock::PeerClock;
 pub use self::version_range::VersionRange;
 pub use crate::codec::{Chunks, MessageMemory};
-use crate::limits::{Intents, Limits};
+use crate::limits::Limits;
 pub use crate::peer::{Host, Peer};
 pub use crate::peer_sentence::PeerSentence;
 
@@ -416,84 +420,6 @@ pub trait Dialer<D>: Send + Sync {
     /// Returns [`ConnectError`] if the connection could not be established. No request has been
     /// sent.
     fn dial(&self, address: &str, session: &[u8], timeout: Duration) -> Result<D, ConnectError>;
-}
-
-/// A device, as the core sees it: it opens transports.
-///
-/// Cheap to clone. May be used from any thread, off the data path.
-pub trait Fabric: Clone + Send + Sync + 'static {
-    /// The type of its transports.
-    type Transport: Transport;
-    /// The handle through which a listener passes accepted connections to a poller's transport.
-    type Port: Send + 'static;
-
-    /// Opens a transport for the poller that runs on the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FabricError`] if the device cannot provide what the intents need.
-    fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError>;
-
-    /// Returns the port of a transport that [`open`](Self::open) returned.
-    fn port(&self, transport: &Self::Transport) -> Self::Port;
-
-    /// Binds a socket to `host:port`, for [`listen`](Self::listen).
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FabricError::Listen`] if this is no address, or not one of this machine and free.
-    fn bind(&self, address: &str) -> Result<TcpListener, FabricError>;
-
-    /// Listens for handshakes on a bound socket, on a thread of its own. Clients accepted by
-    /// `admission` go to the port whose index it returned.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FabricError`] if the listener cannot be started.
-    fn listen(
-        &self,
-        socket: TcpListener,
-        ports: Vec<Self::Port>,
-        admission: Arc<dyn Admission>,
-    ) -> Result<Box<dyn Listener>, FabricError>;
-
-    /// Returns true in a process that cannot use what was opened before it was forked. The core asks
-    /// before it waits for a thread, which such a process does not have. By default, no process is
-    /// forked.
-    fn is_forked() -> bool {
-        false
-    }
-
-    /// Checks the form of a server's address, without looking it up. A channel checks its address
-    /// before it does anything else. By default, every form is good.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error that says how to write the address.
-    fn check_address(&self, address: &str) -> io::Result<()> {
-        let _ = address;
-        Ok(())
-    }
-
-    /// Returns the cores that this process may run on, in ascending order.
-    fn allowed_cores(&self) -> Vec<usize>;
-
-    /// Pins the calling thread to a core.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the system call.
-    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error>;
-}
-
-/// Why nothing works in the child of a fork, and what the child can do.
-pub(crate) const FORKED: &str = "this process was forked after its device was opened, which works in the parent only; a child has \
-     to start a program (exec) that opens its own device";
-
-/// A socket that accepts handshakes until it is dropped.
-pub trait Listener: Send {
-    /// Returns the bound address, with the port that the system chose if port 0 was requested.
-    fn local_addr(&self) -> SocketAddr;
 }
 
 /// The result of [`Transport::connect`].

@@ -140,7 +140,7 @@ fn errors_of_starting_name_the_object_the_reason_and_the_remedy() {
         reason: "the device has 16".to_owned(),
     };
     assert_says(&intent, &["connections", "4711", "the device has 16"]);
-    let pin = ServerError::Pin {
+    let pin = FabricError::Pin {
         core: 77,
         source: io::Error::from(io::ErrorKind::InvalidInput),
     };

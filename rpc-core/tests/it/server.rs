@@ -11,17 +11,25 @@ use std::time::Duration;
 
 use rpc_core::codegen::v1::Instances;
 use rpc_core::transport::{
-    Admission, AllocateError, ConnectError, Connected, ConnectionId, CounterReader, Counters,
-    Dialer, Event, Fabric, FabricError, HeapMemory, Listener, PeerClock, ReserveError, SendError,
-    SlotsByState, Transport,
+    Admission, AllocateError, ConnectError, Connected, ConnectionId, CoreClaim, CoreRefusal,
+    CounterReader, Counters, Dialer, Event, Fabric, FabricError, HeapMemory, Listener, PeerClock,
+    ReserveError, SendError, SlotsByState, Transport,
 };
-use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
+use rpc_core::{
+    Channel, ChannelError, Intents, Limits, LocalPoller, Methods, Pollers, Server, ServerError,
+    Service, Waiting, block_on,
+};
 
 /// A device without a network, which can simulate a bug in the first transport that it opens.
 #[derive(Clone, Default)]
 struct StubFabric {
     opened: Arc<AtomicU32>,
     polls_until_panic: Option<u32>,
+    /// The cores that the process may use, and to which it can pin threads.
+    cores: Vec<usize>,
+    /// Cores that another process has claimed.
+    taken: Vec<usize>,
+    refuses_to_pin: bool,
 }
 
 struct StubTransport {
@@ -163,10 +171,20 @@ impl Fabric for StubFabric {
         Ok(Box::new(Address(socket.local_addr().unwrap())))
     }
     fn allowed_cores(&self) -> Vec<usize> {
-        Vec::new()
+        self.cores.clone()
+    }
+    fn claim_core(&self, core: usize) -> Result<CoreClaim, CoreRefusal> {
+        let holder = "process 17".to_owned();
+        match self.taken.contains(&core) {
+            true => Err(CoreRefusal::Taken { holder }),
+            false => Ok(Box::new(())),
+        }
     }
     fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
-        Err(io::Error::other(format!("there is no core {core}")))
+        match self.cores.contains(&core) && !self.refuses_to_pin {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("there is no core {core}"))),
+        }
     }
 }
 
@@ -213,12 +231,166 @@ fn an_address_that_is_taken_is_an_error_and_not_a_hang() {
     ));
 }
 
+/// Starts pollers by each of the builders that start threads, and returns their cores.
+fn cores_by_builder(device: &StubFabric, intents: &Intents, pollers: usize) -> [Cores; 3] {
+    let server = Server::builder(device)
+        .intents(intents.clone())
+        .pollers(pollers)
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let of_server = server.limits().cores.clone();
+    drop(server);
+    let shared = Pollers::builder(device)
+        .intents(intents.clone())
+        .pollers(pollers);
+    let of_pollers = shared.start().unwrap().limits().cores.clone();
+    until_claims_have_ended(device);
+    let channel = Channel::builder(device, "127.0.0.1:0")
+        .intents(intents.clone())
+        .connect_lazy()
+        .unwrap();
+    let of_channel = loop {
+        match channel.limits() {
+            Some(limits) => break limits.cores.clone(),
+            None => thread::yield_now(),
+        }
+    };
+    drop(channel);
+    until_claims_have_ended(device);
+    [of_server, of_pollers, of_channel]
+}
+
+type Cores = Vec<Option<usize>>;
+
+/// Waits until a poller would get the highest core. The threads of clients end later than what they
+/// serve.
+fn until_claims_have_ended(device: &StubFabric) {
+    let free = StubFabric {
+        taken: Vec::new(),
+        ..device.clone()
+    };
+    let Some(highest) = free.cores.last().filter(|_| free.cores.len() > 1) else {
+        return;
+    };
+    let probe = || {
+        let server = Server::builder(&free).waiting(Waiting::Busy);
+        server.bind("127.0.0.1:0").unwrap().limits().cores.clone()
+    };
+    while probe() != [Some(*highest)] {
+        thread::yield_now();
+    }
+}
+
+/// How pollers wait, the cores that are named, those that the process may use, those that other processes
+/// have; and the core of each poller.
+type CoresRow = (
+    Waiting,
+    Option<&'static [usize]>,
+    &'static [usize],
+    &'static [usize],
+    &'static [Option<usize>],
+);
+
 #[test]
-fn a_core_that_is_not_there_is_named() {
-    let outcome = Server::builder(&StubFabric::default())
-        .cores([77])
-        .bind("127.0.0.1:0");
-    assert!(matches!(outcome, Err(ServerError::Pin { core: 77, .. })));
+fn pollers_are_pinned_as_they_wait_and_as_the_cores_are_free() {
+    use Waiting::{Adaptive, Busy, Event};
+    const FOUR: &[usize] = &[100, 101, 102, 103];
+    let rows: [CoresRow; 11] = [
+        // Unasked, only those that never sleep, to the highest that are free.
+        (Busy, None, FOUR, &[], &[Some(103), Some(102)]),
+        (Busy, None, FOUR, &[103], &[Some(102), Some(101)]),
+        (Busy, None, FOUR, &[100, 101, 103], &[Some(102), None]),
+        (Busy, None, FOUR, FOUR, &[None]),
+        // One core is left to the other threads.
+        (Busy, None, &[100, 101], &[], &[None, None]),
+        (Busy, Some(&[]), FOUR, &[], &[None]),
+        (Adaptive, None, FOUR, &[], &[None]),
+        (Event, None, FOUR, &[], &[None, None]),
+        // Named cores are used by all, and whoever has claimed them.
+        (Event, Some(&[101]), FOUR, &[], &[Some(101), Some(101)]),
+        (Busy, Some(&[101, 100]), FOUR, &[], &[Some(101), Some(100)]),
+        (Adaptive, Some(&[103]), FOUR, &[103], &[Some(103)]),
+    ];
+    for (waiting, named, allowed, taken, wanted) in rows {
+        let device = StubFabric {
+            cores: allowed.to_vec(),
+            taken: taken.to_vec(),
+            ..StubFabric::default()
+        };
+        let intents = Intents {
+            waiting,
+            cores: named.map(<[usize]>::to_vec),
+            ..Intents::default()
+        };
+        let row = format!("{waiting} {named:?} of {allowed:?} without {taken:?}");
+        let [of_server, of_pollers, of_channel] = cores_by_builder(&device, &intents, wanted.len());
+        assert_eq!(of_server, wanted, "server: {row}");
+        assert_eq!(of_pollers, wanted, "pollers: {row}");
+        // It has one poller, and more cores are free for it.
+        if wanted.len() == 1 || taken.is_empty() && allowed.len() == 4 {
+            assert_eq!(of_channel, wanted[..1], "channel: {row}");
+        }
+        // The thread of a local poller is the application's.
+        let local = LocalPoller::builder(&device).intents(intents).build();
+        let wanted = named.and_then(|named| named.first().copied());
+        assert_eq!(local.unwrap().limits().cores, [wanted], "local: {row}");
+    }
+}
+
+#[test]
+fn the_busy_pollers_of_one_process_have_a_core_each_until_they_end() {
+    let device = StubFabric {
+        cores: vec![200, 201, 202, 203],
+        ..StubFabric::default()
+    };
+    let start = || {
+        let server = Server::builder(&device).waiting(Waiting::Busy);
+        let server = server.bind("127.0.0.1:0").unwrap();
+        (server.limits().cores[0], server)
+    };
+    let mut servers: Vec<_> = (0..4).map(|_| start()).collect();
+    let cores: Vec<_> = servers.iter().map(|(core, _)| *core).collect();
+    assert_eq!(cores, [Some(203), Some(202), Some(201), None]);
+    let shown = servers[1].1.limits().to_string();
+    assert!(shown.contains("\n  cores      core 202"), "{shown}");
+    let shown = servers[3].1.limits().to_string();
+    assert!(shown.contains("\n  cores      not pinned"), "{shown}");
+    drop(servers.remove(1));
+    assert_eq!(start().0, Some(202));
+}
+
+#[test]
+fn a_core_that_cannot_be_had_is_an_error_only_if_it_was_named() {
+    let device = StubFabric {
+        cores: vec![300, 301],
+        refuses_to_pin: true,
+        ..StubFabric::default()
+    };
+    let busy = Intents {
+        waiting: Waiting::Busy,
+        ..Intents::default()
+    };
+    assert_eq!(
+        cores_without_probe(&device, &busy),
+        [vec![None], vec![None]]
+    );
+    let is_named = |error: &FabricError| matches!(error, FabricError::Pin { core: 77, .. });
+    let server = Server::builder(&device).cores([77]).bind("127.0.0.1:0");
+    assert!(matches!(server, Err(ServerError::Fabric(error)) if is_named(&error)));
+    let pollers = Pollers::builder(&device).cores([77]).start();
+    assert!(matches!(pollers, Err(ChannelError::Fabric(error)) if is_named(&error)));
+    let channel = Channel::builder(&device, "127.0.0.1:0").cores([77]);
+    let channel = block_on(channel.connect());
+    assert!(matches!(channel, Err(ChannelError::Fabric(error)) if is_named(&error)));
+    let local = LocalPoller::builder(&device).cores([77]).build();
+    assert!(matches!(local, Err(error) if is_named(&error)));
+}
+
+fn cores_without_probe(device: &StubFabric, intents: &Intents) -> [Cores; 2] {
+    let server = Server::builder(device).intents(intents.clone());
+    let pollers = Pollers::builder(device).intents(intents.clone());
+    let of_server = server.bind("127.0.0.1:0").unwrap().limits().cores.clone();
+    [of_server, pollers.start().unwrap().limits().cores.clone()]
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! machine with a network card thus also serves a client on the same machine that was built without
 //! RDMA.
 
+mod cores;
 mod memory;
 pub(crate) mod name;
 mod pinned;
@@ -17,11 +18,11 @@ use std::fmt;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use rpc_core::Intents;
-use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
-use verbline_verbs::for_transport::is_forked;
+use rpc_core::transport::{Admission, CoreClaim, CoreRefusal, Fabric, FabricError, Listener};
+use verbline_verbs::for_transport::{self, is_forked};
 use verbline_verbs::{AddressError, AddressWish, OpenError, SoftPath};
 
 use self::name::Name;
@@ -350,29 +351,30 @@ impl Fabric for Device {
     }
 
     fn allowed_cores(&self) -> Vec<usize> {
-        match sched_getaffinity(None) {
-            Ok(cores) => (0..CpuSet::MAX_CPU)
-                .filter(|&core| cores.is_set(core))
-                .collect(),
-            Err(error) => {
-                tracing::warn!(%error, "the system did not report which cores this process may use");
-                Vec::new()
-            }
-        }
+        for_transport::allowed_cores().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the system did not report which cores this process may use");
+            Vec::new()
+        })
+    }
+
+    fn claim_core(&self, core: usize) -> Result<CoreClaim, CoreRefusal> {
+        cores::claim(core)
     }
 
     fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
-        if core >= CpuSet::MAX_CPU {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("there is no core {core}"),
-            ));
-        }
-        let mut cores = CpuSet::new();
-        cores.set(core);
-        // `None` means the calling thread.
-        let this_thread: Option<Pid> = None;
-        Ok(sched_setaffinity(this_thread, &cores)?)
+        for_transport::pin(core)
+    }
+
+    fn unpin_current_thread(&self) {
+        for_transport::unpin();
+    }
+
+    fn start_thread<T: Send + 'static>(
+        &self,
+        name: &str,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
+        for_transport::start_thread(name, run)
     }
 }
 
@@ -448,19 +450,5 @@ mod tests {
             assert!(matches!(error, DeviceError::Twice { .. }), "{error}");
             assert!(error.to_string().contains("more than once"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_thread_is_pinned_to_an_allowed_core_and_to_no_other() {
-        let device = Device::open(SOFT).unwrap();
-        let cores = device.allowed_cores();
-        let last = *cores.last().unwrap();
-        std::thread::spawn(move || {
-            device.pin_current_thread(last).unwrap();
-            assert_eq!(device.allowed_cores(), [last]);
-            assert!(device.pin_current_thread(usize::MAX).is_err());
-        })
-        .join()
-        .unwrap();
     }
 }

@@ -22,9 +22,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use verbline_verbs::for_transport::start_thread;
 use verbline_verbs::{AsyncEvent, Context};
 
 use crate::transport::device_event::{Consequence, DeviceEvent, consequence_of};
@@ -75,9 +76,7 @@ impl EventThread {
                 stepped: Some(handler),
             });
         }
-        let thread = thread::Builder::new()
-            .name("verbline-events".to_owned())
-            .spawn(move || handler.run())?;
+        let thread = start_thread("verbline-events", move || handler.run())?;
         Ok(Self {
             context,
             stop,
@@ -216,6 +215,8 @@ impl EventHandler {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use rpc_core::Intents;
     use tracing::Level;
     use verbline_verbs::{Explanation, LinkLayer, QpNum, SrqNum};

@@ -1,14 +1,17 @@
-//! What Verbline's transport uses beyond the verbs: files that wake threads, blocks of registered
-//! memory, connections that it hands to the software device, and the hooks of its simulation.
+//! What Verbline's transport uses beyond the verbs: files that wake threads, the cores of threads,
+//! blocks of registered memory, connections that it hands to the software device, who is at the other
+//! end of a Unix socket, and the hooks of its simulation.
 //!
 //! No other crate should use it: any release may change it.
 
+pub use crate::affinity::{allowed_cores, pin, start_thread, unpin, unpinned};
 pub use crate::block::{Block, BlockRegion};
 pub use crate::destination::Destination;
 pub use crate::event_fd::EventFd;
 pub use crate::fork_sockets::keep_from_children;
 pub use crate::provider::{
-    AwaitedClaim, InlineError, LinkTarget, is_forked, kernel_device_names, rdma_device_names,
+    AwaitedClaim, Credentials, InlineError, LinkTarget, is_forked, kernel_device_names,
+    rdma_device_names,
 };
 pub use crate::types::LockedMemory;
 #[cfg(feature = "test-util")]

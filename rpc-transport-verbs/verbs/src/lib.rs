@@ -147,6 +147,7 @@ pub mod log_limit;
 
 mod address;
 mod address_handle;
+mod affinity;
 mod block;
 mod completion_channel;
 mod completion_queue;

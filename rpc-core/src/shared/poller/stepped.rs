@@ -52,7 +52,7 @@ impl<T: Transport> SteppedPoller<T> {
         handshake: impl Fn(Box<dyn FnOnce()>) + 'static,
     ) -> Self {
         let handle = PollerRef::new(CHANNELS);
-        handle.set_limits(transport.limits());
+        handle.set_limits(transport.limits(), &None);
         let permits = transport.limits().max_in_flight;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
         driver.share_receives();

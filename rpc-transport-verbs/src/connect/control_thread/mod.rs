@@ -35,14 +35,13 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use rpc_core::transport::{Admission, RoomMade};
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
-use verbline_verbs::for_transport::{EventFd, is_forked, keep_from_children};
+use verbline_verbs::for_transport::{EventFd, is_forked, keep_from_children, start_thread};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -106,9 +105,7 @@ const WAKEUP: Token = 0;
 impl Control {
     fn start() -> io::Result<Self> {
         let (control, mut sockets) = Self::new()?;
-        thread::Builder::new()
-            .name("verbline-control".to_owned())
-            .spawn(move || sockets.run())?;
+        start_thread("verbline-control", move || sockets.run())?;
         Ok(control)
     }
 

@@ -9,10 +9,10 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rpc_core::transport::Admitted;
+use verbline_verbs::for_transport::start_thread;
 
 use super::{Command, Control, Token};
 use crate::connect::handshake::Offer;
@@ -75,9 +75,7 @@ impl Preparers {
         let (sender, jobs) = bounded(MAX_HANDED_OVER);
         for _ in 0..PREPARERS {
             let (jobs, control) = (jobs.clone(), control.clone());
-            thread::Builder::new()
-                .name("verbline-prepare".to_owned())
-                .spawn(move || run(&jobs, &control))?;
+            start_thread("verbline-prepare", move || run(&jobs, &control))?;
         }
         Ok(Self::new(sender))
     }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use rpc_core::transport::{Admitted, Refusal};

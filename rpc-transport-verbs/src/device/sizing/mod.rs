@@ -133,6 +133,7 @@ impl Plan {
                 max_streams: intents.max_streams,
                 locked_per_connection: 0,
                 keepalive: intents.keepalive.map(Keepalive::effective),
+                cores: Vec::new(),
                 clamped: budget.clamp(&receives, attributes).into_iter().collect(),
                 others: Vec::new(),
             },

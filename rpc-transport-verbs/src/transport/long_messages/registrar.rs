@@ -5,11 +5,11 @@
 //! started, and sleeps while no pool has memory. In a simulation, no thread runs: memory is registered by the thread that asks for it, and stays registered until a
 //! limit is reached. A simulated process that does not run asks for nothing: it was killed.
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
-use verbline_verbs::for_transport::hooks;
+use verbline_verbs::for_transport::{hooks, start_thread};
 
 use super::process_memory::{Full, ProcessMemory, Purpose};
 

@@ -125,6 +125,7 @@ pub(super) use objects::{
 };
 pub use process::claims::AwaitedClaim;
 pub(crate) use process::claims::{Nonce, OnClaim};
+pub use process::credentials::Credentials;
 
 pub(super) use objects::windows::{AddressHandle, MemoryWindow};
 

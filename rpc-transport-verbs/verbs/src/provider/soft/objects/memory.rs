@@ -4,7 +4,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use bytes::Bytes;
 use super::super::super::limits::in_range;
 use super::unsupported::check_access;
 use super::{LIMITS, SharedReceiveQueue};
+use crate::affinity::start_thread;
 use crate::provider::soft::capacities::{MAX_QUEUES, MAX_REGION_LEN, MAX_WR, exhausted};
 use crate::provider::soft::context::receive_queue::{ReceiveQueue, SharedReceives};
 use crate::provider::soft::context::regions::{MAX_REGIONS, NO_ARENA};
@@ -228,8 +228,8 @@ fn drop_elsewhere(bytes: Bytes) {
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(bytes)));
             }
         };
-        let thread = thread::Builder::new().name("verbline-lent".to_owned());
-        thread.spawn(run).ok().map(|_| sender)
+        let thread = start_thread("verbline-lent", run);
+        thread.ok().map(|_| sender)
     });
     if let Some(dropper) = dropper {
         // Without the thread, they are dropped here.

@@ -14,14 +14,20 @@ use crate::types::Gid;
 /// process's by now. A process can only do this with a socket of its own, so whoever holds the
 /// socket now got it from a process of this user that had this id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Credentials {
-    /// 0 if this process's PID namespace does not contain the process.
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
+pub struct Credentials {
+    /// The process id. 0 if this process's PID namespace does not contain the process.
+    pub pid: u32,
+    /// The user id.
+    pub uid: u32,
 }
 
 impl Credentials {
-    pub(super) fn of_peer(socket: impl AsFd) -> rustix::io::Result<Self> {
+    /// Returns the credentials of the process at the other end of a Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the system call.
+    pub fn of_peer(socket: impl AsFd) -> rustix::io::Result<Self> {
         let mut peer = libc::ucred {
             pid: 0,
             uid: 0,

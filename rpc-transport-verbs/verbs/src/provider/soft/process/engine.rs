@@ -33,6 +33,7 @@ use super::node::{Node, TOKEN_LISTENER, TOKEN_WAKE};
 use super::outbound::Link;
 use super::tcp_accept::TcpAccepter;
 use super::tcp_port::TOKEN_TCP_LISTENER;
+use crate::affinity::start_thread;
 use crate::provider::fork_guard::ForkGuard;
 use crate::types::OpenError;
 
@@ -83,12 +84,7 @@ impl Node {
 
 /// Starts the engine thread of `node`.
 fn start(node: Arc<Node>) -> io::Result<()> {
-    std::thread::Builder::new()
-        .name("verbline-soft".into())
-        .spawn(move || {
-            Engine::new(node).run();
-        })
-        .map(drop)
+    start_thread("verbline-soft", move || Engine::new(node).run()).map(drop)
 }
 
 pub(crate) struct Engine {

@@ -2,7 +2,7 @@
 
 mod accept;
 pub(super) mod claims;
-mod credentials;
+pub(super) mod credentials;
 mod dial;
 pub(super) mod engine;
 pub(super) mod gid;

@@ -15,6 +15,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use crate::affinity::start_thread;
+
 /// A file that another process made, or a socket that can contain such files. Dropping it does not
 /// block.
 #[derive(Debug)]
@@ -156,9 +158,8 @@ impl Closer {
         if state.waiting.is_empty() || state.idle > 0 || state.threads >= MAX_THREADS {
             return;
         }
-        let thread = std::thread::Builder::new().name("verbline-close".into());
         // If no thread can be started, the file waits until the next attempt.
-        if thread.spawn(move || self.run()).is_ok() {
+        if start_thread("verbline-close", move || self.run()).is_ok() {
             state.threads += 1;
         }
     }
