@@ -89,7 +89,6 @@
 //!
 //! - `rdma`: RDMA devices. The build needs the headers of libibverbs and librdmacm.
 //! - `tokio`: `TokioExecutor`, which runs handlers on tokio.
-//! - `metrics`: the module `metrics`, which exports [`stats`] through the crate `metrics`.
 //!
 //! # Where to look next
 //!
@@ -118,10 +117,6 @@ pub use rpc_transport_verbs::Device;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio_executor::TokioExecutor;
-
-#[cfg(feature = "metrics")]
-#[doc(inline)]
-pub use rpc_core::metrics;
 
 /// What generated code names.
 #[doc(hidden)]

@@ -50,6 +50,10 @@ impl<F: Fabric> Source for F {
         let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;
+        let settings = ChannelSettings {
+            latency_sampling: intents.latency_sampling,
+            ..settings
+        };
         open::channel(settings, reserved, permits, start, |index, poller, new| {
             let (fabric, intents, state) = (self.clone(), intents.clone(), poller.state());
             let name = format!("verbline-client-{index}");
@@ -73,6 +77,10 @@ impl Source for Pollers {
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
         let permits = settings.max_in_flight.unwrap_or(most).min(most);
+        let settings = ChannelSettings {
+            latency_sampling: self.limits().latency_sampling,
+            ..settings
+        };
         open::channel(settings, reserved, permits, start, |index, poller, new| {
             new.hand_over(&new_channels[index], poller);
             Ok(())

@@ -20,7 +20,7 @@ pub(crate) struct PermitCounters {
 struct CallInFlight {
     /// Index into `called`.
     method: usize,
-    /// Start time, if this call is sampled for latency.
+    /// Start time, if this call is timed.
     began: Option<Instant>,
 }
 

@@ -132,6 +132,7 @@ impl Plan {
                 max_in_flight,
                 max_streams: intents.max_streams,
                 keepalive: intents.keepalive.map(Keepalive::effective),
+                latency_sampling: intents.latency_sampling,
                 clamped: budget.clamp(&receives, attributes).into_iter().collect(),
                 others: Vec::new(),
             },
