@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::SlotGauges;
 use super::counter::Counter;
@@ -184,8 +184,12 @@ impl PollerCounters {
     /// Records the latency of a call that began at `began` and ends now.
     #[cold]
     pub(crate) fn time(&self, counters: &MethodCounters, began: Instant) {
-        let took = self.clock.now().saturating_duration_since(began);
-        counters.latency.record(took);
+        counters.record(self.time_since(began));
+    }
+
+    #[cold]
+    pub(super) fn time_since(&self, began: Instant) -> Duration {
+        self.clock.now().saturating_duration_since(began)
     }
 
     /// Counts a connection that has ended.
@@ -305,6 +309,11 @@ impl MethodCounters {
     #[inline]
     pub(crate) fn drop_one(&self) {
         self.dropped.add(1);
+    }
+
+    /// Records the latency of a call that is timed.
+    pub(super) fn record(&self, took: Duration) {
+        self.latency.record(took);
     }
 
     fn read(&self) -> MethodStats {
