@@ -125,7 +125,7 @@ pub use rpc_core::codegen;
 /// Clients: the state and the errors of channels, and what a type implements to make calls.
 pub mod client {
     #[doc(inline)]
-    pub use rpc_core::transport::{CloseReason, ConnectError};
+    pub use rpc_core::transport::{CloseReason, ConnectError, VersionRange};
     #[doc(inline)]
     pub use rpc_core::{
         BlockOnInTurn, Caller, Cause, ChannelError, ConnectivityState, CurrentDeadline,
@@ -134,10 +134,13 @@ pub mod client {
     };
 }
 
-/// Servers: their errors, the handles of their statistics, and the types of their streams.
+/// Servers: their errors, the peers of their requests, the handles of their statistics, and the types
+/// of their streams.
 pub mod server {
     #[doc(inline)]
-    pub use rpc_core::{ResponseSender, Responses, ServerError, Service, Spawned, StatsReader};
+    pub use rpc_core::{
+        Peer, ResponseSender, Responses, ServerError, Service, Spawned, StatsReader,
+    };
 }
 
 /// Messages and metadata: how they are encoded, and the memory that they use.
@@ -147,6 +150,8 @@ pub mod message {
     pub use rpc_core::{bytes, prost, prost_types};
 
     #[doc(inline)]
+    pub use rpc_core::transport::MessageMemory;
+    #[doc(inline)]
     pub use rpc_core::{
         Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
         IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
@@ -155,12 +160,13 @@ pub mod message {
     };
 }
 
-/// Devices: what this machine has, and why a device cannot be opened.
+/// Devices: what this machine has, why a device cannot be opened, and the bound of functions that take
+/// any device.
 pub mod device {
     #[doc(inline)]
     pub use rpc_core::OtherDevice;
     #[doc(inline)]
-    pub use rpc_core::transport::FabricError;
+    pub use rpc_core::transport::{Fabric, FabricError};
     #[doc(inline)]
     pub use rpc_transport_verbs::{
         DEVICE_VARIABLE, DeviceError, Sizing, Survey, SurveyedDevice, SurveyedPort,

@@ -53,7 +53,7 @@ pub(crate) use self::poller_counters::{CalledStream, MethodCounters, PollerCount
 pub use self::prometheus::PrometheusText;
 pub(crate) use self::sampling::is_timed_here;
 pub use self::snapshot::{MethodStats, PollerStats, ServerStats, Stats};
-use crate::transport::SlotsByState;
+pub use crate::transport::{ConnectionId, Counters, SlotsByState};
 
 /// Turns between two updates of the gauges. An update visits every connection. For a thousand
 /// connections it takes some tens of microseconds at most, while this many empty turns take some
