@@ -38,8 +38,9 @@ use super::snapshot::{MethodStats, PollerStats, Stats};
 /// | `verbline_…_calls_started_total` | counter | `rpc_method` | handlers started, requests sent |
 /// | `verbline_…_calls_dropped_total` | counter | `rpc_method` | calls that ended without a response (server), or whose future was dropped (client) |
 /// | `verbline_…_calls_in_flight` | gauge | `rpc_method` | calls that have begun and not ended |
-/// | `verbline_<group>_<name>_total` | counter | `poller` | the counters of [`Turns`](super::Turns), [`Stalls`](super::Stalls), [`Credits`](super::Credits), [`Handlers`](super::Handlers), [`Connections`](super::Connections), [`Streams`](super::Streams), [`Cancels`](super::Cancels) and [`Transfers`](super::Transfers) |
-/// | `verbline_<group>_<name>` | gauge | `poller` | their gauges, and those of [`Memory`](super::Memory) |
+/// | `verbline_<group>_<name>_total` | counter | `poller` | the counters (times in seconds) of [`Turns`](super::Turns), [`Stalls`](super::Stalls), [`Credits`](super::Credits), [`Handlers`](super::Handlers), [`Connections`](super::Connections), [`Streams`](super::Streams), [`Cancels`](super::Cancels) and [`Transfers`](super::Transfers) |
+/// | `verbline_<group>_<name>` | gauge | `poller` | their gauges |
+/// | `verbline_memory_<name>_bytes` | gauge | `poller` | those of [`Memory`](super::Memory) |
 /// | `verbline_connections_open` | gauge | `poller` | open connections |
 /// | `verbline_transport_<name>_total` | counter | `poller`, `device` | each of [`Counters`](crate::transport::Counters) |
 /// | `verbline_slots` | gauge | `poller`, `device`, `state` | slots by state |
@@ -80,8 +81,9 @@ impl PrometheusText {
         Self::default()
     }
 
-    /// Adds a snapshot, with these labels on each line. Numbers with the same name and labels add up, so
-    /// servers and channels of a process that are to be told apart need a label.
+    /// Adds a snapshot (not the difference between two), with these labels on each line. Numbers with the
+    /// same name and labels add up, so servers and channels of a process that are to be told apart need
+    /// a label.
     pub fn add(&mut self, stats: &Stats, labels: &[(&str, &str)]) {
         let labels = labels
             .iter()
@@ -145,14 +147,15 @@ impl PrometheusText {
             let help = "Calls that ended, by their status codes.";
             self.add_value(&ended, COUNTER, help, &labels, Value::Number(count));
         }
-        let duration = match one_in {
+        let (suffix, help) = match one_in {
             0 => return,
-            1 => format!("rpc_{side_name}_call_duration_seconds"),
-            _ => format!("rpc_{side_name}_call_duration_sampled_seconds"),
+            1 => ("seconds", side.duration),
+            _ => ("sampled_seconds", side.sampled_duration),
         };
+        let duration = format!("rpc_{side_name}_call_duration_{suffix}");
         let labels = labels.and("rpc_system_name", "verbline");
         let latencies = Value::Latencies(method.latency.clone());
-        self.add_value(&duration, "histogram", side.duration, &labels, latencies);
+        self.add_value(&duration, "histogram", help, &labels, latencies);
     }
 
     fn add_poller(&mut self, poller: &PollerStats, labels: &Labels) {
@@ -244,6 +247,7 @@ struct Side {
     started: &'static str,
     dropped: &'static str,
     duration: &'static str,
+    sampled_duration: &'static str,
 }
 
 const SERVER: Side = Side {
@@ -252,6 +256,7 @@ const SERVER: Side = Side {
     started: "Handlers that were started.",
     dropped: "Calls whose connection or server ended before the response.",
     duration: "Time from the arrival of a request to its response.",
+    sampled_duration: "Time from the arrival of a request to its response, of some of the calls.",
 };
 
 const CLIENT: Side = Side {
@@ -260,6 +265,7 @@ const CLIENT: Side = Side {
     started: "Requests that were sent.",
     dropped: "Calls whose future was dropped before they ended.",
     duration: "Time from the first poll of a call to its end.",
+    sampled_duration: "Time from the first poll of a call to its end, of some of the calls.",
 };
 
 impl Value {
