@@ -89,7 +89,6 @@
 //!
 //! - `rdma`: RDMA devices. The build needs the headers of libibverbs and librdmacm.
 //! - `tokio`: `TokioExecutor`, which runs handlers on tokio.
-//! - `metrics`: the module `metrics`, which exports [`stats`] through the crate `metrics`.
 //!
 //! # Where to look next
 //!
@@ -123,18 +122,15 @@ pub use rpc_transport_verbs::{Device, DeviceError};
 #[cfg(feature = "tokio")]
 pub use self::tokio_executor::TokioExecutor;
 
-#[cfg(feature = "metrics")]
-#[doc(inline)]
-pub use rpc_core::metrics;
-
 /// What generated code names.
 #[doc(hidden)]
 pub use rpc_core::codegen;
 
-/// Clients: the builders and the state of channels, the causes of errors, and what a type implements to make calls.
+/// Clients: the builders and the state of channels, the causes of errors, and what a type implements
+/// to make calls.
 pub mod client {
     #[doc(inline)]
-    pub use rpc_core::transport::CloseReason;
+    pub use rpc_core::transport::{CloseReason, VersionRange};
     #[doc(inline)]
     pub use rpc_core::{
         BlockOnInTurn, Caller, Cause, ChannelBuilder, ConnectivityState, CurrentDeadline,
@@ -143,10 +139,12 @@ pub mod client {
     };
 }
 
-/// Servers: the builder, the handles of their statistics, and the types of their streams.
+/// Servers: the builder, the peers of requests, the handles of statistics, and the types of streams.
 pub mod server {
     #[doc(inline)]
-    pub use rpc_core::{ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader};
+    pub use rpc_core::{
+        Peer, ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader,
+    };
 }
 
 /// Messages and metadata: how they are encoded, and the memory that they use.
@@ -156,6 +154,8 @@ pub mod message {
     pub use rpc_core::{bytes, prost, prost_types};
 
     #[doc(inline)]
+    pub use rpc_core::transport::MessageMemory;
+    #[doc(inline)]
     pub use rpc_core::{
         Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
         IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
@@ -163,10 +163,13 @@ pub mod message {
     };
 }
 
-/// Devices: what this machine has, and the cores of threads.
+/// Devices: what this machine has, the cores of threads, and the bound of functions that take any
+/// device.
 pub mod device {
     #[doc(inline)]
     pub use rpc_core::OtherDevice;
+    #[doc(inline)]
+    pub use rpc_core::transport::Fabric;
     #[doc(inline)]
     pub use rpc_transport_verbs::{
         DEVICE_VARIABLE, Sizing, Survey, SurveyedDevice, SurveyedPort, unpinned,

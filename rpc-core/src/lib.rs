@@ -99,10 +99,7 @@
 //!
 //! # Features
 //!
-//! Both are off by default.
-//!
-//! - `metrics`: the module `metrics`, which exports [`Stats`] through the crate `metrics`.
-//! - `test-util`: internal, for the tests of Verbline's own crates.
+//! - `test-util`, off by default: internal, for the tests of Verbline's own crates.
 //!
 //! # Where to look next
 //!
@@ -112,7 +109,7 @@
 //!   returns
 //! - [`error_details`]: typed details of a [`Status`], as in gRPC's rich error model
 //! - [`Intents`]: the workload, from which every size is derived; [`Limits`]: the sizes
-//! - [`stats`]: what is counted
+//! - [`stats`]: what is counted, as a table and for Prometheus
 //! - [`transport`]: the interface to implement for another kind of network
 #![forbid(unsafe_code)]
 // What `for_testing` re-exports is public, and nothing else reaches it.
@@ -144,8 +141,6 @@ mod status;
 mod stream;
 
 pub mod error_details;
-#[cfg(feature = "metrics")]
-pub mod metrics;
 pub mod stats;
 pub mod transport;
 

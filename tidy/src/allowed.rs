@@ -25,7 +25,6 @@ pub const CORE: Package = Package {
             &["values", "call_error", "protocol", "outcome"],
         ),
         layer("stats", &["stats"], &["values", "transport", "protocol"]),
-        layer("metrics", &["metrics"], &["stats"]),
         layer("service", &["service"], &["values", "stream"]),
         layer(
             "driver",

@@ -20,6 +20,7 @@
 //! | [`documents`] | lengths and widths of files that people read |
 //! | [`programs`] | programs that `cargo test` does not build as tests |
 //! | [`surface`] | the public items of a crate, one line each |
+//! | [`facade`] | what the package that programs depend on has to export |
 //! | [`inventory`] | lines of product, tests, golden files, measurements, scripts and documents |
 //! | [`figures`] | the numbers behind "is it getting better?" |
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@
 pub mod calls;
 pub mod definitions;
 pub mod documents;
+pub mod facade;
 pub mod figures;
 pub mod imports;
 pub mod inventory;

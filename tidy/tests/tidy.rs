@@ -6,6 +6,7 @@ use std::fs;
 use tidy::documents::{
     dead_links, documents, long_files, not_in_index, read, too_long, wide_lines,
 };
+use tidy::facade::not_exported;
 use tidy::figures::PACKAGES;
 use tidy::imports::{circles, imports, uses_of_testing};
 use tidy::layers::{CORE, Package, TRANSPORT, VERBS};
@@ -216,6 +217,25 @@ fn the_front_page_of_the_facade_is_short() {
         names.len() <= MAX_FRONT_PAGE,
         "src/lib.rs: {} names on the front page, at most {MAX_FRONT_PAGE}: move some to a module. {names:?}",
         names.len()
+    );
+}
+
+/// A program can write the type of whatever a method returns.
+#[test]
+fn the_facade_exports_each_item_that_a_public_signature_names() {
+    let root = workspace_root();
+    let facade = public_items(&Crate::read(&root, "."));
+    let crates = ["rpc-core", "rpc-transport-verbs"];
+    let items = crates.map(|package| public_items(&Crate::read(&root, package)));
+    expect_none(
+        not_exported(&facade, &items.concat())
+            .into_iter()
+            .map(|message| Violation {
+                file: "src/lib.rs".into(),
+                line: 1,
+                message,
+            })
+            .collect(),
     );
 }
 

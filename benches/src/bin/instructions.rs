@@ -1,5 +1,6 @@
 //! Makes exchanges for callgrind to count. Both sides run on one thread and are stepped in turn, so
-//! the count is the same in every run:
+//! the count is the same in every run, but for some fractions of an instruction: calls to be timed are
+//! chosen at random.
 //!
 //! - `--over call`: calls of 64 bytes over the software device. Covers all that runs in a client and
 //!   in a server: stub and handler, encoding and decoding, rpc-core, the transport and the device.
@@ -61,6 +62,9 @@ struct Cli {
     /// Length in bytes of the field of `--over bytes`
     #[arg(long, default_value_t = 1024)]
     size: usize,
+    /// One call in this many is timed, on each side
+    #[arg(long, default_value_t = Intents::default().latency_sampling)]
+    latency_sampling: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -102,12 +106,12 @@ impl Cli {
         };
         match self.over {
             ExchangeLayer::Call => {
-                let calls = Calls::open(message)?;
+                let calls = Calls::open(message, self.latency_sampling)?;
                 let server = calls.server.node.poller();
                 exchange_calls(&calls.client, &calls.stub, server, message, self.calls)
             }
             ExchangeLayer::Bytes => {
-                let calls = Calls::open(message)?;
+                let calls = Calls::open(message, self.latency_sampling)?;
                 let blob = Load::new(Shape::Bytes, self.size)?;
                 let server = calls.server.node.poller();
                 exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)
@@ -116,27 +120,36 @@ impl Cli {
                 let mut frames = Frames::open(message.encoded_len())?;
                 exchange_frames(&mut frames, self.calls)
             }
-            ExchangeLayer::Shared => share(message, self.calls),
+            ExchangeLayer::Shared => share(message, self.calls, self.latency_sampling),
             ExchangeLayer::Stream => {
-                let calls = Calls::open(message)?;
+                let calls = Calls::open(message, self.latency_sampling)?;
                 let response = calls.prepare(calls.streams.subscribe_fixed(endless(0)))?;
                 let mut reader = Reader::new(response.into_inner(), 0);
                 let server = calls.server.node.poller();
                 exchange_messages(&calls.client, &mut reader, server, self.calls)
             }
             ExchangeLayer::PingPong => {
-                let calls = Calls::open(message)?;
+                let calls = Calls::open(message, self.latency_sampling)?;
                 let (sender, requests) = sender();
                 let response = calls.prepare(calls.streams.ping_pong(requests))?;
                 let (messages, server) = (response.into_inner(), calls.server.node.poller());
                 exchange_ping_pong(&calls.client, sender, messages, server, self.calls)
             }
             ExchangeLayer::IdleClient => {
-                exchange_nothing(&Calls::open(message)?.client, self.calls);
+                exchange_nothing(
+                    &Calls::open(message, self.latency_sampling)?.client,
+                    self.calls,
+                );
                 Ok(())
             }
             ExchangeLayer::IdleServer => {
-                exchange_nothing(Calls::open(message)?.server.node.poller(), self.calls);
+                exchange_nothing(
+                    Calls::open(message, self.latency_sampling)?
+                        .server
+                        .node
+                        .poller(),
+                    self.calls,
+                );
                 Ok(())
             }
         }
@@ -261,9 +274,12 @@ struct Server {
 }
 
 impl Server {
-    fn open(message: Fixed) -> Outcome<Self> {
+    fn open(message: Fixed, latency_sampling: u32) -> Outcome<Self> {
         let device = Device::open(DEVICE)?;
-        let intents = intents_for(message.encoded_len());
+        let intents = Intents {
+            latency_sampling,
+            ..intents_for(message.encoded_len())
+        };
         let transport = device.open(&intents)?;
         let ports = vec![device.port(&transport)];
         let node = Node::over(transport, &Clock::system(), |methods| {
@@ -293,8 +309,8 @@ struct Calls {
 }
 
 impl Calls {
-    fn open(message: Fixed) -> Outcome<Self> {
-        let server = Server::open(message)?;
+    fn open(message: Fixed, latency_sampling: u32) -> Outcome<Self> {
+        let server = Server::open(message, latency_sampling)?;
         let client = LocalPoller::builder(&server.device)
             .intents(server.intents.clone())
             .connect_timeout(CONNECT_TIMEOUT)
@@ -323,8 +339,8 @@ impl Calls {
 }
 
 /// Makes calls one by one through a shared channel: the caller's thread and the poller's take turns.
-fn share(mut message: Fixed, calls: usize) -> Outcome<()> {
-    let server = Server::open(message)?;
+fn share(mut message: Fixed, calls: usize, latency_sampling: u32) -> Outcome<()> {
+    let server = Server::open(message, latency_sampling)?;
     let transport = server.device.open(&server.intents)?;
     let client = SharedNode::over(transport, &Clock::system(), &server.address(), 1);
     let stub = BenchClient::new(client.channel().clone());

@@ -1,13 +1,12 @@
-//! A greeter that prints its statistics: on SIGUSR1, those since the last report; at the end, on
-//! SIGTERM or Control-C, the totals. Run it, and then run `greeter_client` in another terminal:
+//! A greeter that prints its statistics: on SIGUSR1, those since the last report, and the text that
+//! Prometheus would scrape; at the end, on SIGTERM or Control-C, the totals. Run it, and then run `greeter_client` in another terminal:
 //!
 //! ```text
 //! cargo run --release -p examples --bin observed_server
 //! pkill -USR1 observed_server
 //! ```
 //!
-//! With the feature `metrics` it also prints the metrics that Prometheus would scrape. `--help` lists
-//! the arguments.
+//! `--help` lists the arguments.
 #![forbid(unsafe_code)]
 // Printing is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -23,7 +22,7 @@ use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use verbline::server::StatsReader;
-use verbline::stats::Stats;
+use verbline::stats::{PrometheusText, Stats};
 use verbline::{Device, Request, Response, Server, Status};
 
 struct MyGreeter;
@@ -46,8 +45,6 @@ impl Greeter for MyGreeter {
 struct Report {
     stats_reader: StatsReader,
     latest: Stats,
-    #[cfg(feature = "metrics")]
-    prometheus: Prometheus,
 }
 
 impl Report {
@@ -55,40 +52,17 @@ impl Report {
         Self {
             latest: stats_reader.stats(),
             stats_reader,
-            #[cfg(feature = "metrics")]
-            prometheus: Prometheus::new(),
         }
     }
 
     fn print(&mut self) {
         let stats = self.stats_reader.stats();
         println!("{}", stats.since(&self.latest));
-        #[cfg(feature = "metrics")]
-        println!("{}", self.prometheus.text(&stats));
+        // A server that Prometheus scrapes would send this text from its HTTP endpoint.
+        let mut text = PrometheusText::new();
+        text.add(&stats, &[]);
+        println!("{text}");
         self.latest = stats;
-    }
-}
-
-/// Renders the metrics that Prometheus would scrape. A server that Prometheus scrapes would install
-/// the recorder for the whole process and publish every few seconds.
-#[cfg(feature = "metrics")]
-struct Prometheus {
-    recorder: metrics_exporter_prometheus::PrometheusRecorder,
-    publisher: verbline::metrics::Publisher,
-}
-
-#[cfg(feature = "metrics")]
-impl Prometheus {
-    fn new() -> Self {
-        Self {
-            recorder: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder(),
-            publisher: verbline::metrics::Publisher::new(),
-        }
-    }
-
-    fn text(&mut self, stats: &Stats) -> String {
-        metrics::with_local_recorder(&self.recorder, || self.publisher.publish(stats));
-        self.recorder.handle().render()
     }
 }
 
@@ -99,13 +73,17 @@ struct Arguments {
     /// The address to listen at. With port 0, the system chooses a port.
     #[arg(default_value = "127.0.0.1:50051")]
     address: String,
+    /// One call in this many is timed; 1 times every call
+    #[arg(long, default_value_t = 32)]
+    latency_sampling: u32,
 }
 
-fn run(Arguments { address }: Arguments) -> Result<(), Box<dyn Error>> {
+fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let device = Device::best()?;
     let server = Server::builder(&device)
+        .latency_sampling(arguments.latency_sampling)
         .add_service(GreeterServer::new(MyGreeter))
-        .bind(&address)?
+        .bind(&arguments.address)?
         .spawn();
     // This thread handles the signals. The pollers have threads of their own.
     let runtime = Builder::new_multi_thread()

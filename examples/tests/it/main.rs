@@ -6,6 +6,7 @@ mod blobs;
 mod device_info;
 mod failure_modes;
 mod help;
+mod latencies;
 mod observed_server;
 mod program;
 mod shared_channel;

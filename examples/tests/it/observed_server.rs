@@ -39,14 +39,10 @@ fn it_says_what_has_come_when_it_is_asked_and_all_of_it_at_the_end() {
         let calls = (greetings + 1).to_string();
         assert_eq!(words[1..3], [&calls, &greetings.to_string()], "{line}");
         assert!(line.ends_with("  1 INVALID_ARGUMENT"), "{line}");
-        if cfg!(feature = "metrics") {
-            let ok = r#"verbline_calls_total{method="verbline.greeter.Greeter/SayHello",side="server",code="OK"} "#;
-            let total = line_with(ok);
-            assert_eq!(
-                total.strip_prefix(ok),
-                Some([3, 8][asked].to_string().as_str())
-            );
-        }
+        let ok = r#"verbline_server_calls_total{rpc_method="verbline.greeter.Greeter/SayHello",rpc_response_status_code="OK"} "#;
+        let total = line_with(ok);
+        let greeted = [3, 8][asked].to_string();
+        assert_eq!(total.strip_prefix(ok), Some(greeted.as_str()));
     }
     kill_process(pid, Signal::TERM).unwrap();
     line_with("total:");

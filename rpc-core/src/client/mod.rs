@@ -145,7 +145,7 @@ struct LocalCall<'a, Q, S, Req, Res> {
     state: CallState<'a>,
     /// The request, if it does not fit a frame, until it is sent.
     encoded: Option<Box<EncodedRequest>>,
-    /// Start time, if this call is sampled for latency.
+    /// Start time, if this call is timed.
     began: Option<Instant>,
     /// `Q` encodes the request, `S` decodes the response.
     codecs: PhantomData<fn(Q, S) -> Res>,
@@ -204,7 +204,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         polled
     }
 
-    /// Notes the call's deadline, and its start if it is sampled.
+    /// Notes the call's deadline, and its start if it is timed.
     #[inline(always)]
     fn start(&mut self) -> &'a CalledMethod {
         let channel = self.channel;

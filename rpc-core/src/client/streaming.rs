@@ -29,6 +29,7 @@ use crate::limits::SLOT_MESSAGE_LEN;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
+use crate::stats::CalledStream;
 use crate::stream::batch::Decode;
 use crate::stream::core::{StreamCore, Turns};
 use crate::stream::inbound::StreamEnd;
@@ -78,7 +79,8 @@ impl OpenStream for ChannelCore {
 
     fn open(&self, core: &Arc<StreamCore>, stream: NewStream) -> u64 {
         let method = self.resolve(stream.method);
-        let counters = Arc::clone(&method.counters);
+        let poller = self.poller.poller_counters();
+        let counters = CalledStream::begin(Arc::clone(&method.counters), || poller.now());
         if let Some(number) = method.number {
             let request = StreamRequest {
                 method: number,
@@ -95,8 +97,7 @@ impl OpenStream for ChannelCore {
         } else {
             let path = stream.method.path;
             let error = CallError::new(Cause::Unimplemented { path }, Execution::NeverSent);
-            counters.begin();
-            counters.end(error.code().number());
+            counters.end(poller, error.code().number());
             core.end(StreamEnd::Failed(error));
         }
         0

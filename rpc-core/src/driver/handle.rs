@@ -16,7 +16,7 @@ use crate::limits::{Limits, MessageLimit};
 use crate::method::MethodSpec;
 use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
-use crate::stats::{ConnectionMemory, MethodCounters, PollerCounters};
+use crate::stats::{CalledStream, ConnectionMemory, PollerCounters};
 use crate::stream::core::StreamCore;
 use crate::transport::{ConnectError, MessageMemory};
 
@@ -43,7 +43,7 @@ pub(crate) struct StreamRequest {
     /// The method's number on this connection.
     pub(crate) method: u16,
     pub(crate) spec: &'static MethodSpec,
-    pub(crate) counters: Arc<MethodCounters>,
+    pub(crate) counters: CalledStream,
     pub(crate) deadline: Option<Instant>,
     /// The client sends messages after the request, which has none itself.
     pub(crate) sends_messages: bool,

@@ -58,8 +58,8 @@ impl<T: Transport> Driver<T> {
                 let (kind, code) = (FrameKind::LongResponse, Code::Ok.number());
                 let header = connection.next_header_with(kind, flags, call.call, code);
                 let (metadata, owner) = (&encoded.metadata, TransferOwner::Response);
-                state.send_transfer(call.link, prepared, header, metadata, owner);
                 state.counters.responded(call.served, code);
+                state.send_transfer(call.link, prepared, header, metadata, owner);
             }
             Err(ReserveError::NoSlot) => state.block(call, BlockedResponse::Long { encoded, len }),
             Err(ReserveError::TooLong { limit, .. }) => {

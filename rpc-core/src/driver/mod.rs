@@ -189,7 +189,7 @@ impl<T: Transport> Driver<T> {
         let counters = Arc::new(PollerCounters::new(
             methods.numbered().map(|(_, spec)| spec.path),
             clock.clone(),
-            transport.limits().device.clone(),
+            transport.limits(),
             transport.counter_reader(),
         ));
         Self {

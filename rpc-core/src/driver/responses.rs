@@ -262,10 +262,11 @@ impl<T: Transport> State<T> {
         // Longer metadata was rejected when its length was computed.
         header.metadata_len = len.metadata as u16;
         header.encode(frame);
+        // Before the client can have the response, so that its time is never shorter than the server's.
+        self.counters.responded(call.served, code);
         // If the connection has ended, the next event reports it.
         let _ = self.transport.send_inline(id, frame);
         self.unflushed = true;
-        self.counters.responded(call.served, code);
     }
 
     /// Like [`respond_inline`](Self::respond_inline), for a response that its first poll has not sent.

@@ -72,6 +72,13 @@ macro_rules! intent_setters {
             self.intents.keepalive = Some(keepalive);
             self
         }
+
+        /// Sets that one call in this many is timed, 1 for every call: see
+        /// [`Intents::latency_sampling`](crate::Intents::latency_sampling).
+        pub fn latency_sampling(mut self, one_in: u32) -> Self {
+            self.intents.latency_sampling = one_in;
+            self
+        }
     };
 }
 

@@ -17,7 +17,7 @@ use crate::limits::{LengthLimit, MessageLimit};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
-use crate::stats::is_sampled_here;
+use crate::stats::is_timed_here;
 
 /// The future of a call. It may be dropped or leaked in any state, because it owns no device
 /// memory: the poller and the call permit own everything in flight.
@@ -26,7 +26,7 @@ pub(super) struct SharedCall<'a, Q, S, Req, Res> {
     method: &'static MethodSpec,
     request: Request<Req>,
     deadline: Option<Instant>,
-    /// Start time, if this call is sampled for latency.
+    /// Start time, if this call is timed.
     began: Option<Instant>,
     state: State<'a>,
     /// `Q` encodes the request, `S` decodes the response.
@@ -72,7 +72,7 @@ impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for SharedCall<'_, Q, S, Req
         match this.state {
             State::New => {
                 let now = || this.shared.clock.now();
-                this.began = is_sampled_here().then(now);
+                this.began = is_timed_here(this.shared.latency_sampling).then(now);
                 let after = |timeout| deadline_after(now(), timeout);
                 this.deadline = this.request.deadline_of_call(after);
                 this.begin(this.shared.next_poller(), None, cx)

@@ -405,8 +405,10 @@ impl<T: Transport> Calls<T> {
         let was_served = outcome.is_ok() && pushback_us == 0;
         self.pushback.ended(number, was_served);
         let settled = Settled { buf, long, outcome };
+        // Before the caller can have the outcome, so that it never measures less.
+        let took = self.counters.time(number);
         let waker = self.permits.settle(number, settled);
-        self.counters.end(number, code, waker.is_some());
+        self.counters.end(number, code, waker.is_some(), took);
         self.wakers.add(waker);
     }
 

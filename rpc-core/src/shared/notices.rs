@@ -26,6 +26,8 @@ pub(super) struct StreamSubmission {
     pub(super) core: Arc<StreamCore>,
     pub(super) method: &'static MethodSpec,
     pub(super) deadline: Option<Instant>,
+    /// Start time, if this call is timed.
+    pub(super) began: Option<Instant>,
     pub(super) waits_for_ready: bool,
     /// The client sends messages after the request, which has none itself.
     pub(super) sends_messages: bool,

@@ -52,6 +52,8 @@ pub struct ChannelSettings {
     pub(super) connect_timeout: Duration,
     pub(super) waits_for_ready: bool,
     pub(super) backoff: (Duration, Duration),
+    /// That of its pollers.
+    pub(super) latency_sampling: u32,
 }
 
 impl ChannelSettings {
@@ -64,6 +66,7 @@ impl ChannelSettings {
             connect_timeout: CONNECT_TIMEOUT,
             waits_for_ready: false,
             backoff: (FIRST_BACKOFF, LONGEST_BACKOFF),
+            latency_sampling: Intents::default().latency_sampling,
         }
     }
 
@@ -114,6 +117,7 @@ pub(super) fn channel(
         next: AtomicUsize::new(0),
         connectivity,
         waits_for_ready: settings.waits_for_ready,
+        latency_sampling: settings.latency_sampling,
         clock: Clock::system(),
         is_forked,
     })))

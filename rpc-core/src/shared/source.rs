@@ -49,6 +49,10 @@ impl<F: Fabric> Source for F {
         let pollers = (0..settings.pollers).map(|_| PollerRef::new(1));
         let reserved = pollers.filter_map(|poller| poller.reserve()).collect();
         let permits = intents.max_in_flight;
+        let settings = ChannelSettings {
+            latency_sampling: intents.latency_sampling,
+            ..settings
+        };
         let mut cores = cores::choose(self, &intents, settings.pollers).into_iter();
         open::channel(
             settings,
@@ -80,6 +84,10 @@ impl Source for Pollers {
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
         let permits = settings.max_in_flight.unwrap_or(most).min(most);
+        let settings = ChannelSettings {
+            latency_sampling: self.limits().latency_sampling,
+            ..settings
+        };
         let is_forked = self.is_forked();
         open::channel(
             settings,

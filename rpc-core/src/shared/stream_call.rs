@@ -8,6 +8,7 @@ use super::submissions::{PollerHandle, Shared};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::streaming::{NewStream, OpenStream};
 use crate::clock::deadline_after;
+use crate::stats::is_timed_here;
 use crate::stream::core::StreamCore;
 use crate::stream::inbound::StreamEnd;
 use crate::stream::streaming::KeepAlive;
@@ -40,6 +41,7 @@ impl OpenStream for PollerStreams<'_> {
             core: Arc::clone(core),
             method: stream.method,
             deadline: stream.deadline,
+            began: is_timed_here(self.shared.latency_sampling).then(|| self.shared.clock.now()),
             waits_for_ready: stream
                 .waits_for_ready
                 .unwrap_or(self.shared.waits_for_ready),

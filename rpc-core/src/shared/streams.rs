@@ -20,7 +20,7 @@ use crate::driver::handle::StreamRequest;
 use crate::driver::streams::StreamCapacity;
 use crate::driver::timers::{TimerKey, Timers};
 use crate::method::MethodSpec;
-use crate::stats::MethodCounters;
+use crate::stats::{CalledStream, MethodCounters};
 use crate::stream::inbound::StreamEnd;
 use crate::transport::Transport;
 
@@ -145,7 +145,7 @@ impl<T: Transport> Streams<T> {
             let request = StreamRequest {
                 method,
                 spec: submission.method,
-                counters,
+                counters: CalledStream::begun(counters, submission.began),
                 deadline: submission.deadline,
                 sends_messages: submission.sends_messages,
                 metadata_len: submission.metadata_len,
@@ -263,9 +263,9 @@ impl<T: Transport> Streams<T> {
     /// Ends a stream that was never sent.
     fn fail(&mut self, submission: StreamSubmission, cause: Cause) {
         let error = CallError::new(cause, Execution::NeverSent);
-        let counters = self.counters_of(submission.method);
-        counters.begin();
-        counters.end(error.code().number());
+        let method = self.counters_of(submission.method);
+        let counters = CalledStream::begun(method, submission.began);
+        counters.end(&self.driver.counters, error.code().number());
         let wakers = submission.core.lock().end(StreamEnd::Failed(error));
         self.wakers.add(wakers.into_iter().flatten());
     }

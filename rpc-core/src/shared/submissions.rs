@@ -26,6 +26,8 @@ pub(super) struct Shared {
     pub(super) next: AtomicUsize,
     pub(super) connectivity: Arc<Connectivity>,
     pub(super) waits_for_ready: bool,
+    /// One call in this many is timed.
+    pub(super) latency_sampling: u32,
     pub(super) clock: Clock,
     /// [`Fabric::is_forked`](crate::transport::Fabric::is_forked) of the device.
     pub(super) is_forked: fn() -> bool,
@@ -54,7 +56,7 @@ pub(super) struct Submission {
     /// The permit's buffer holds the request's frame, complete but for its header.
     pub(super) lengths: RequestLengths,
     pub(super) waits_for_ready: bool,
-    /// Start time, if this call is sampled for latency.
+    /// Start time, if this call is timed.
     pub(super) began: Option<Instant>,
 }
 

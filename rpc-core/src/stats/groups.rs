@@ -8,15 +8,15 @@ macro_rules! group {
     (
         $(#[$about:meta])*
         $name:ident read from $counters:ident
-        counters { $($(#[$counter_about:meta])* $counter:ident,)* }
-        gauges { $($(#[$gauge_about:meta])* $gauge:ident,)* }
+        counters { $($(#[doc = $counter_about:literal])* $counter:ident,)* }
+        gauges { $($(#[doc = $gauge_about:literal])* $gauge:ident,)* }
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct $name {
-            $($(#[$counter_about])* pub $counter: u64,)*
-            $($(#[$gauge_about])* pub $gauge: u64,)*
+            $($(#[doc = $counter_about])* pub $counter: u64,)*
+            $($(#[doc = $gauge_about])* pub $gauge: u64,)*
         }
 
         #[derive(Debug, Default)]
@@ -51,16 +51,26 @@ macro_rules! group {
                 }
             }
 
-            /// Returns the counters with their names.
+            /// Returns the counters: the name, the meaning and the count of each.
             #[must_use = "it is a list"]
-            pub fn counters(self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($counter), self.$counter),)*].into_iter()
+            pub fn counters(self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((
+                    stringify!($counter),
+                    concat!($($counter_about),*).trim_ascii_start(),
+                    self.$counter,
+                ),)*]
+                .into_iter()
             }
 
-            /// Returns the gauges with their names.
+            /// Returns the gauges: the name, the meaning and the value of each.
             #[must_use = "it is a list"]
-            pub fn gauges(self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($gauge), self.$gauge),)*].into_iter()
+            pub fn gauges(self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((
+                    stringify!($gauge),
+                    concat!($($gauge_about),*).trim_ascii_start(),
+                    self.$gauge,
+                ),)*]
+                .into_iter()
             }
         }
     };

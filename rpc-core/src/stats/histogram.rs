@@ -82,7 +82,8 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// The latencies of the sampled calls: one call in [`SAMPLED`](super::SAMPLED).
+/// The latencies of the calls that were timed: see
+/// [`Intents::latency_sampling`](crate::Intents::latency_sampling).
 ///
 /// Percentiles are off by at most 1/32 of their value.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -94,14 +95,14 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Returns the number of sampled calls.
+    /// Returns the number of calls that were timed.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
     /// Returns the time that the given share of the calls did not exceed: `0.5` for the median.
-    /// Returns `None` if there are no samples.
+    /// Returns `None` if no call was timed.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
@@ -118,7 +119,7 @@ impl Latencies {
         Some(Duration::from_nanos(self.middle(index)))
     }
 
-    /// Returns the longest time. In a [difference](super::Stats::since) it is subject to the error
+    /// Returns the longest time of the calls that were timed. In a [difference](super::Stats::since) it is subject to the error
     /// of the buckets.
     #[must_use]
     pub fn max(&self) -> Option<Duration> {
@@ -132,7 +133,7 @@ impl Latencies {
         Some(Duration::from_nanos(mean))
     }
 
-    /// Returns the sum of all sampled times.
+    /// Returns the sum of the times.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns)
@@ -144,6 +145,25 @@ impl Latencies {
             .zip(&self.buckets)
             .filter(|&(_, &count)| count > 0)
             .map(|(index, &count)| (Duration::from_nanos(self.middle(index)), count))
+    }
+
+    /// Returns the sum of the times, in nanoseconds.
+    pub(super) fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// Returns bounds in nanoseconds, and the number of calls that took at most as long as each: two
+    /// bounds for each power of two, which are the longest times of a bucket.
+    pub(super) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let ends = (8..35).flat_map(|bits| [1 << bits, 3 << (bits - 1)]);
+        let (mut index, mut count) = (0, 0);
+        ends.map(move |end: u64| {
+            let next = bucket_of(end);
+            let below = self.buckets.iter().take(next).skip(index);
+            count += below.sum::<u64>();
+            index = next;
+            (end - 1, count)
+        })
     }
 
     fn middle(&self, index: usize) -> u64 {

@@ -17,8 +17,9 @@
 //!
 //! - Counts of calls are exact and current. Two counters of a snapshot may be a few instructions
 //!   apart.
-//! - Latencies are sampled: one call in [`SAMPLED`] of each method is timed, so that most calls
-//!   read no clock. Percentiles are off by at most 1/32 of their value ([`Latencies`]).
+//! - Latencies are those of one call in 32, so that most calls read no clock; of every call with
+//!   [`latency_sampling(1)`](crate::Intents::latency_sampling). Percentiles are off by at most 1/32
+//!   of their value ([`Latencies`]).
 //! - The poller updates gauges (waiting calls, credits, slots by state) before it sleeps and every
 //!   [`TURNS_PER_GAUGE_UPDATE`] turns, which is every few milliseconds while it is busy.
 //!
@@ -31,10 +32,11 @@ mod groups;
 mod histogram;
 mod permit_counters;
 mod poller_counters;
+mod prometheus;
+mod sampling;
 mod snapshot;
 mod table;
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 pub(crate) use self::blocked::BlockedCounters;
@@ -47,13 +49,11 @@ pub use self::groups::{
 };
 pub use self::histogram::{LONGEST, Latencies};
 pub(crate) use self::permit_counters::PermitCounters;
-pub(crate) use self::poller_counters::{MethodCounters, PollerCounters, ServedCall};
+pub(crate) use self::poller_counters::{CalledStream, MethodCounters, PollerCounters, ServedCall};
+pub use self::prometheus::PrometheusText;
+pub(crate) use self::sampling::is_timed_here;
 pub use self::snapshot::{MethodStats, PollerStats, ServerStats, Stats};
-use crate::transport::SlotsByState;
-
-/// One call in this many is timed, per method and side, starting with the first. Two clock reads
-/// cost about 50 ns, which is less than 2 ns per call.
-pub const SAMPLED: u64 = 32;
+pub use crate::transport::{ConnectionId, Counters, SlotsByState};
 
 /// Turns between two updates of the gauges. An update visits every connection. For a thousand
 /// connections it takes some tens of microseconds at most, while this many empty turns take some
@@ -143,19 +143,4 @@ impl SlotGauges {
             sends_in_flight,
         }
     }
-}
-
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Returns true if this call through a shared channel is to be timed. Each thread counts its own
-/// calls, because the threads share no counter.
-#[inline]
-pub(crate) fn is_sampled_here() -> bool {
-    CALLS.with(|calls| {
-        let before = calls.get();
-        calls.set(before.wrapping_add(1));
-        before.is_multiple_of(SAMPLED)
-    })
 }

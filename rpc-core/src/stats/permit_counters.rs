@@ -3,7 +3,7 @@
 
 use std::ptr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::poller_counters::{MethodCounters, PollerCounters};
 use crate::method::MethodSpec;
@@ -20,7 +20,7 @@ pub(crate) struct PermitCounters {
 struct CallInFlight {
     /// Index into `called`.
     method: usize,
-    /// Start time, if this call is sampled for latency.
+    /// Start time, if this call is timed.
     began: Option<Instant>,
 }
 
@@ -60,9 +60,15 @@ impl PermitCounters {
         }
     }
 
-    /// Counts a call that has ended with the code of this number, or as dropped if its caller no
-    /// longer waits.
-    pub(crate) fn end(&mut self, permit: u32, code: u16, is_wanted: bool) {
+    /// Returns how long a call has taken up to now, if it is timed.
+    pub(crate) fn time(&self, permit: u32) -> Option<Duration> {
+        let began = self.in_flight[permit as usize]?.began?;
+        Some(self.poller.time_since(began))
+    }
+
+    /// Counts a call that has ended with the code of this number, after `took`, or as dropped if its
+    /// caller no longer waits.
+    pub(crate) fn end(&mut self, permit: u32, code: u16, is_wanted: bool, took: Option<Duration>) {
         let Some(call) = self.in_flight[permit as usize].take() else {
             return;
         };
@@ -71,8 +77,8 @@ impl PermitCounters {
             return counters.drop_one();
         }
         counters.end(code);
-        if let Some(began) = call.began {
-            self.poller.time(counters, began);
+        if let Some(took) = took {
+            counters.record(took);
         }
     }
 }

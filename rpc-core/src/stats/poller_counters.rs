@@ -2,24 +2,26 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::SlotGauges;
 use super::counter::Counter;
 use super::groups::{
     CancelCounters, ConnectionCounters, CreditCounters, HandlerCounters, MemoryCounters,
     StallCounters, StreamCounters, TransferCounters, Transfers, TurnCounters,
 };
 use super::histogram::Histogram;
+use super::sampling::Sampling;
 use super::snapshot::{MethodStats, PollerStats};
-use super::{SAMPLED, SlotGauges};
 use crate::clock::Clock;
+use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::protocol::connection::ProtocolError;
 use crate::status::Code;
 use crate::transport::{CloseReason, CounterReader};
 
 /// The name under which calls to method numbers that don't exist are counted.
-const UNKNOWN_METHOD: &str = "(unknown method)";
+pub(super) const UNKNOWN_METHOD: &str = "(unknown method)";
 
 /// All counters of a poller. The alignment keeps two pollers from writing to the same cache line or
 /// to two adjacent lines that a processor prefetches together.
@@ -43,6 +45,8 @@ pub(crate) struct PollerCounters {
     called: Mutex<Vec<Arc<MethodCounters>>>,
     clock: Clock,
     device: String,
+    /// One call in this many is timed.
+    latency_sampling: u32,
     transport: Arc<dyn CounterReader>,
     /// The gauges that the poller updates periodically.
     pub(crate) slots: SlotGauges,
@@ -55,11 +59,12 @@ pub(crate) struct MethodCounters {
     started: Counter,
     by_code: [Counter; Code::ALL.len()],
     dropped: Counter,
+    sampling: Sampling,
     latency: Histogram,
 }
 
 /// The accounting data of a call in service: its method number, and its arrival time if it is
-/// sampled.
+/// timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServedCall {
     pub(crate) method: u16,
@@ -83,9 +88,10 @@ impl PollerCounters {
     pub(crate) fn new(
         served: impl Iterator<Item = &'static str>,
         clock: Clock,
-        device: String,
+        limits: &Limits,
         transport: Arc<dyn CounterReader>,
     ) -> Self {
+        let latency_sampling = limits.latency_sampling;
         Self {
             turns: TurnCounters::default(),
             stalls: StallCounters::default(),
@@ -99,11 +105,12 @@ impl PollerCounters {
             memory: MemoryCounters::default(),
             served: served
                 .chain([UNKNOWN_METHOD])
-                .map(MethodCounters::new)
+                .map(|path| MethodCounters::new(path, latency_sampling))
                 .collect(),
             called: Mutex::default(),
             clock,
-            device,
+            device: limits.device.clone(),
+            latency_sampling,
             transport,
             slots: SlotGauges::default(),
         }
@@ -117,7 +124,7 @@ impl PollerCounters {
 
     // ---- server side ----
 
-    /// Counts a request that arrived. Calls `arrival` for the time if the call is sampled.
+    /// Counts a request that arrived. Calls `arrival` for the time if the call is timed.
     #[inline]
     pub(crate) fn received(&self, method: u16, arrival: impl FnOnce() -> Instant) -> ServedCall {
         let is_timed = self.method(method).begin();
@@ -165,7 +172,7 @@ impl PollerCounters {
         if let Some(counters) = known {
             return Arc::clone(counters);
         }
-        let counters = Arc::new(MethodCounters::new(method.path));
+        let counters = Arc::new(MethodCounters::new(method.path, self.latency_sampling));
         called.push(Arc::clone(&counters));
         counters
     }
@@ -177,8 +184,12 @@ impl PollerCounters {
     /// Records the latency of a call that began at `began` and ends now.
     #[cold]
     pub(crate) fn time(&self, counters: &MethodCounters, began: Instant) {
-        let took = self.clock.now().saturating_duration_since(began);
-        counters.latency.record(took);
+        counters.record(self.time_since(began));
+    }
+
+    #[cold]
+    pub(super) fn time_since(&self, began: Instant) -> Duration {
+        self.clock.now().saturating_duration_since(began)
     }
 
     /// Counts a connection that has ended.
@@ -202,6 +213,7 @@ impl PollerCounters {
         let called = called.iter().map(|counters| counters.read());
         PollerStats {
             device: self.device.clone(),
+            latency_sampling: self.latency_sampling,
             served: served.filter(with_calls).collect(),
             called: called.filter(with_calls).collect(),
             turns: self.turns.read(),
@@ -219,14 +231,55 @@ impl PollerCounters {
     }
 }
 
+/// The accounting data of a client's stream.
+#[derive(Clone)]
+pub(crate) struct CalledStream {
+    method: Arc<MethodCounters>,
+    /// Start time, if this call is timed.
+    began: Option<Instant>,
+}
+
+impl CalledStream {
+    /// Counts a call that begins now.
+    pub(crate) fn begin(method: Arc<MethodCounters>, now: impl FnOnce() -> Instant) -> Self {
+        let began = method.begin().then(now);
+        Self { method, began }
+    }
+
+    /// Counts a call that has begun on another thread, which has decided whether it is timed.
+    pub(crate) fn begun(method: Arc<MethodCounters>, began: Option<Instant>) -> Self {
+        method.begin();
+        Self { method, began }
+    }
+
+    /// Counts a request that has been sent.
+    pub(crate) fn start(&self) {
+        self.method.start();
+    }
+
+    /// Counts the call as ended with the code of this number.
+    pub(crate) fn end(&self, poller: &PollerCounters, code: u16) {
+        self.method.end(code);
+        if let Some(began) = self.began {
+            poller.time(&self.method, began);
+        }
+    }
+
+    /// Counts the call as dropped.
+    pub(crate) fn drop_one(&self) {
+        self.method.drop_one();
+    }
+}
+
 impl MethodCounters {
-    fn new(path: &'static str) -> Self {
+    fn new(path: &'static str, latency_sampling: u32) -> Self {
         Self {
             path,
             begun: Counter::default(),
             started: Counter::default(),
             by_code: Default::default(),
             dropped: Counter::default(),
+            sampling: Sampling::new(latency_sampling),
             latency: Histogram::default(),
         }
     }
@@ -234,7 +287,7 @@ impl MethodCounters {
     /// Counts a call that begins. Returns true if it is to be timed.
     #[inline]
     pub(crate) fn begin(&self) -> bool {
-        self.begun.add(1).is_multiple_of(SAMPLED)
+        self.sampling.is_timed(self.begun.add(1))
     }
 
     /// Counts a handler started (server) or a request sent (client).
@@ -256,6 +309,11 @@ impl MethodCounters {
     #[inline]
     pub(crate) fn drop_one(&self) {
         self.dropped.add(1);
+    }
+
+    /// Records the latency of a call that is timed.
+    pub(super) fn record(&self, took: Duration) {
+        self.latency.record(took);
     }
 
     fn read(&self) -> MethodStats {

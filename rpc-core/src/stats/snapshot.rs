@@ -24,6 +24,9 @@ pub struct Stats {
 pub struct PollerStats {
     /// The device of the poller's transport. If it has several, the first one.
     pub device: String,
+    /// One call in this many was timed: see
+    /// [`Intents::latency_sampling`](crate::Intents::latency_sampling).
+    pub latency_sampling: u32,
     /// Server-side statistics per method, for methods that have been called.
     pub served: Vec<MethodStats>,
     /// Client-side statistics per method, for methods that have been called.
@@ -83,9 +86,9 @@ pub struct MethodStats {
     /// Calls that have begun and not ended. A gauge: in a [difference](Stats::since) it has its
     /// current value.
     pub in_flight: u64,
-    /// Latencies of the sampled calls, one in [`SAMPLED`](super::SAMPLED). Server: from the arrival
-    /// of the request to its response. Client: from the first poll of the call's future to its
-    /// completion.
+    /// Latencies of the calls that were timed, one in
+    /// [`latency_sampling`](PollerStats::latency_sampling). Server: from the arrival of the request to
+    /// its response. Client: from the first poll of the call's future to its completion.
     pub latency: Latencies,
     pub(super) by_code: [u64; Code::ALL.len()],
 }
@@ -133,6 +136,7 @@ impl PollerStats {
     fn since(&self, earlier: &Self) -> Self {
         Self {
             device: self.device.clone(),
+            latency_sampling: self.latency_sampling,
             served: since_by_method(&self.served, &earlier.served),
             called: since_by_method(&self.called, &earlier.called),
             turns: self.turns.since(earlier.turns),
@@ -153,6 +157,8 @@ impl PollerStats {
         add_by_method(&mut self.served, &other.served);
         add_by_method(&mut self.called, &other.called);
         Self {
+            // A poller that has not opened its device has 0.
+            latency_sampling: self.latency_sampling.max(other.latency_sampling),
             turns: self.turns.plus(other.turns),
             stalls: self.stalls.plus(other.stalls),
             credits: self.credits.plus(other.credits),

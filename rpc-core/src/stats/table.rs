@@ -41,8 +41,8 @@ impl fmt::Display for Stats {
 
 impl fmt::Display for PollerStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_methods(f, "served", &self.served)?;
-        write_methods(f, "called", &self.called)?;
+        write_methods(f, "served", &self.served, self.latency_sampling)?;
+        write_methods(f, "called", &self.called, self.latency_sampling)?;
         let Self {
             turns,
             stalls,
@@ -171,16 +171,26 @@ impl fmt::Display for PollerStats {
     }
 }
 
-fn write_methods(f: &mut fmt::Formatter<'_>, side: &str, methods: &[MethodStats]) -> fmt::Result {
+fn write_methods(
+    f: &mut fmt::Formatter<'_>,
+    side: &str,
+    methods: &[MethodStats],
+    latency_sampling: u32,
+) -> fmt::Result {
     if methods.is_empty() {
         return Ok(());
     }
     let widest = methods.iter().map(|method| method.path.len()).max();
     let width = widest.unwrap_or_default().max(side.len());
+    let median = match latency_sampling {
+        0 | 1 => "p50".to_owned(),
+        one_in => format!("of 1 in {one_in}: p50"),
+    };
+    let median_width = median.len().max(9);
     writeln!(
         f,
-        "{side:<width$} {:>12} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9}  errors",
-        "calls", "ok", "dropped", "in flight", "p50", "p99", "max"
+        "{side:<width$} {:>12} {:>12} {:>9} {:>9} {median:>9} {:>9} {:>9}  errors",
+        "calls", "ok", "dropped", "in flight", "p99", "max"
     )?;
     for method in methods {
         let time = |time: Option<Duration>| {
@@ -188,7 +198,7 @@ fn write_methods(f: &mut fmt::Formatter<'_>, side: &str, methods: &[MethodStats]
         };
         write!(
             f,
-            "{:<width$} {:>12} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "{:<width$} {:>12} {:>12} {:>9} {:>9} {:>median_width$} {:>9} {:>9}",
             method.path,
             method.begun,
             method.ended(Code::Ok),

@@ -9,79 +9,59 @@ pub trait CounterReader: Send + Sync {
     fn counters(&self) -> Counters;
 }
 
-/// A transport's counters, all since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+/// Declares the counters, with the functions that visit each of them.
+macro_rules! counters {
+    ($($(#[doc = $about:literal])* $counter:ident,)*) => {
+        /// A transport's counters, all since it was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $about])* pub $counter: u64,)*
+        }
+
+        impl Counters {
+            /// Returns the counters: the name, the meaning and the count of each.
+            #[must_use = "it is a list"]
+            pub fn counters(self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((
+                    stringify!($counter),
+                    concat!($($about),*).trim_ascii_start(),
+                    self.$counter,
+                ),)*]
+                .into_iter()
+            }
+
+            fn with(&self, other: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
+                Self {
+                    $($counter: join(self.$counter, other.$counter),)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
     /// Frames posted to the device.
-    pub sends: u64,
+    sends,
     /// Of these, frames that requested a completion.
-    pub signaled: u64,
+    signaled,
     /// Chains posted to the device: one doorbell each.
-    pub doorbells: u64,
+    doorbells,
     /// Frames received.
-    pub receives: u64,
+    receives,
     /// Times that the shared receive queue fell below its limit because the poller fell behind.
-    pub srq_limit_events: u64,
+    srq_limit_events,
     /// Receives posted from the reserve for that reason.
-    pub reserve_posted: u64,
+    reserve_posted,
     /// Frames that found no receive posted: a bug in flow control, or a hostile peer.
-    pub rnr: u64,
+    rnr,
     /// Completions ignored because they match nothing any more, such as those of a queue pair that
     /// was destroyed after its time limit.
-    pub stale: u64,
+    stale,
     /// Peers whose connections were closed because they did not answer keepalive probes.
-    pub silent_peers: u64,
+    silent_peers,
 }
 
 impl Counters {
-    const LEN: usize = 9;
-
-    /// Returns all counters with their names.
-    #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); Self::LEN] {
-        [
-            ("sends", self.sends),
-            ("signaled", self.signaled),
-            ("doorbells", self.doorbells),
-            ("receives", self.receives),
-            ("srq_limit_events", self.srq_limit_events),
-            ("reserve_posted", self.reserve_posted),
-            ("rnr", self.rnr),
-            ("stale", self.stale),
-            ("silent_peers", self.silent_peers),
-        ]
-    }
-
-    fn from_array(counts: [u64; Self::LEN]) -> Self {
-        let [
-            sends,
-            signaled,
-            doorbells,
-            receives,
-            srq_limit_events,
-            reserve_posted,
-            rnr,
-            stale,
-            silent_peers,
-        ] = counts;
-        Self {
-            sends,
-            signaled,
-            doorbells,
-            receives,
-            srq_limit_events,
-            reserve_posted,
-            rnr,
-            stale,
-            silent_peers,
-        }
-    }
-
-    fn with(&self, other: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
-        let (own, others) = (self.named(), other.named());
-        Self::from_array(std::array::from_fn(|n| join(own[n].1, others[n].1)))
-    }
-
     /// Returns the difference to an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

@@ -283,6 +283,7 @@ fn limits_of(intents: &Intents) -> Limits {
         max_connections: intents.connections,
         max_in_flight: intents.max_in_flight,
         max_streams: intents.max_streams,
+        latency_sampling: intents.latency_sampling,
         ..Limits::default()
     }
 }

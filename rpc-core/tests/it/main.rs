@@ -23,9 +23,8 @@ mod long_receivers_stalled;
 mod long_responses;
 mod memory_over_device;
 mod method_limits;
-#[cfg(feature = "metrics")]
-mod metrics;
 mod overload;
+mod prometheus;
 mod reentrancy;
 mod scarcity;
 mod send_caller;

@@ -83,7 +83,10 @@ impl Scene {
         self.channel = None;
         self.network.assert_nothing_left();
         let memory = self.client.poller().stats().total().memory;
-        assert!(memory.gauges().all(|(_, bytes)| bytes == 0), "{memory:?}");
+        assert!(
+            memory.gauges().all(|(_, _, bytes)| bytes == 0),
+            "{memory:?}"
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::{ABSENT, ECHO, FAIL, Gate, HELD, PANIC, call, register, send};
-use rpc_core::stats::{MethodStats, PollerStats, SAMPLED};
+use rpc_core::stats::{MethodStats, PollerStats};
 use rpc_core::{Code, Intents, Limits, Methods, Request, Response, Status};
 use rpc_core_testing::{Faults, LoopbackNode, Network, Pair};
 
@@ -19,6 +19,13 @@ fn pair(intents: &Intents) -> (Pair, Gate) {
         register(methods, &gate);
     });
     (pair, gate)
+}
+
+fn timing_all() -> Intents {
+    Intents {
+        latency_sampling: 1,
+        ..Intents::default()
+    }
 }
 
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
@@ -36,7 +43,7 @@ fn total_stats(pair: &Pair) -> [PollerStats; 2] {
 
 #[test]
 fn every_call_is_counted_once_by_its_method_and_its_code_on_both_sides() {
-    let (pair, _) = pair(&Intents::default());
+    let (pair, _) = pair(&timing_all());
     let (channel, other) = (pair.connect(), pair.connect());
     for n in 0..100u8 {
         let channel = if n % 2 == 0 { &channel } else { &other };
@@ -60,7 +67,7 @@ fn every_call_is_counted_once_by_its_method_and_its_code_on_both_sides() {
             assert_eq!((stats.begun, stats.started), (count, count));
             assert_eq!(stats.codes().collect::<Vec<_>>(), [(code, count)]);
             assert_eq!((stats.dropped, stats.in_flight), (0, 0));
-            assert_eq!(stats.latency.count(), count.div_ceil(SAMPLED));
+            assert_eq!(stats.latency.count(), count, "each is timed");
         }
     }
     let absent = find_method(&client.called, ABSENT.path);
@@ -216,7 +223,7 @@ fn calls_that_are_shed_or_come_too_late_are_told_apart() {
 
 #[test]
 fn times_are_taken_from_arrival_to_response_and_from_call_to_answer() {
-    let (pair, gate) = pair(&Intents::default());
+    let (pair, gate) = pair(&timing_all());
     let channel = pair.connect();
     let mut held = Box::pin(call(&channel, &HELD, "a"));
     assert!(pair.network().try_run(&mut held).is_none());
@@ -339,6 +346,7 @@ fn the_table_is_as_expected() {
         send_queue_depth: 64,
         max_connections: 8,
         max_in_flight: 32,
+        latency_sampling: 1,
         ..Limits::default()
     };
     let mut network = Network::new(Faults::none(), 0);
@@ -379,4 +387,13 @@ demo.Greeter/SayHelloSlowly            1            0         0         1       
         text.contains("\n  slots       320 slots: receives 0 free + 256 posted"),
         "{text}"
     );
+
+    let mut stats = server.poller().stats();
+    stats.pollers[0].latency_sampling = 32;
+    let text = stats.to_string();
+    let expected = "\
+served                             calls           ok   dropped in flight of 1 in 32: p50       p99       max  errors
+test.Test/Echo                         3            3         0         0            0 ns      0 ns      0 ns
+";
+    assert!(text.starts_with(expected), "{text}");
 }

@@ -9,6 +9,7 @@ use super::{Phase, StreamKey, Streams};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN, ResponseHead};
+use crate::stats::CalledStream;
 use crate::status::Status;
 use crate::stream::core::wake_all;
 use crate::stream::inbound::{ResponseBody, StreamEnd};
@@ -99,7 +100,7 @@ impl<T: Transport> State<T> {
             if let Some(stream) = self.streams.get_mut(key)
                 && let Phase::Sent { counters, .. } = &stream.phase
             {
-                counters.end(header.selector);
+                counters.end(&self.counters, header.selector);
             }
             self.remove_stream(key);
         }
@@ -113,8 +114,8 @@ impl<T: Transport> State<T> {
             return;
         };
         let link = stream.link;
-        let count = |counters: &crate::stats::MethodCounters| match &error {
-            Some(error) => counters.end(error.code().number()),
+        let count = |counters: &CalledStream| match &error {
+            Some(error) => counters.end(&self.counters, error.code().number()),
             None => counters.drop_one(),
         };
         let is_opening = matches!(stream.phase, Phase::Opening(_));
@@ -197,11 +198,12 @@ impl<T: Transport> State<T> {
             _ => Execution::MayHaveRun,
         };
         let error = CallError::new(Cause::Disconnected(reason.clone()), execution);
+        let code = error.code().number();
         let mut answer = None;
         match &mut stream.phase {
-            Phase::Opening(request) => request.counters.end(error.code().number()),
+            Phase::Opening(request) => request.counters.end(&self.counters, code),
             Phase::Sent { counters, .. } | Phase::Answered { counters, .. } => {
-                counters.end(error.code().number());
+                counters.end(&self.counters, code);
             }
             Phase::Abandoned { .. } => {}
             Phase::Serving(serving) => answer = serving.answer.take(),

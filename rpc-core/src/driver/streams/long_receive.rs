@@ -388,7 +388,7 @@ impl<T: Transport> State<T> {
         if let Phase::Answered { counters, code, .. } = &stream.phase
             && stream.receiving.is_empty()
         {
-            counters.end(*code);
+            counters.end(&self.counters, *code);
             self.remove_stream(key);
         }
     }

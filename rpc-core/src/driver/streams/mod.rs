@@ -44,7 +44,7 @@ use super::responses::BlockedResponse;
 use super::tasks::TaskKey;
 use super::timers::TimerKey;
 use crate::protocol::frame::CallId;
-use crate::stats::{MethodCounters, ServedCall};
+use crate::stats::{CalledStream, ServedCall};
 use crate::status::Status;
 use crate::stream::core::StreamCore;
 
@@ -100,12 +100,12 @@ enum Phase {
     /// Client: the server has the request.
     Sent {
         call: CallId,
-        counters: Arc<MethodCounters>,
+        counters: CalledStream,
     },
     /// Client: the server has responded, and long messages are under way that precede the end.
     Answered {
         call: CallId,
-        counters: Arc<MethodCounters>,
+        counters: CalledStream,
         /// The status code.
         code: u16,
     },

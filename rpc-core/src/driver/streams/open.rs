@@ -48,7 +48,6 @@ impl<T: Transport> Driver<T> {
     /// Opens a stream as soon as its connection has a credit and room for it. If it cannot be
     /// opened, `core` ends.
     pub(crate) fn open_stream(&self, link: LinkKey, core: Arc<StreamCore>, request: StreamRequest) {
-        request.counters.begin();
         let mut request = request;
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -56,7 +55,7 @@ impl<T: Transport> Driver<T> {
         if let Some(cause) = cause {
             drop(borrowed);
             let error = CallError::new(cause, Execution::NeverSent);
-            request.counters.end(error.code().number());
+            request.counters.end(&self.counters, error.code().number());
             let wakers = core.lock().end(StreamEnd::Failed(error));
             wake_all(wakers.into_iter().flatten());
             return;
@@ -284,7 +283,7 @@ impl<T: Transport> State<T> {
             header.time_us = on_peers_clock(&self.clock, peer, deadline, now);
         }
         let mut frame = mem::take(&mut request.frame);
-        let counters = Arc::clone(&request.counters);
+        let counters = request.counters.clone();
         counters.start();
         self.counters.streams.opened.add(1);
         stream.phase = Phase::Sent { call, counters };

@@ -41,6 +41,7 @@ pub struct SteppedPoller<T: Transport> {
     new_channels: Sender<NewChannel>,
     clock: Clock,
     permits: u32,
+    latency_sampling: u32,
 }
 
 impl<T: Transport> SteppedPoller<T> {
@@ -54,6 +55,7 @@ impl<T: Transport> SteppedPoller<T> {
         let handle = PollerRef::new(CHANNELS);
         handle.set_limits(transport.limits(), &None);
         let permits = transport.limits().max_in_flight;
+        let latency_sampling = transport.limits().latency_sampling;
         let driver = Driver::new(transport, Methods::new(), clock.clone());
         driver.share_receives();
         let (new_channels, receiver) = unbounded();
@@ -68,6 +70,7 @@ impl<T: Transport> SteppedPoller<T> {
             new_channels,
             clock: clock.clone(),
             permits,
+            latency_sampling,
         }
     }
 
@@ -91,6 +94,7 @@ impl<T: Transport> SteppedPoller<T> {
             next: AtomicUsize::new(0),
             connectivity,
             waits_for_ready: false,
+            latency_sampling: self.latency_sampling,
             clock: self.clock.clone(),
             is_forked: || false,
         }))

@@ -309,7 +309,7 @@ pub fn transfers(bytes: &[u8]) -> [PollerStats; 2] {
         let stats = node.poller().stats().total();
         // Also the registered bytes: a loopback registers those that are in use.
         assert!(
-            stats.memory.gauges().all(|(_, bytes)| bytes == 0),
+            stats.memory.gauges().all(|(_, _, bytes)| bytes == 0),
             "{:?}",
             stats.memory
         );

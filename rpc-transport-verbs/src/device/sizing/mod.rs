@@ -134,6 +134,7 @@ impl Plan {
                 locked_per_connection: 0,
                 keepalive: intents.keepalive.map(Keepalive::effective),
                 cores: Vec::new(),
+                latency_sampling: intents.latency_sampling,
                 clamped: budget.clamp(&receives, attributes).into_iter().collect(),
                 others: Vec::new(),
             },
