@@ -1,4 +1,4 @@
-//! Checks that the tests that docs/failure-modes.md names exist.
+//! Checks that the tests that docs/failure-modes.md and docs/guarantees.md name exist.
 
 use std::fs;
 use std::path::Path;
@@ -24,16 +24,44 @@ fn every_failure_mode_names_a_test_that_exists_or_why_it_cannot_happen() {
             );
             continue;
         }
-        let (file, name) = test
-            .trim_matches('`')
-            .split_once("::")
-            .unwrap_or_else(|| panic!("row {number}: {test}"));
-        let source = fs::read_to_string(root.join(file))
-            .unwrap_or_else(|error| panic!("row {number}: {file}: {error}"));
-        assert!(
-            source.contains(&format!("fn {name}(")),
-            "row {number}: {file} has no test {name}"
-        );
+        assert_exists(&root, test);
     }
     assert!(numbers.len() >= 40 && numbers.iter().copied().eq(1..=numbers.len() as u32));
+}
+
+/// Checks that there is the test that a cell names: `file::name`.
+fn assert_exists(root: &Path, cell: &str) {
+    let (file, name) = cell
+        .trim_matches('`')
+        .split_once("::")
+        .unwrap_or_else(|| panic!("{cell}"));
+    let source =
+        fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    assert!(
+        source.contains(&format!("fn {name}(")),
+        "{file} has no test {name}"
+    );
+}
+
+#[test]
+fn every_row_about_the_process_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let guarantees = fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
+    let (_, after) = guarantees
+        .split_once("## The process")
+        .expect("the section");
+    let section = after.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let mut tests = 0;
+    for row in rows.skip(2) {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        for cell in cells.last().unwrap().split(", ") {
+            match cell.contains("::") {
+                true => assert_exists(&root, cell),
+                false => assert!(root.join(cell.trim_matches('`')).exists(), "{cell}"),
+            }
+            tests += 1;
+        }
+    }
+    assert!(tests >= 8, "{tests}");
 }
