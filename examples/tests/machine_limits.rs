@@ -1,5 +1,5 @@
 //! The limits of the machine, for a client and a server, on `soft` and `tcp`: the table is in
-//! docs/sizing.md. With each of them a program works, or gets an error that names the limit: never a
+//! docs/sizing.md. With each of them a program works, or its error or its log names the limit: never a
 //! signal or a hang.
 
 mod echo_process;
@@ -307,6 +307,15 @@ impl Limited {
         None
     }
 
+    /// Judges a line. What the process finds after a connection was made is in its log.
+    fn judge_with_log(mut self, row: &Row, device: &str, line: &str) -> Result<String, String> {
+        self.child.kill().unwrap();
+        let mut log = String::new();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        judge(row, device, format!("{line}\n{log}"))
+    }
+
     /// Judges a process that has ended without a word: it may only have had no memory, and said so.
     fn judge_end(mut self, row: &Row) -> Result<String, String> {
         let mut said = String::new();
@@ -343,7 +352,7 @@ fn judge(row: &Row, device: &str, line: String) -> Result<String, String> {
 fn client_row(row: &Row, value: u64, device: &str, address: &str) -> Result<String, String> {
     let mut limited = Limited::start(row, value, device, address);
     match limited.line(&["worked", "failed: "]) {
-        Some(line) => judge(row, device, line),
+        Some(line) => limited.judge_with_log(row, device, &line),
         None => limited.judge_end(row),
     }
 }
@@ -363,12 +372,7 @@ fn server_row(row: &Row, value: u64, device: &str) -> Result<String, String> {
     let Err(error) = outcome else {
         return Ok("worked".to_owned());
     };
-    // The limit is that of the other side, whose log names it.
-    limited.child.kill().unwrap();
-    let mut log = String::new();
-    let stderr = limited.child.stderr.as_mut().unwrap();
-    stderr.read_to_string(&mut log).unwrap();
-    judge(row, device, format!("failed: {error}\n{log}"))
+    limited.judge_with_log(row, device, &format!("failed: {error}"))
 }
 
 #[test]

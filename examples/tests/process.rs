@@ -374,8 +374,13 @@ fn signals_a_thousand_times_a_second_disturb_no_call() {
     }
     set(&every_millisecond);
     for name in DEVICES {
-        let (_server, address) = Process::server_on(name);
         let device = Device::open(name).unwrap();
+        let server = Server::builder(&device)
+            .add_service(EchoServer::per_poller(|| echo_process::CommandEcho))
+            .bind("127.0.0.1:0")
+            .unwrap()
+            .spawn();
+        let address = server.local_addr().to_string();
         let poller = LocalPoller::new(&device).unwrap();
         let local = EchoClient::new(poller.connect(&address).unwrap());
         let shared = EchoClient::new(block_on(Channel::connect(&device, &address)).unwrap());

@@ -112,13 +112,15 @@ fn look_period(queue_pairs: &QueuePairs) -> Option<Duration> {
 
 impl Drop for EventThread {
     fn drop(&mut self) {
+        // After a fork, the thread exists only in the parent process, which must not be interrupted.
+        if self.context.is_forked() {
+            return std::mem::forget(self.thread.take());
+        }
         // Release pairs with the Acquire in the thread. The interruption is latched, so the thread
         // sees it whether it is waiting already or about to wait.
         self.stop.store(true, Ordering::Release);
         self.context.interrupt_async_events();
-        // After a fork, the thread exists only in the parent process, so it cannot be joined here.
         if let Some(thread) = self.thread.take()
-            && !self.context.is_forked()
             && thread.join().is_err()
         {
             tracing::error!("the async-event thread has panicked");
