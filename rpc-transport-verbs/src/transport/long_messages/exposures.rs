@@ -36,7 +36,8 @@ impl Lane {
     /// # Errors
     ///
     /// [`ExposeError::NotNow`] if no memory, window or entry of the send queue is free;
-    /// [`ExposeError::NoWindow`] if the device gives no more windows; [`ExposeError::Closed`] if the connection is not open, or does not use READs.
+    /// [`ExposeError::NoWindow`] if the device gives no more windows; [`ExposeError::Closed`] if the
+    /// connection is not open, or does not use READs.
     pub(crate) fn expose(
         &mut self,
         id: ConnectionId,

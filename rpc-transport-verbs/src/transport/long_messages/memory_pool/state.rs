@@ -246,7 +246,8 @@ impl State {
         self.ticks_since_refusal.is_some()
     }
 
-    /// Records that the device or the system refused windows. Returns true if it gave some before.
+    /// Records that the device or the system refused windows. Returns true if that is news: no refusal
+    /// was recorded since it last gave some.
     pub(super) fn refuse_windows(&mut self) -> bool {
         self.ticks_since_windows_refused = Some(0);
         !std::mem::replace(&mut self.is_refusal_known, true)
