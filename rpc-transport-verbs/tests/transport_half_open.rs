@@ -247,10 +247,7 @@ fn a_byte_now_and_then_is_no_progress() {
         refused.contains("waited for its client for 5s"),
         "{refused}"
     );
-    assert!(
-        refused.contains(" of 4110 bytes of its hello"),
-        "{refused}"
-    );
+    assert!(refused.contains(" of 4110 bytes of its hello"), "{refused}");
 }
 
 /// Sends a client's hello to a server by way of `send`, which gets the server's socket, and has the
