@@ -12,14 +12,13 @@ use std::sync::Arc;
 use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use rpc_core::transport::Admitted;
+use rpc_core::transport::{Admitted, Host};
 
 use super::{Command, Control, Token};
 use crate::connect::handshake::Offer;
 use crate::connect::server::{ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 use crate::transport::queue_pairs::AwaitedClaim;
-use rpc_core::transport::Host;
 
 /// Number of threads: this many slow clients can be handled at a time before other clients have to
 /// wait.
