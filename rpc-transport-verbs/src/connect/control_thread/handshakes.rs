@@ -16,14 +16,20 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::Token;
 use rpc_core::transport::Host;
+
+use super::Token;
+use crate::connect::handshake::MAX_HELLO_LEN;
 
 /// The limits if the process may open enough files. A thousand clients of one host that start
 /// together fit. Over TCP, half as many do: the connection for a client's calls counts, too, until
 /// its first bytes have come. Each handshake takes a socket, and some 8 KiB for its hello and for what
 /// was read after it: 16 MiB in all.
 const MAX_HANDSHAKES: usize = 2048;
+const _: () = assert!(MAX_HANDSHAKES * (MAX_HELLO_LEN + READ_LEN) <= 16 << 20);
+
+/// The most bytes that are read from a client at a time.
+pub(super) const READ_LEN: usize = 4096;
 
 /// The limits on the number of handshakes in flight.
 #[derive(Clone, Copy, Debug)]

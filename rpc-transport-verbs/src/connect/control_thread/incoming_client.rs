@@ -9,7 +9,7 @@ use rpc_core::transport::Admitted;
 use rustix::event::epoll::EventFlags;
 use verbline_verbs::log_limited;
 
-use super::handshakes::Stage;
+use super::handshakes::{READ_LEN, Stage};
 use super::preparer::JobResult;
 use super::{ListenerConfig, Token, is_transient};
 use crate::connect::handshake::server::{Request, ServerHandshake};
@@ -155,7 +155,7 @@ impl IncomingClient {
             self.give_up("the socket ended");
             return NextAction::Close;
         }
-        let mut bytes = [0; 4096];
+        let mut bytes = [0; READ_LEN];
         match (&*self.stream).read(&mut bytes) {
             Ok(0) if matches!(self.state, State::Rejected) => NextAction::Close,
             Ok(0) => {

@@ -17,9 +17,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
+use rpc_core::transport::Host;
+
 use super::Token;
 use super::handshakes::Stage;
-use rpc_core::transport::Host;
 
 /// The handshakes that hold a connection of their server or wait for one.
 #[derive(Debug, Default)]

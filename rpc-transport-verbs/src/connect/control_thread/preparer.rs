@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use rpc_core::transport::Admitted;
+use rpc_core::transport::{Admitted, Host};
 use verbline_verbs::for_transport::start_thread;
 
 use super::{Command, Control, Token};
@@ -19,7 +19,6 @@ use crate::connect::handshake::Offer;
 use crate::connect::server::{ClientInRts, Port};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 use crate::transport::queue_pairs::AwaitedClaim;
-use rpc_core::transport::Host;
 
 /// Number of threads: this many slow clients can be handled at a time before other clients have to
 /// wait.
