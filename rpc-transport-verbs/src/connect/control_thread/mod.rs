@@ -88,7 +88,7 @@ pub(crate) struct ListenerConfig {
 const BACKLOG: i32 = 4096;
 
 enum Command {
-    Listen(TcpListener, Arc<ListenerConfig>, Sender<Token>),
+    Listen(TcpListener, Arc<ListenerConfig>, Sender<io::Result<Token>>),
     /// Acknowledged by dropping the sender once the socket is closed.
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(LivenessConnection),
@@ -150,6 +150,7 @@ impl Control {
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),
             failed_accepts: 0,
+            failed_waits: 0,
         };
         Ok((control, sockets))
     }
@@ -166,7 +167,7 @@ impl Control {
         rustix::net::listen(&listener, BACKLOG)?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         self.command(Command::Listen(listener, Arc::new(config), sender))?;
-        let token = receiver.recv().map_err(|_| thread_is_gone())?;
+        let token = receiver.recv().map_err(|_| thread_is_gone())??;
         Ok(Listening {
             local_addr,
             token,
