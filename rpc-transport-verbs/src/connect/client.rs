@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use super::clock_exchange::ClockExchange;
+use super::control_thread;
+use super::dial::dial;
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::handshake::{MAGIC, Offer, Welcome};
@@ -17,7 +19,6 @@ use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
 use super::offers::{self, DialingLane, LaneOffer, Offers};
-use super::{address, control_thread};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
 use crate::transport::endpoint::SOFT;
@@ -129,7 +130,7 @@ impl HandshakeDialer {
                 address: address.to_owned(),
                 source,
             };
-        let (mut stream, remote) = dial(address, deadline)?;
+        let (mut stream, remote) = dial(address, (timeout, deadline))?;
 
         let offers = offers::offers(&self.lanes, which).map_err(|e| device_error(e.into()))?;
         let mut handshake = ClientHandshake::default();
@@ -277,37 +278,6 @@ pub(crate) fn adopt(
         connection,
         session: dialed.welcome.session,
         remote: dialed.remote,
-    })
-}
-
-/// Opens a TCP connection to the first reachable host of the address.
-fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), ConnectError> {
-    let wrong = |source: io::Error| {
-        let address = address.to_owned();
-        match source.kind() {
-            // It was not looked up.
-            io::ErrorKind::InvalidInput => ConnectError::Address { address, source },
-            _ => ConnectError::Unresolved { address, source },
-        }
-    };
-    let unreachable = |source| ConnectError::Unreachable {
-        address: address.to_owned(),
-        source,
-    };
-    let mut last = None;
-    for remote in address::resolve(address).map_err(wrong)? {
-        let left = deadline.left().map_err(unreachable)?;
-        match TcpStream::connect_timeout(&remote, left) {
-            Ok(stream) => {
-                stream.set_nodelay(true).map_err(unreachable)?;
-                return Ok((stream, remote));
-            }
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(match last {
-        Some(error) => unreachable(error),
-        None => wrong(io::Error::other("the name resolves to no address")),
     })
 }
 
