@@ -8,6 +8,7 @@ mod failure_modes;
 mod help;
 mod observed_server;
 mod program;
+mod refusals;
 mod shared_channel;
 mod shared_pollers;
 mod stream_ends;

@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use super::greeting::{Layouts, Limits, Refusal};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
-use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers};
+use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers, limit_of_files};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
 use crate::log_limit::LogLimit;
@@ -70,7 +70,7 @@ impl Accepter {
                 Ok(None) => return,
                 Err(error) => {
                     if let Some(count) = self.failures.note(now) {
-                        tracing::warn!(%error, count, "links of the software device cannot be accepted: trying again");
+                        tracing::warn!(%error, count, limit = limit_of_files(&error.into()), "links of the software device cannot be accepted: trying again");
                     }
                     self.pause(node, now);
                     return;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::greeting::GREETING_TIME;
-use super::newcomers::ACCEPT_PAUSE;
+use super::newcomers::{ACCEPT_PAUSE, limit_of_files};
 use super::node::Node;
 use super::tcp_port::set_up;
 use crate::log_limit::LogLimit;
@@ -63,7 +63,7 @@ impl TcpAccepter {
                     ) => {}
                 Err(error) => {
                     if let Some(count) = self.failures.note(now) {
-                        tracing::warn!(%error, count, "links over TCP cannot be accepted: trying again. If the process is out of file descriptors, raise their limit (ulimit -n)");
+                        tracing::warn!(%error, count, limit = limit_of_files(&error), "links over TCP cannot be accepted: trying again");
                     }
                     port.set_watched(&node.epoll, false);
                     self.paused_until = Some(now + ACCEPT_PAUSE);

@@ -7,13 +7,17 @@
 //! empty: huge pages are accepted only for memory that is sealed against writing, which includes
 //! holes.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{
     MemfdFlags, SealFlags, Stat, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
 };
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// A mapping of shared memory, unmapped when dropped.
@@ -196,7 +200,8 @@ const PAGE: usize = 4096;
 impl SharedMemory {
     /// Creates memory that peers may also write.
     pub(crate) fn for_writers(name: &str, len: usize) -> io::Result<Self> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create(name, flags).map_err(Refused::by("memfd_create"))?;
         ftruncate(&fd, len.next_multiple_of(PAGE) as u64)?;
         let mapping = Mapping::map(
             fd.as_fd(),
@@ -249,7 +254,7 @@ impl SharedMemory {
     ) -> io::Result<Self> {
         let len = len.next_multiple_of(page);
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(name, flags)?;
+        let fd = memfd_create(name, flags).map_err(Refused::by("memfd_create"))?;
         ftruncate(&fd, len as u64)?;
         let mapping = Mapping::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, pages)?;
         // The kernel does not say if it could not populate a mapping, and peers refuse holes.
@@ -260,6 +265,34 @@ impl SharedMemory {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals)?;
         Ok(Self { mapping, fd })
+    }
+}
+
+/// A system call that was refused: a profile of seccomp refuses some of them.
+#[derive(Debug)]
+struct Refused {
+    call: &'static str,
+    source: io::Error,
+}
+
+impl Refused {
+    fn by(call: &'static str) -> impl Fn(Errno) -> io::Error {
+        move |errno| {
+            let source = io::Error::from(errno);
+            io::Error::new(source.kind(), Self { call, source })
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.call, self.source)
+    }
+}
+
+impl Error for Refused {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.source)
     }
 }
 
@@ -282,7 +315,7 @@ mod tests {
 
     fn file(seals: SealFlags, flags: MemfdFlags, len: usize) -> OwnedFd {
         let flags = flags | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("test", flags).unwrap();
+        let fd = memfd_create("test", flags).unwrap();
         ftruncate(&fd, len as u64).unwrap();
         fcntl_add_seals(&fd, seals).unwrap();
         fd
