@@ -215,7 +215,9 @@ fn a_peer_that_is_stopped_for_two_seconds_loses_nothing() {
 fn the_environment_names_the_best_device() {
     let mut cases = vec![
         ("soft", "soft"),
-        ("soft,nothing", "soft"),
+        ("soft,?nothing", "soft"),
+        ("?nothing,soft", "soft"),
+        ("soft,nothing", "there is no device named 'nothing'"),
         (
             "soft,soft",
             "'soft,soft' names the device 'soft' more than once",
