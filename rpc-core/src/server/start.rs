@@ -12,7 +12,7 @@ use super::watchdog::Watchdog;
 use super::{Running, Server, ServerError};
 use crate::poller::idle;
 use crate::stats::{ServerCounters, StatsReader};
-use crate::transport::Fabric;
+use crate::transport::{Fabric, FabricError};
 
 impl<F: Fabric> ServerBuilder<F> {
     /// Starts the pollers' threads and listens at `host:port`. With port 0 the system chooses the
@@ -23,6 +23,7 @@ impl<F: Fabric> ServerBuilder<F> {
     /// Returns [`ServerError`] if any part cannot be started. Nothing is left running.
     pub fn bind(self, address: &str) -> Result<Server, ServerError> {
         self.check_names()?;
+        self.check_deadlines()?;
         // Count the cores before any thread is pinned.
         idle::cores();
         let (threads, pollers) = self.start_pollers()?;
@@ -37,6 +38,23 @@ impl<F: Fabric> ServerBuilder<F> {
             let name = service.name();
             if earlier.iter().any(|other| other.name() == name) {
                 return Err(ServerError::DuplicateService { name });
+            }
+        }
+        Ok(())
+    }
+
+    /// Rejects times with which no call could succeed.
+    fn check_deadlines(&self) -> Result<(), FabricError> {
+        for (setting, time) in [
+            ("DeadlinePolicy::default", self.deadlines.default),
+            ("DeadlinePolicy::cap", self.deadlines.cap),
+        ] {
+            if time.is_some_and(|time| time.is_zero()) {
+                return Err(FabricError::Intent {
+                    setting,
+                    value: 0,
+                    reason: "every call takes some time. Leave it `None` for no limit".to_owned(),
+                });
             }
         }
         Ok(())
