@@ -72,7 +72,8 @@ impl CurrentDeadline {
 ///
 /// At the deadline the handler is dropped and the client receives `DEADLINE_EXCEEDED`. The handler's
 /// own calls inherit the deadline: see [`CurrentDeadline`]. The rules hold for streams, too: a `cap`
-/// ends a stream that a client would keep open for longer.
+/// ends a stream that a client would keep open for longer. A `default` or a `cap` of zero would fail
+/// every call: [`bind`](crate::ServerBuilder::bind) returns an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadlinePolicy {
     /// The time for a call whose client sets no deadline.

@@ -40,7 +40,11 @@ fn other_echoes() {
     let mut side = Side::open(&device, &intents());
     let ports = vec![device.port(&side.transport)];
     let listener = device
-        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(1))
+        .listen(
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            ports,
+            AdmitAll::with_pollers(1),
+        )
         .unwrap();
     write_line("ADDRESS", &listener.local_addr().to_string());
     let started = Instant::now();

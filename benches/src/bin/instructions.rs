@@ -286,7 +286,11 @@ impl Server {
             BenchServer::per_poller(Echo::default).register(methods);
             BenchStreamsServer::per_poller(Streams::default).register(methods);
         });
-        let listener = device.listen("127.0.0.1:0", ports, Arc::clone(node.admission()))?;
+        let listener = device.listen(
+            device.bind("127.0.0.1:0")?,
+            ports,
+            Arc::clone(node.admission()),
+        )?;
         Ok(Self {
             device,
             intents,
@@ -383,7 +387,7 @@ impl Frames {
         let intents = intents_for(encoded_len);
         let mut server = device.open(&intents)?;
         let ports = vec![device.port(&server)];
-        let listener = device.listen("127.0.0.1:0", ports, Arc::new(AdmitAll))?;
+        let listener = device.listen(device.bind("127.0.0.1:0")?, ports, Arc::new(AdmitAll))?;
         let mut client = device.open(&intents)?;
         let address = listener.local_addr().to_string();
         let connected = client.connect(&address, b"", CONNECT_TIMEOUT)?;

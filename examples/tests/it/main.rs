@@ -9,6 +9,7 @@ mod help;
 mod latencies;
 mod observed_server;
 mod program;
+mod refusals;
 mod shared_channel;
 mod shared_pollers;
 mod stream_ends;

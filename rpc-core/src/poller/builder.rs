@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{CONNECT_TIMEOUT, LocalPoller, cores, idle};
+use super::{CONNECT_TIMEOUT, LocalPoller, check_connect_timeout, cores, idle};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::{Intents, intent_setters};
@@ -43,8 +43,9 @@ impl<F: Fabric> LocalPollerBuilder<F> {
         self
     }
 
-    /// Limits the time of an attempt to connect, excluding the resolution of the host name.
-    /// Default: 5 seconds.
+    /// Limits the time of an attempt to connect: the resolution of the host name, the connections to
+    /// its addresses, and the handshake together. Default: 5 seconds. `Duration::MAX` means no limit,
+    /// and no time is an error of [`build`](Self::build).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -54,8 +55,10 @@ impl<F: Fabric> LocalPollerBuilder<F> {
     ///
     /// # Errors
     ///
-    /// Returns [`FabricError`] if the device cannot provide what the intents need.
+    /// Returns [`FabricError`] if the device cannot provide what the intents need, or if a setting is
+    /// wrong.
     pub fn build(self) -> Result<LocalPoller, FabricError> {
+        check_connect_timeout(self.connect_timeout)?;
         // Count the cores before any thread is pinned.
         idle::cores();
         let core = cores::choose_named(&self.fabric, &self.intents, 1).pop();

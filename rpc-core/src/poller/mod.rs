@@ -33,6 +33,21 @@ use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 /// a person who waits.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Refuses a `connect_timeout` of no time.
+pub(crate) fn check_connect_timeout(timeout: Duration) -> Result<(), FabricError> {
+    if !timeout.is_zero() {
+        return Ok(());
+    }
+    Err(FabricError::Intent {
+        setting: "connect_timeout",
+        value: 0,
+        reason: format!(
+            "every attempt to connect takes some time. Leave the setting out for {CONNECT_TIMEOUT:?}, or use \
+             `Duration::MAX` for no limit"
+        ),
+    })
+}
+
 /// The client with the lowest latency: waiting for a call polls the device, on the thread that
 /// waits.
 ///

@@ -32,7 +32,7 @@ use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
 use crate::poller::block_on;
 use crate::stats::{BlockedMethods, Stats, StatsReader};
-use crate::transport::{FORKED, Fabric, FabricError, Listener};
+use crate::transport::{Attempt, FORKED, Fabric, FabricError, Listener, Remedy};
 
 /// The reason that a server could not be started, or that it ended. It prints as one sentence, with the
 /// reason of the layer below.
@@ -63,7 +63,11 @@ impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fabric(error) => error.fmt(f),
-            Self::Thread(error) => write!(f, "cannot start a poller thread: {error}"),
+            Self::Thread(error) => write!(
+                f,
+                "cannot start a poller thread: {error}{}",
+                Remedy(Attempt::Local, error)
+            ),
             Self::DuplicateService { name } => write!(
                 f,
                 "two services named {name} were added: give each service a different name, or add it once"

@@ -14,7 +14,7 @@ use super::watchdog::Watchdog;
 use super::{Running, Server, ServerError};
 use crate::poller::{cores, idle};
 use crate::stats::{ServerCounters, StatsReader};
-use crate::transport::Fabric;
+use crate::transport::{Fabric, FabricError};
 
 /// The pollers' threads, each of which has opened its transport.
 type OpenPollers<F> = (PollerThreads, Vec<Opened<<F as Fabric>::Port>>);
@@ -60,9 +60,27 @@ impl<F: Fabric> ServerBuilder<F> {
         Ok(())
     }
 
+    /// Rejects times with which no call could succeed.
+    fn check_deadlines(&self) -> Result<(), FabricError> {
+        for (setting, time) in [
+            ("DeadlinePolicy::default", self.deadlines.default),
+            ("DeadlinePolicy::cap", self.deadlines.cap),
+        ] {
+            if time.is_some_and(|time| time.is_zero()) {
+                return Err(FabricError::Intent {
+                    setting,
+                    value: 0,
+                    reason: "every call takes some time. Leave it `None` for no limit".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Starts the pollers' threads and waits until each has opened its transport.
     fn start_pollers(&self) -> Result<OpenPollers<F>, ServerError> {
         self.check_names()?;
+        self.check_deadlines()?;
         if F::is_forked() {
             return Err(ServerError::Forked);
         }

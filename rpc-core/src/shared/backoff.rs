@@ -7,6 +7,10 @@ use std::time::Duration;
 /// "Connection Backoff Protocol".
 const MULTIPLIER: f64 = 1.6;
 
+/// Minimum of any limit: with none, a channel whose server is away would start threads without a
+/// pause.
+const LEAST: Duration = Duration::from_millis(1);
+
 /// Maximum of any delay, so that sums of times stay within a clock's range.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -30,8 +34,8 @@ impl Backoff {
 
     pub(crate) fn seeded(first: Duration, longest: Duration, seed: u64) -> Self {
         Self {
-            first: first.min(DAY),
-            longest: longest.min(DAY),
+            first: first.clamp(LEAST, DAY),
+            longest: longest.clamp(LEAST, DAY),
             failures: 0,
             random: seed | 1,
         }
@@ -83,6 +87,18 @@ mod tests {
             prop_assert_eq!(limit, longest);
             backoff.succeed();
             prop_assert!(backoff.next() <= first);
+        }
+    }
+
+    #[test]
+    fn limits_of_nothing_and_of_ages_leave_a_pause_that_ends() {
+        for limit in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+            let mut backoff = Backoff::new(limit, limit);
+            backoff.next();
+            let waits = (0..2000).map(|_| backoff.next());
+            for wait in waits {
+                assert!(LEAST / 2 <= wait && wait <= DAY, "{limit:?}: {wait:?}");
+            }
         }
     }
 

@@ -88,9 +88,10 @@ impl<S: PollerSource> ChannelBuilder<S> {
         self
     }
 
-    /// Limits the time of an attempt to connect, excluding the resolution of the host name.
-    /// Default: 5 seconds. Over [`Pollers`](super::Pollers), it also limits the time for which an
-    /// attempt waits for a thread before.
+    /// Limits the time of an attempt to connect: the resolution of the host name, the connections to
+    /// its addresses, and the handshake together. Default: 5 seconds. `Duration::MAX` means no limit,
+    /// and no time is an error. Over [`Pollers`](super::Pollers), it also limits the time for which
+    /// an attempt waits for a thread before.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
@@ -104,7 +105,8 @@ impl<S: PollerSource> ChannelBuilder<S> {
     }
 
     /// Sets the upper limits of the delays between attempts to connect: `first` limits the first
-    /// delay, and `longest` limits every delay. Default: 50 ms and 5 s.
+    /// delay, and `longest` limits every delay. Default: 50 ms and 5 s. Less than a millisecond counts
+    /// as one, and more than a day as a day.
     pub fn reconnect_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.backoff = (first, longest.max(first));
         self
@@ -138,6 +140,7 @@ impl<S: PollerSource> ChannelBuilder<S> {
     /// # Errors
     ///
     /// Returns [`ChannelError::Connect`] if no server can have the address, as with `http://` before it;
+    /// [`ChannelError::Fabric`] if the [`connect_timeout`](Self::connect_timeout) is zero;
     /// [`ChannelError::Thread`] if a poller's thread cannot be started; and
     /// [`ChannelError::NoConnection`] if [`Pollers`](super::Pollers) have no connection left.
     pub fn connect_lazy(self) -> Result<Channel, ChannelError> {

@@ -10,6 +10,12 @@ use crate::transport::Fabric;
 pub(crate) trait Spawner {
     /// Runs a job, possibly later.
     fn spawn(&self, job: DialJob) -> io::Result<()>;
+
+    /// Returns the number of handshakes of other channels that are in progress, which a job may wait
+    /// for.
+    fn in_progress(&self) -> usize {
+        0
+    }
 }
 
 /// An attempt to connect.

@@ -165,6 +165,10 @@ impl Spawner for Arc<DialThreads> {
         // A thread that runs takes it.
         Ok(())
     }
+
+    fn in_progress(&self) -> usize {
+        self.lock().current.len()
+    }
 }
 
 #[cfg(test)]
@@ -255,6 +259,7 @@ mod tests {
         until(&threads, |state| {
             state.current.len() == MOST_RETRIES + MOST_TO_ONE
         });
+        assert_eq!(threads.in_progress(), MOST_RETRIES + MOST_TO_ONE);
         dial_others(&threads, false);
         gate.open();
         until(&threads, |state| state.running == 0);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::transport::{ConnectError, FORKED, FabricError};
+use crate::transport::{Attempt, ConnectError, FORKED, FabricError, Remedy};
 
 /// The reason that a channel, or its pollers, could not be created.
 #[derive(thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum ChannelError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
-    #[error("cannot start a poller thread: {0}")]
+    #[error("cannot start a poller thread: {0}{remedy}", remedy = Remedy(Attempt::Local, .0))]
     Thread(io::Error),
     /// The first attempt to connect failed.
     #[error(transparent)]

@@ -25,8 +25,8 @@ use super::submissions::{PollerHandle, Shared};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::Intents;
-use crate::poller::CONNECT_TIMEOUT;
 use crate::poller::cores::{self, PinnedThread, PollerCore};
+use crate::poller::{CONNECT_TIMEOUT, check_connect_timeout};
 use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
@@ -70,11 +70,12 @@ impl ChannelSettings {
         }
     }
 
-    /// Checks the form of the address, as its device does.
-    pub(super) fn check_address(
+    /// Checks the time limit, and the form of the address, as its device does.
+    pub(super) fn check(
         &self,
         check: impl FnOnce(&str) -> io::Result<()>,
     ) -> Result<(), ChannelError> {
+        check_connect_timeout(self.connect_timeout)?;
         check(&self.address).map_err(|source| {
             let address = self.address.clone();
             ChannelError::Connect(Arc::new(ConnectError::Address { address, source }))

@@ -329,8 +329,15 @@ impl<T: Transport> Reconnect<T> {
             connect_timeout,
             ..
         } = &self.target;
+        let why = match self.spawner.in_progress() {
+            0 => "raise it".to_owned(),
+            others => format!(
+                "{others} handshakes are in progress, with servers that are silent: close channels to such \
+                 servers, or use more `Pollers`"
+            ),
+        };
         let source = format!(
-            "the handshakes of other channels, whose servers are silent, kept all threads for {connect_timeout:?}"
+            "no thread began the handshake within {connect_timeout:?}, the channel's `connect_timeout`: {why}"
         );
         Some(self.fail(ConnectError::Device {
             address: address.clone(),

@@ -38,7 +38,7 @@ impl<F: Fabric> Source for F {
         settings: ChannelSettings,
         start: Option<&Arc<Start>>,
     ) -> Result<Channel, ChannelError> {
-        settings.check_address(|address| self.check_address(address))?;
+        settings.check(|address| self.check_address(address))?;
         // Count the cores before any thread is pinned.
         idle::cores();
         intents.warn_of_little_memory();
@@ -79,7 +79,7 @@ impl Source for Pollers {
         settings: ChannelSettings,
         start: Option<&Arc<Start>>,
     ) -> Result<Channel, ChannelError> {
-        settings.check_address(|address| self.check_address(address))?;
+        settings.check(|address| self.check_address(address))?;
         let (reserved, new_channels): (Vec<_>, Vec<_>) =
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;

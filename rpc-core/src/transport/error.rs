@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::VersionRange;
+use super::remedy::{Attempt, Remedy};
 use crate::limits::Bytes;
 
 /// The reason that a connection ended.
@@ -138,13 +139,13 @@ impl fmt::Display for ConnectError {
             }
             Self::Unresolved { address, source } => write!(
                 f,
-                "the host name in '{address}' could not be resolved: {source}. Check its spelling and the \
-                 system's name service"
+                "the host name in '{address}' could not be resolved: {source}{}",
+                Remedy(Attempt::Resolve, source)
             ),
             Self::Unreachable { address, source } => write!(
                 f,
-                "cannot reach a server at {address}: {source}. Check that the server is running and that \
-                 the port is right"
+                "cannot reach a server at {address}: {source}{}",
+                Remedy(Attempt::Connect, source)
             ),
             Self::NotVerbline { address, reason } => write!(
                 f,
@@ -170,11 +171,13 @@ impl fmt::Display for ConnectError {
             } => write!(
                 f,
                 "{address} accepted the TCP connection but did not complete the handshake within \
-                 {timeout:?}: {reached}. Check that it is a Verbline server whose process runs"
+                 {timeout:?}, the `connect_timeout`: {reached}. Check that it is a Verbline server whose \
+                 process runs"
             ),
             Self::Device { address, source } => write!(
                 f,
-                "the local device could not set up the connection to {address}: {source}"
+                "the local device could not set up the connection to {address}: {source}{}",
+                Remedy(Attempt::Local, &**source)
             ),
         }
     }
@@ -223,7 +226,8 @@ pub enum FabricError {
         /// The device's error.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The intents exceed the device's limits or contradict each other.
+    /// The intents exceed the device's limits or contradict each other, or a setting has a value with
+    /// which nothing works.
     Intent {
         /// The name of the setter.
         setting: &'static str,
@@ -255,8 +259,8 @@ impl fmt::Display for FabricError {
         match self {
             Self::Listen { address, source } => write!(
                 f,
-                "cannot listen at {address}: {source}. Use a host:port of this machine with a free port; \
-                 with port 0 the system chooses one"
+                "cannot listen at {address}: {source}{}",
+                Remedy(Attempt::Listen, source)
             ),
             Self::Socket(source) => write!(
                 f,
@@ -267,7 +271,11 @@ impl fmt::Display for FabricError {
                 device,
                 action,
                 source,
-            } => write!(f, "the device '{device}' {action}: {source}"),
+            } => write!(
+                f,
+                "the device '{device}' {action}: {source}{}",
+                Remedy(Attempt::Local, &**source)
+            ),
             Self::Intent {
                 setting,
                 value,

@@ -28,6 +28,7 @@ mod fabric;
 mod long_messages;
 mod memory;
 mod peer_clock;
+mod remedy;
 mod version_range;
 
 use std::fmt;
@@ -50,6 +51,7 @@ pub use self::long_messages::{
 };
 pub use self::memory::HeapMemory;
 pub use self::peer_clock::PeerClock;
+pub use self::remedy::{Attempt, Remedy, limit_reached};
 pub use self::version_range::VersionRange;
 pub use crate::codec::{Chunks, MessageMemory};
 use crate::limits::Limits;

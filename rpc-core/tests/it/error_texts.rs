@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rpc_core::transport::{ConnectError, FabricError, VersionRange};
 use rpc_core::{ChannelError, ServerError};
+use rustix::io::Errno;
 
 const ADDRESS: &str = "192.0.2.7:4242";
 
@@ -124,6 +125,96 @@ fn errors_of_channels_name_the_reason_and_the_remedy() {
     assert_chain_repeats_nothing(&thread);
     let none = ChannelError::NoConnection { connections: 200 };
     assert_says(&none, &["200", "raise `connections`"]);
+}
+
+/// The number of the error decides, whatever failed: what helps, and who lacks something.
+#[test]
+fn the_remedy_is_that_of_the_systems_error() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("create_qp: {0}")]
+    struct Verb(#[source] io::Error);
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}. Raise the limit of locked memory")]
+    struct WithAdvice(#[source] io::Error);
+    let of = |errno: Errno| io::Error::from(errno);
+    let address = || ADDRESS.to_owned();
+    let listen = |errno| {
+        let source = of(errno);
+        let address = address();
+        FabricError::Listen { address, source }.to_string()
+    };
+    let connect = |errno| {
+        let source = of(errno);
+        let address = address();
+        ConnectError::Unreachable { address, source }.to_string()
+    };
+    let resolve = |errno| {
+        let source = of(errno);
+        let address = address();
+        ConnectError::Unresolved { address, source }.to_string()
+    };
+    let device = |errno| {
+        let source = Verb(of(errno)).into();
+        let (device, action) = ("soft".to_owned(), "cannot be opened".to_owned());
+        FabricError::Device {
+            device,
+            action,
+            source,
+        }
+        .to_string()
+    };
+    let set_up = |errno| {
+        let source = Verb(of(errno)).into();
+        let address = address();
+        ConnectError::Device { address, source }.to_string()
+    };
+    let thread = |errno| ServerError::Thread(of(errno)).to_string();
+    let channel = |errno| ChannelError::Thread(of(errno)).to_string();
+    type Sentence<'a> = &'a dyn Fn(Errno) -> String;
+    let all: [Sentence<'_>; 7] = [
+        &listen, &connect, &resolve, &device, &set_up, &thread, &channel,
+    ];
+    let of_limits = [
+        (Errno::MFILE, "ulimit -n"),
+        (Errno::NFILE, "fs.file-max"),
+        (Errno::AGAIN, "no more threads"),
+        (Errno::NOMEM, "no more memory"),
+    ];
+    for (errno, wanted) in of_limits {
+        for sentence in all {
+            let text = sentence(errno);
+            assert!(text.contains(wanted), "{text}");
+            for other in ["free port", "is running", "spelling", "is right"] {
+                assert!(!text.contains(other), "it is not that: {text}");
+            }
+        }
+    }
+    let others: [(Sentence<'_>, Errno, &str); 13] = [
+        (&listen, Errno::ADDRINUSE, "use a free port"),
+        (&listen, Errno::ADDRNOTAVAIL, "No interface of this machine"),
+        (&listen, Errno::ACCESS, "CAP_NET_BIND_SERVICE"),
+        (&listen, Errno::PERM, "seccomp"),
+        (&listen, Errno::AFNOSUPPORT, "of this family"),
+        (&connect, Errno::CONNREFUSED, "server is running"),
+        (&connect, Errno::ADDRNOTAVAIL, "ip_local_port_range"),
+        (&connect, Errno::HOSTUNREACH, "No route"),
+        (&connect, Errno::PERM, "firewall"),
+        (&connect, Errno::AFNOSUPPORT, "of this family"),
+        (&resolve, Errno::NOENT, "spelling"),
+        (&device, Errno::NOSYS, "seccomp"),
+        (&set_up, Errno::ACCESS, "seccomp"),
+    ];
+    for (sentence, errno, wanted) in others {
+        let text = sentence(errno);
+        assert!(text.contains(wanted), "{text}");
+    }
+    // An error with advice of its own gets no other.
+    let source = WithAdvice(of(Errno::NOMEM)).into();
+    let error = ConnectError::Device {
+        address: address(),
+        source,
+    };
+    assert!(error.to_string().ends_with("locked memory"), "{error}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod calls;
 mod deadlines;
 mod destructors_over_device;
+mod durations;
 mod error_details;
 mod error_details_golden;
 mod error_texts;

@@ -166,7 +166,8 @@ fn an_attempt_that_gets_no_thread_in_time_fails() {
     let error = poll(&mut call)
         .expect("the attempt has failed")
         .unwrap_err();
-    assert!(error.to_string().contains("kept all threads"), "{error}");
+    let wanted = "no thread began the handshake within 5s, the channel's `connect_timeout`";
+    assert!(error.to_string().contains(wanted), "{error}");
     assert!(node.release_handshake(|_| 0), "it does nothing any more");
     network.advance(Duration::from_secs(6));
     network.settle();

@@ -12,6 +12,8 @@ use verbline_verbs::for_transport::keep_from_children;
 use verbline_verbs::log_limited;
 
 use super::clock_exchange::ClockExchange;
+use super::control_thread;
+use super::dial::dial;
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::handshake::{MAGIC, Offer, Welcome};
@@ -19,7 +21,6 @@ use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
 use super::offers::{self, DialingLane, LaneOffer, Offers};
-use super::{address, control_thread};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
 use crate::transport::notices::LivenessKey;
@@ -128,7 +129,7 @@ impl HandshakeDialer {
                 address: address.to_owned(),
                 source,
             };
-        let (mut stream, remote) = dial(address, deadline)?;
+        let (mut stream, remote) = dial(address, (timeout, deadline))?;
         keep_from_children(&stream).map_err(|e| device_error(io::Error::from(e).into()))?;
 
         let offers = offers::offers(&self.lanes, which).map_err(|e| device_error(e.into()))?;
@@ -277,37 +278,6 @@ pub(crate) fn adopt(
         connection,
         session: dialed.welcome.session,
         remote: dialed.remote,
-    })
-}
-
-/// Opens a TCP connection to the first reachable host of the address.
-fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), ConnectError> {
-    let wrong = |source: io::Error| {
-        let address = address.to_owned();
-        match source.kind() {
-            // It was not looked up.
-            io::ErrorKind::InvalidInput => ConnectError::Address { address, source },
-            _ => ConnectError::Unresolved { address, source },
-        }
-    };
-    let unreachable = |source| ConnectError::Unreachable {
-        address: address.to_owned(),
-        source,
-    };
-    let mut last = None;
-    for remote in address::resolve(address).map_err(wrong)? {
-        let left = deadline.left().map_err(unreachable)?;
-        match TcpStream::connect_timeout(&remote, left) {
-            Ok(stream) => {
-                stream.set_nodelay(true).map_err(unreachable)?;
-                return Ok((stream, remote));
-            }
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(match last {
-        Some(error) => unreachable(error),
-        None => wrong(io::Error::other("the name resolves to no address")),
     })
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod address;
 pub(crate) mod client;
 pub(crate) mod clock_exchange;
 pub(crate) mod control_thread;
+mod dial;
 mod exchange;
 pub(crate) mod handshake;
 pub(crate) mod keepalive;

@@ -6,6 +6,7 @@
 //! RDMA.
 
 mod cores;
+mod error;
 mod memory;
 pub(crate) mod name;
 mod pinned;
@@ -13,7 +14,6 @@ pub(crate) mod setup;
 pub(crate) mod sizing;
 pub(crate) mod survey;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::TcpListener;
@@ -23,8 +23,9 @@ use std::thread::JoinHandle;
 use rpc_core::Intents;
 use rpc_core::transport::{Admission, CoreClaim, CoreRefusal, Fabric, FabricError, Listener};
 use verbline_verbs::for_transport::{self, is_forked};
-use verbline_verbs::{AddressError, AddressWish, OpenError, SoftPath};
+use verbline_verbs::{AddressWish, OpenError, SoftPath};
 
+pub use self::error::DeviceError;
 use self::name::Name;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
@@ -54,49 +55,6 @@ pub struct Device {
     is_named_by_environment: bool,
     plaintext: Plaintext,
     sizing: Arc<Sizing>,
-}
-
-/// Why a device could not be opened.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceError {
-    /// No device has this name.
-    #[error("there is no device named '{name}'; there are: {available}")]
-    Unknown {
-        /// The requested name.
-        name: String,
-        /// The available names, separated by commas.
-        available: String,
-    },
-    /// A list names a device more than once.
-    #[error("'{list}' names the device '{name}' more than once; name each device once")]
-    Twice {
-        /// The requested list.
-        list: String,
-        /// The name that occurs twice.
-        name: String,
-    },
-    /// A name is followed by something other than a port and a GID index.
-    #[error(
-        "'{name}' is no name of a device: wanted name, name:port or name:port:gid, as in mlx5_0:1:3 (numbers up to 255)"
-    )]
-    Malformed {
-        /// The requested name.
-        name: String,
-    },
-    /// The device cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The device has no port or no address to send from.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-}
-
-/// Prints the message, because a `main` that returns an error prints it with `Debug`.
-impl fmt::Debug for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 impl Device {
@@ -133,13 +91,13 @@ impl Device {
                 if let Ok(address) = &best.verdict {
                     tracing::info!(device = %best.name, %address, reason = %address.reason, "the first that can be used");
                 }
-                Self::open_without_plaintext(&format!("{},{SOFT},{TCP}", best.name))
+                Self::open_without_plaintext(&format!("{},?{SOFT},?{TCP}", best.name))
             }
             _ => {
                 tracing::info!(
                     "using shared memory, and TCP if the program allows it: no RDMA device can be used here"
                 );
-                Self::open_without_plaintext(&format!("{SOFT},{TCP}"))
+                Self::open_without_plaintext(&format!("{SOFT},?{TCP}"))
             }
         }
     }
@@ -165,31 +123,49 @@ impl Device {
     /// chosen automatically.
     ///
     /// With several devices, a client offers all of them. A server uses the first of its own
-    /// devices that the client also has and that reaches the client. The first device in the list
-    /// must exist. If one of the others cannot be opened, a warning is logged and it is skipped.
+    /// devices that the client also has and that reaches the client. A device whose name follows a `?`,
+    /// as in `"soft,?mlx5_0"`, is used if it is there. If it cannot be opened, or is too weak for the
+    /// intents of a poller, a warning is logged and it is left out. All others have to be there.
     ///
     /// # Errors
     ///
-    /// If a name occurs more than once or is malformed; or if the first device does not exist, is
-    /// not supported by this build, cannot be opened or has no address to send from.
+    /// If a name occurs more than once or is malformed; or if a device without `?`, or each of the
+    /// list, does not exist, is not supported by this build, cannot be opened or has no address to
+    /// send from.
     pub fn open(names: &str) -> Result<Self, DeviceError> {
-        let mut opened: Vec<Name> = Vec::new();
-        let mut seen = HashSet::new();
-        for (index, name) in names.split(',').map(str::trim).enumerate() {
+        let mut wanted: Vec<Name> = Vec::new();
+        for name in names.split(',').map(str::trim) {
             let name = Name::parse(name)?;
-            if !seen.insert(name.device.clone()) {
+            if wanted.iter().any(|other| other.device == name.device) {
                 return Err(DeviceError::Twice {
                     list: names.to_owned(),
                     name: name.device,
                 });
             }
+            wanted.push(name);
+        }
+        let (mut opened, mut absent) = (Vec::new(), None);
+        for name in wanted {
             match try_open(&name) {
                 Ok(()) => opened.push(name),
-                Err(error) if index == 0 => return Err(error),
-                Err(error) => tracing::warn!(%error, "a device cannot be opened and is left out"),
+                Err(error) if name.is_optional => {
+                    tracing::warn!(%error, "a device cannot be opened and is left out");
+                    absent.get_or_insert(error);
+                }
+                Err(error) if !names.contains(',') => return Err(error),
+                Err(error) => {
+                    return Err(DeviceError::InList {
+                        list: names.to_owned(),
+                        name: name.to_string(),
+                        error: Box::new(error),
+                    });
+                }
             }
         }
-        Ok(Self::of(opened))
+        match absent {
+            Some(error) if opened.is_empty() => Err(error),
+            _ => Ok(Self::of(opened)),
+        }
     }
 
     fn of(opened: Vec<Name>) -> Self {
@@ -237,6 +213,7 @@ impl Device {
             names.push(Name {
                 device: TCP.to_owned(),
                 wish: AddressWish::default(),
+                is_optional: false,
             });
         }
         Self {
@@ -423,24 +400,47 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_opened_in_its_order_without_what_is_not_there() {
+    fn a_list_is_opened_in_its_order_without_optional_devices_that_are_not_there() {
         for (list, name) in [
             ("soft", "soft"),
             (" soft ", "soft"),
-            ("soft,mlx5_98", "soft"),
-            ("soft, mlx5_99 ,nothing", "soft"),
-            ("soft,", "soft"),
+            ("?soft", "soft"),
+            ("soft,?mlx5_98", "soft"),
+            ("?mlx5_98, soft ,?tcp", "soft,tcp"),
+            ("soft, ?mlx5_99:2 ,?nothing", "soft"),
         ] {
             assert_eq!(Device::open(list).unwrap().name(), name, "{list:?}");
         }
+        for list in ["?mlx5_98", "?mlx5_98,?nothing"] {
+            let error = Device::open(list).unwrap_err();
+            assert!(kernel_verbs_are_missing(&error), "{error}");
+        }
     }
 
+    /// A card that was named was left out with a line in the log, and calls went another way.
     #[test]
-    fn the_first_of_a_list_has_to_be_there() {
-        let error = Device::open("nothing,soft").unwrap_err();
-        assert!(kernel_verbs_are_missing(&error), "{error}");
-        let error = Device::open("mlx5_99,soft").unwrap_err();
-        assert!(kernel_verbs_are_missing(&error), "{error}");
+    fn every_named_device_of_a_list_has_to_be_there() {
+        for (list, missing) in [
+            ("nothing,soft", "nothing"),
+            ("mlx5_99,soft", "mlx5_99"),
+            ("soft,mlx5_98:2", "mlx5_98:2"),
+            ("soft,tcp,nothing,?mlx5_98", "nothing"),
+            ("?soft,sofft", "sofft"),
+        ] {
+            let error = Device::open(list).unwrap_err();
+            let DeviceError::InList {
+                name, error: why, ..
+            } = &error
+            else {
+                panic!("{list}: {error}");
+            };
+            assert_eq!(name, missing);
+            assert!(kernel_verbs_are_missing(why), "{error}");
+            let remedy = format!("or write '?{missing}' if it may be absent");
+            assert!(error.to_string().ends_with(&remedy), "{error}");
+        }
+        let error = Device::open("soft,").unwrap_err();
+        assert!(matches!(error, DeviceError::InList { .. }), "{error}");
     }
 
     #[test]

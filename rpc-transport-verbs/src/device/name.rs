@@ -6,11 +6,14 @@ use verbline_verbs::AddressWish;
 
 use super::DeviceError;
 
-/// A requested device, with an optional port and GID index: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
+/// A requested device, with an optional port and GID index: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`. With a
+/// `?` before it, it is used if it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) device: String,
     pub(crate) wish: AddressWish,
+    /// Whether it may be absent.
+    pub(crate) is_optional: bool,
 }
 
 impl Name {
@@ -22,7 +25,8 @@ impl Name {
             None => Ok(None),
             Some(part) => part.parse().map(Some).map_err(|_| malformed()),
         };
-        let mut parts = text.split(':');
+        let named = text.strip_prefix('?');
+        let mut parts = named.unwrap_or(text).split(':');
         let device = parts.next().unwrap_or_default().to_owned();
         let wish = AddressWish {
             port: number(parts.next())?,
@@ -31,7 +35,11 @@ impl Name {
         if parts.next().is_some() {
             return Err(malformed());
         }
-        Ok(Self { device, wish })
+        Ok(Self {
+            device,
+            wish,
+            is_optional: named.is_some(),
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Opens a poller's transport: creates every resource of each lane once, off the data path.
 //!
-//! The first device must open. Any other device that cannot be opened, or that is too weak for the
-//! intents, is skipped with a warning.
+//! A device that cannot be opened, or that is too weak for the intents, is an error, unless it is
+//! optional: then it is left out with a warning.
 
 use std::collections::{HashMap, VecDeque};
 use std::error::Error;
@@ -43,22 +43,19 @@ use crate::transport::wakeup::Wakeup;
 
 /// Opens devices for one poller, each as a lane, and posts their receives.
 ///
-/// The first device has to be usable. Any other device that cannot be used is skipped with a
-/// warning.
+/// Each device has to be usable, unless it is optional.
 pub(crate) fn open(
     names: &[Name],
     plaintext: Plaintext,
     intents: &Intents,
     sizing: &Sizing,
 ) -> Result<VerbsTransport, FabricError> {
-    let wanted = wanted(names);
-    let Some((first, others)) = wanted.split_first() else {
-        unreachable!("a device has a name");
-    };
-    let (first, others) = first_and_others(first, others, |wanted| {
-        let opened = Opened::new(wanted, plaintext)?;
-        // Plan for each device alone, so a device that is too weak is skipped and does not weaken
-        // the others.
+    let wanted = wanted(names).into_iter();
+    let is_optional = |wanted: &Wanted<'_>| wanted.is_optional;
+    let (first, others) = first_and_others(wanted, is_optional, |wanted| {
+        let opened = Opened::new(&wanted, plaintext)?;
+        // Plan for each device alone, so that an optional one that is too weak is left out and does
+        // not weaken the others.
         Plan::new(&opened.name, intents, sizing, &opened.attributes)?;
         Ok(opened)
     })?;
@@ -74,6 +71,7 @@ struct Wanted<'a> {
     /// Its place in the user's list.
     place: usize,
     path: SoftPath,
+    is_optional: bool,
     /// The place of `tcp`, if this is the software device with both of its paths.
     tcp_place: Option<usize>,
 }
@@ -86,8 +84,10 @@ fn wanted(names: &[Name]) -> Vec<Wanted<'_>> {
     let places = names.iter().enumerate();
     places
         .filter_map(|(place, name)| {
+            let mut is_optional = name.is_optional;
             let (path, tcp_place) = match (&*name.device, place_of_both) {
                 (SOFT, Some((_, tcp_place))) => {
+                    is_optional &= names[tcp_place].is_optional;
                     (SoftPath::Either { accept_at: None }, Some(tcp_place))
                 }
                 (TCP, Some(_)) => return None,
@@ -98,6 +98,7 @@ fn wanted(names: &[Name]) -> Vec<Wanted<'_>> {
                 name,
                 place,
                 path,
+                is_optional,
                 tcp_place,
             })
         })
@@ -111,6 +112,7 @@ pub(crate) struct Opened {
     attributes: DeviceAttributes,
     pub(crate) source: SourceAddresses,
     plaintext: Plaintext,
+    is_optional: bool,
 }
 
 impl Opened {
@@ -143,6 +145,7 @@ impl Opened {
                 tcp,
             },
             plaintext,
+            is_optional: wanted.is_optional,
             context,
         })
     }
@@ -169,6 +172,7 @@ impl Opened {
             attributes: context.query_device(),
             source: SourceAddresses::only(address.map_err(|e| refused("soft", "cannot send", e))?),
             plaintext: Plaintext::Refused,
+            is_optional: false,
             context,
         })
     }
@@ -194,6 +198,7 @@ impl Opened {
                 ..address
             }),
             plaintext: Plaintext::Refused,
+            is_optional: false,
             context,
         }
     }
@@ -249,7 +254,9 @@ pub(crate) fn open_lanes(
     let no_files = |error| refused(&name, "has no files for its poller to sleep at", error);
     let wakeup = Wakeup::new().map_err(no_files)?;
     let mut number = 0;
-    let (first, others) = first_and_others(first, others, |device| {
+    let devices = std::iter::once(first).chain(others);
+    let is_optional = |device: &Opened| device.is_optional;
+    let (first, others) = first_and_others(devices, is_optional, |device| {
         let from = &device.source.address;
         // Trusted peers need no windows.
         let why_unprotected = match sizing.trusted_peers || sizing.read_depth == Some(0) {
@@ -290,22 +297,32 @@ fn other_device(lane: &Lane) -> OtherDevice {
     }
 }
 
-/// Applies `make` to each device. Fails if it fails for the first device; skips any other device
-/// for which it fails, with a warning.
+/// Applies `make` to each device. Leaves an optional device out for which it fails, with a warning.
+/// Fails if it fails for any other device, or for all.
 fn first_and_others<T, U>(
-    first: T,
-    others: impl IntoIterator<Item = T>,
+    devices: impl Iterator<Item = T>,
+    is_optional: impl Fn(&T) -> bool,
     mut make: impl FnMut(T) -> Result<U, FabricError>,
 ) -> Result<(U, Vec<U>), FabricError> {
-    let first = make(first)?;
-    let others = others.into_iter().filter_map(|other| {
-        make(other)
-            .inspect_err(
-                |error| tracing::warn!(%error, "a device cannot be opened and is left out"),
-            )
-            .ok()
-    });
-    Ok((first, others.collect()))
+    let (mut first, mut others) = (None, Vec::new());
+    let mut latest = None;
+    for device in devices {
+        let is_optional = is_optional(&device);
+        match make(device) {
+            Ok(made) if first.is_none() => first = Some(made),
+            Ok(made) => others.push(made),
+            Err(error) if is_optional => {
+                tracing::warn!(%error, "a device cannot be opened and is left out");
+                latest = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match (first, latest) {
+        (Some(first), _) => Ok((first, others)),
+        (None, Some(error)) => Err(error),
+        (None, None) => unreachable!("a device has a name"),
+    }
 }
 
 /// Returns the minimum of both devices for each attribute that the plan uses.
@@ -337,6 +354,7 @@ fn open_lane(
         attributes,
         source,
         plaintext,
+        is_optional: _,
     } = device;
     let max_region_len = attributes.max_mr_len;
     let name = &*name;
@@ -474,5 +492,38 @@ fn refused(
         device: device.to_owned(),
         action: action.into(),
         source: Box::new(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that lacks something was left out, whoever had named it.
+    #[test]
+    fn only_an_optional_device_is_left_out() {
+        type Device = (&'static str, bool, bool);
+        let lack = |device| FabricError::Intent {
+            setting: device,
+            value: 1,
+            reason: "it is too weak".to_owned(),
+        };
+        let make = |(name, _, works): Device| match works {
+            true => Ok(name),
+            false => Err(lack(name)),
+        };
+        let opened = |devices: &[Device]| {
+            let is_optional = |(_, is_optional, _): &Device| *is_optional;
+            first_and_others(devices.iter().copied(), is_optional, make)
+                .map_err(|error| error.to_string())
+        };
+        let (works, lacks) = (("a", false, true), ("b", false, false));
+        let (optional, absent) = (("c", true, true), ("d", true, false));
+        assert_eq!(opened(&[works, absent, optional]), Ok(("a", vec!["c"])));
+        assert_eq!(opened(&[absent, optional, works]), Ok(("c", vec!["a"])));
+        for devices in [&[works, lacks][..], &[lacks, works], &[optional, lacks]] {
+            assert!(opened(devices).unwrap_err().starts_with("b = 1"));
+        }
+        assert!(opened(&[absent]).unwrap_err().starts_with("d = 1"));
     }
 }

@@ -82,7 +82,7 @@ use self::sleep::Sleep;
 ///     let mut server = device.open(&Intents::default())?;
 ///     println!("{}", server.limits());
 ///     let ports = vec![device.port(&server)];
-///     let listener = device.listen("127.0.0.1:0", ports, Arc::new(AdmitAll))?;
+///     let listener = device.listen(device.bind("127.0.0.1:0")?, ports, Arc::new(AdmitAll))?;
 ///
 ///     let mut client = device.open(&Intents::default())?;
 ///     let address = listener.local_addr().to_string();

@@ -29,6 +29,10 @@ use crate::transport::wakeup::Wakeup;
 /// shortest time limit of a step is 20 ms.
 const MAX_SLEEP_WHILE_CLOSING: Duration = Duration::from_millis(1);
 
+/// Maximum of one wait. `epoll_wait` takes milliseconds in 31 bits, and refuses more than that. A longer
+/// sleep is several waits.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
 /// The eventfd's key in the epoll set. The key of a completion channel is its lane's number.
 const WAKEUP: u64 = u64::MAX;
 
@@ -65,8 +69,8 @@ impl Sleep {
         space: &'a mut EventBuffer,
         timeout: Option<Duration>,
     ) -> &'a [epoll::Event] {
-        // A timeout that is too long to convert means no timeout.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let timeout =
+            timeout.and_then(|timeout| Timespec::try_from(timeout.min(LONGEST_WAIT)).ok());
         match epoll::wait(&self.files, space, timeout.as_ref()) {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => &[],

@@ -1,5 +1,6 @@
 //! Frames between two transports of one process: order, lengths, slots, signals, and closing.
 
+use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
@@ -315,7 +316,11 @@ fn a_frame_is_limited_by_the_smaller_slot_of_both_sides() {
     let mut server = Side::open(&device, &small);
     let ports = vec![device.port(&server.transport)];
     let listener = device
-        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(1))
+        .listen(
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            ports,
+            AdmitAll::with_pollers(1),
+        )
         .unwrap();
     let mut client = Side::open(&device, &intents(4));
     let id = client
@@ -498,7 +503,11 @@ fn a_server_with_two_pollers_has_clients_on_both() {
         device.port(&second.transport),
     ];
     let listener = device
-        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(2))
+        .listen(
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            ports,
+            AdmitAll::with_pollers(2),
+        )
         .unwrap();
     let address = listener.local_addr().to_string();
     let mut client = Side::open(&device, &intents(4));

@@ -52,7 +52,9 @@ fn other_echoes_and_sleeps() {
     let mut side = Side::open(&device, &intents(None));
     let ports = vec![device.port(&side.transport)];
     let admission = AdmitAll::with_pollers(1);
-    let listener = device.listen("127.0.0.1:0", ports, admission).unwrap();
+    let listener = device
+        .listen(TcpListener::bind("127.0.0.1:0").unwrap(), ports, admission)
+        .unwrap();
     write_line("ADDRESS", &listener.local_addr().to_string());
     let started = Instant::now();
     // Killed by the test; ends by itself if its parent was killed.

@@ -2,6 +2,7 @@
 //! stopped.
 
 use std::collections::HashMap;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use rpc_core::Intents;
@@ -31,7 +32,11 @@ fn other_echoes() {
     let mut side = Side::open(&device, &intents());
     let ports = vec![device.port(&side.transport)];
     let listener = device
-        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(1))
+        .listen(
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            ports,
+            AdmitAll::with_pollers(1),
+        )
         .unwrap();
     write_line("ADDRESS", &listener.local_addr().to_string());
     let mut back = Vec::new();
@@ -215,7 +220,9 @@ fn a_peer_that_is_stopped_for_two_seconds_loses_nothing() {
 fn the_environment_names_the_best_device() {
     let mut cases = vec![
         ("soft", "soft"),
-        ("soft,nothing", "soft"),
+        ("soft,?nothing", "soft"),
+        ("?nothing,soft", "soft"),
+        ("soft,nothing", "there is no device named 'nothing'"),
         (
             "soft,soft",
             "'soft,soft' names the device 'soft' more than once",

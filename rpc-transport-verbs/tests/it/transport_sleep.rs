@@ -1,6 +1,7 @@
 //! A transport that sleeps: what wakes it, at any time, and what sleeping costs.
 
 use std::collections::HashMap;
+use std::net::TcpListener;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,7 +96,11 @@ fn other_echoes_asleep() {
     let mut side = Side::open(&device, &intents());
     let ports = vec![device.port(&side.transport)];
     let listener = device
-        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(1))
+        .listen(
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            ports,
+            AdmitAll::with_pollers(1),
+        )
         .unwrap();
     write_line("ADDRESS", &listener.local_addr().to_string());
     loop {

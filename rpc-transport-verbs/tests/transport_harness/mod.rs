@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,7 +226,11 @@ impl Rig {
         let side = Side::open(server, intents);
         let ports = vec![server.port(&side.transport)];
         let listener = server
-            .listen("127.0.0.1:0", ports, admission.clone())
+            .listen(
+                TcpListener::bind("127.0.0.1:0").unwrap(),
+                ports,
+                admission.clone(),
+            )
             .expect("it listens");
         Self {
             server: side,

@@ -23,9 +23,13 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(program: &str, arguments: &[&str]) -> Self {
+        Self::start_over(&device_name(), program, arguments)
+    }
+
+    fn start_over(device: &str, program: &str, arguments: &[&str]) -> Self {
         let mut child = Command::new(program)
             .args(arguments)
-            .env("VERBLINE_DEVICE", device_name())
+            .env("VERBLINE_DEVICE", device)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -46,7 +50,12 @@ impl Program {
 
     /// Starts a server, and returns its address too.
     pub(crate) fn server(program: &str, arguments: &[&str]) -> (Self, String) {
-        let server = Self::start(program, arguments);
+        Self::server_over(&device_name(), program, arguments)
+    }
+
+    /// Starts a server with these devices, and returns its address too.
+    pub(crate) fn server_over(device: &str, program: &str, arguments: &[&str]) -> (Self, String) {
+        let server = Self::start_over(device, program, arguments);
         let line = server.line();
         let address = line.strip_prefix("listening at ").unwrap();
         (server, address.to_owned())

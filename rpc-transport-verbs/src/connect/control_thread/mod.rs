@@ -83,7 +83,7 @@ pub(crate) struct ListenerConfig {
 }
 
 enum Command {
-    Listen(TcpListener, Arc<ListenerConfig>, Sender<Token>),
+    Listen(TcpListener, Arc<ListenerConfig>, Sender<io::Result<Token>>),
     /// Acknowledged by dropping the sender once the socket is closed.
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(LivenessConnection),
@@ -142,6 +142,7 @@ impl Control {
             asked: HashMap::new(),
             awaited_links: HashMap::new(),
             deadlines: BinaryHeap::new(),
+            failed_waits: 0,
         };
         Ok((control, sockets))
     }
@@ -156,7 +157,7 @@ impl Control {
         keep_from_children(&listener)?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         self.command(Command::Listen(listener, Arc::new(config), sender))?;
-        let token = receiver.recv().map_err(|_| thread_is_gone())?;
+        let token = receiver.recv().map_err(|_| thread_is_gone())??;
         Ok(Listening {
             local_addr,
             token,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
+use rpc_core::transport::limit_reached;
 use rustix::event::{Timespec, epoll};
 use verbline_verbs::for_transport::EventFd;
 use verbline_verbs::log_limited;
@@ -38,6 +39,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often it is tried to admit clients that wait for a connection of their server.
 const RETRY: Duration = Duration::from_millis(5);
+
+/// The longest wait of the thread. `epoll_wait` takes milliseconds in 31 bits, and refuses more than
+/// that, as a keepalive of a month would have it wait. One round an hour costs nothing.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// How late the thread may run before it measures the clocks of all servers again: the process, or
 /// its machine, may have been stopped.
@@ -73,6 +78,8 @@ pub(super) struct Sockets {
     /// When each listener or liveness connection needs attention next. Entries of removed sources
     /// are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
+    /// Waits in a row that failed, for the log.
+    pub(super) failed_waits: u32,
 }
 
 /// The request for connections to the pollers of a listener, one at a time.
@@ -103,12 +110,9 @@ impl Sockets {
                 rustix::buffer::spare_capacity(&mut events),
                 timeout.as_ref(),
             ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    // The arguments never change, so a retry would fail too.
-                    tracing::error!(%error, "the control thread cannot wait for its sockets and stops: no new connection can be made, and dead peers go unnoticed. Restart the process");
-                    return;
-                }
+                Ok(_) => self.failed_waits = 0,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => self.cannot_wait(error),
             }
             self.clock.advance(Instant::now());
             for event in &events {
@@ -123,7 +127,18 @@ impl Sockets {
         }
     }
 
-    fn until_deadline(&self) -> Option<Timespec> {
+    /// Goes on after a wait that failed, because all connections of the process depend on this thread.
+    /// Nothing that it does makes a wait fail, but it must not spin if one does.
+    fn cannot_wait(&mut self, error: rustix::io::Errno) {
+        self.failed_waits = self.failed_waits.wrapping_add(1);
+        if self.failed_waits.is_power_of_two() {
+            tracing::error!(%error, attempts = self.failed_waits, "the control thread cannot wait for its sockets: trying again every 100 ms. Until then no connection can be made, and dead peers go unnoticed");
+        }
+        std::thread::sleep(TICK);
+        self.run_commands();
+    }
+
+    pub(super) fn until_deadline(&self) -> Option<Timespec> {
         let tick = match self.waiting.is_empty() {
             true => self.handshakes.awaits_a_client().then_some(TICK),
             false => Some(RETRY),
@@ -136,7 +151,7 @@ impl Sockets {
             (Some(tick), Some(deadline)) => tick.min(deadline),
             (one, other) => one.or(other)?,
         };
-        Timespec::try_from(wait).ok()
+        Timespec::try_from(wait.min(LONGEST_WAIT)).ok()
     }
 
     fn run_commands(&mut self) {
@@ -145,9 +160,8 @@ impl Sockets {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Listen(listener, config, reply) => {
-                    if let Ok(token) = self.add(Source::Listener(listener, config)) {
-                        let _ = reply.send(token);
-                    }
+                    let added = self.add(Source::Listener(listener, config));
+                    let _ = reply.send(added.map_err(|(_, error)| error));
                 }
                 Command::StopListening(token, _closed) => self.stop_listening(token),
                 Command::Watch(liveness) => self.watch(liveness, &[]),
@@ -174,7 +188,7 @@ impl Sockets {
                 self.schedule(token, deadline);
                 self.end_liveness(token, end);
             }
-            Err(Source::Liveness(liveness)) => liveness.report(LivenessEnd::Gone),
+            Err((Source::Liveness(liveness), _)) => liveness.report(LivenessEnd::Gone),
             Err(_) => {}
         }
     }
@@ -206,7 +220,7 @@ impl Sockets {
 
     /// Registers a source. On rare kernel errors (out of memory, the limit on watches), logs a
     /// warning and returns the source; the caller proceeds without it.
-    pub(super) fn add(&mut self, source: Source) -> Result<Token, Source> {
+    pub(super) fn add(&mut self, source: Source) -> Result<Token, (Source, io::Error)> {
         self.last_token += 1;
         let token = self.last_token;
         let data = epoll::EventData::new_u64(token);
@@ -217,8 +231,9 @@ impl Sockets {
             Source::Liveness(liveness) => epoll::add(&self.epoll, &liveness.stream, data, flags),
         };
         if let Err(error) = added {
-            log_limited!(warn, %error, "a socket cannot be added to epoll: closing it");
-            return Err(source);
+            let error = io::Error::from(error);
+            log_limited!(warn, %error, limit = limit_reached(&error), "a socket cannot be watched: closing it");
+            return Err((source, error));
         }
         self.sources.insert(token, source);
         Ok(token)
@@ -386,7 +401,7 @@ impl Sockets {
                     continue;
                 }
                 Err(error) => {
-                    log_limited!(warn, %error, "cannot accept a client: trying again every 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
+                    log_limited!(warn, %error, limit = limit_reached(&error), "cannot accept a client: trying again every 100 ms");
                     let data = epoll::EventData::new_u64(token);
                     let none = epoll::EventFlags::empty();
                     if epoll::modify(&self.epoll, listener, data, none).is_ok() {

@@ -281,6 +281,50 @@ fn watch_a_server(sockets: &mut Sockets) -> TcpStream {
     server
 }
 
+/// A keepalive of ages was more than `epoll_wait` takes, and the wait that failed ended the thread, and
+/// with it every `connect` and `bind` of the process.
+#[test]
+fn a_deadline_of_ages_makes_a_wait_that_the_kernel_takes() {
+    for ages in [
+        Duration::from_millis(1 << 31),
+        Duration::from_secs(30 * 24 * 3600),
+        Duration::from_millis(u64::MAX),
+        Duration::from_secs(i64::MAX as u64 / 2),
+    ] {
+        let (_control, mut sockets) = Control::new().unwrap();
+        let deadline = Instant::now().checked_add(ages).unwrap();
+        sockets.deadlines.push(Reverse((deadline, WAKEUP)));
+        let wait = sockets.until_deadline().expect("it waits for a while");
+        assert!((1..=3600).contains(&wait.tv_sec), "{ages:?}: {wait:?}");
+    }
+}
+
+/// The thread goes on, and does what it is told, as well as it can.
+#[test]
+fn waits_that_fail_do_not_end_the_thread() {
+    let (control, mut sockets) = Control::new().unwrap();
+    // No epoll file, so that every wait fails.
+    sockets.epoll = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    // Runs as long as the process, as the control thread does.
+    thread::spawn(move || sockets.run());
+    for _ in 0..2 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = ListenerConfig {
+            ports: Vec::new(),
+            admission: Arc::new(AdmitNone),
+        };
+        let error = control.listen(listener, address, config).unwrap_err();
+        let errno = error.raw_os_error();
+        // The reason is the system's, and not that the thread has ended.
+        assert_eq!(
+            errno,
+            Some(rustix::io::Errno::INVAL.raw_os_error()),
+            "{error}"
+        );
+    }
+}
+
 /// The next series would begin four seconds after the last one.
 #[test]
 fn the_clocks_are_measured_again_when_the_thread_ran_late() {

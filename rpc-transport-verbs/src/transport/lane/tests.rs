@@ -2,6 +2,7 @@
 //! opened as a device of another kind.
 
 use std::collections::{HashMap, HashSet};
+use std::net::TcpListener;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ impl Server {
         let ports = vec![side.transport.port()];
         let admission = AdmitAll::with_pollers(1);
         let listener = device()
-            .listen("127.0.0.1:0", ports, admission)
+            .listen(TcpListener::bind("127.0.0.1:0").unwrap(), ports, admission)
             .expect("listens");
         Self { side, listener }
     }
@@ -377,7 +378,9 @@ fn the_ports_of_two_pollers_are_told_apart() {
     let (mut one, mut two) = (side_with(&[ROCE, SOFT]), side_with(&[ROCE, SOFT]));
     let ports = vec![one.transport.port(), two.transport.port()];
     let admission: Arc<AdmitAll> = AdmitAll::with_pollers(2);
-    let listener = device().listen("127.0.0.1:0", ports, admission).unwrap();
+    let listener = device()
+        .listen(TcpListener::bind("127.0.0.1:0").unwrap(), ports, admission)
+        .unwrap();
     let mut client = side_with(&[SOFT]);
     for _ in 0..4 {
         client.connect(&listener.local_addr().to_string());

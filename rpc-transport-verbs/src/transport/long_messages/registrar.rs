@@ -2,8 +2,9 @@
 //! the process.
 //!
 //! It is started with the first pool of the process, so that no message finds that no thread can be
-//! started, and sleeps while no pool has memory. In a simulation, no thread runs: memory is registered by the thread that asks for it, and stays registered until a
-//! limit is reached. A simulated process that does not run asks for nothing: it was killed.
+//! started, and sleeps while no pool has memory. In a simulation, no thread runs: memory is registered
+//! by the thread that asks for it, and stays registered until a limit is reached. A simulated process
+//! that does not run asks for nothing: it was killed.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -120,8 +121,7 @@ pub(super) fn start() -> io::Result<()> {
     }
     let mut work = SHARED.lock();
     if !work.is_running {
-        let thread = thread::Builder::new().name("verbline-memory".to_owned());
-        thread.spawn(run)?;
+        start_thread("verbline-memory", run)?;
         work.is_running = true;
     }
     Ok(())
@@ -137,8 +137,18 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
         }
         return;
     }
+    #[cfg(test)]
+    if IS_UNHEARD.get() {
+        return;
+    }
     ask(&mut SHARED.lock(), pool);
     SHARED.asked.notify_one();
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Requests of this thread are not heard, as if the registrar had not come to them yet.
+    pub(super) static IS_UNHEARD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 pub(super) fn ask<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {

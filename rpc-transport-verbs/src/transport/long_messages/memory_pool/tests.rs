@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use verbline_verbs::Context;
 
 use super::super::process_memory::CountedBytes;
-use super::super::registrar::{Shared, TICK, ask, round, start};
+use super::super::registrar::{IS_UNHEARD, Shared, TICK, ask, round, start};
 use super::state::REFUSAL_TICKS;
 use super::*;
 
@@ -431,8 +431,8 @@ fn it_is_known_whether_a_window_may_come() {
         ..pool(MIB).config.clone()
     };
     let pool = MemoryPool::new(config, Purpose::Sending, MIB as u64);
-    // No registrar runs.
-    IS_REFUSED.set(true);
+    // The registrar does not come between.
+    IS_UNHEARD.set(true);
     assert_eq!(
         pool.take_window().err(),
         Some(NoWindow::Scarce),
@@ -458,5 +458,5 @@ fn it_is_known_whether_a_window_may_come() {
         !pool.lock().were_windows_refused()
     });
     assert_eq!(pool.take_window().err(), Some(NoWindow::Scarce));
-    IS_REFUSED.set(false);
+    IS_UNHEARD.set(false);
 }

@@ -347,7 +347,7 @@ impl Side {
 }
 
 pub(super) fn node() -> Arc<Node> {
-    Node::get().expect("the device is open")
+    Node::get("soft").expect("the device is open")
 }
 
 /// Connects two queue pairs while a third party writes to the memory between them.

@@ -44,7 +44,7 @@ impl Polled {
                 connected_to_itself(qp.expect("a queue pair"), &context)
             })
             .collect();
-        let node = Node::get().expect("the device is open");
+        let node = Node::get("soft").expect("the device is open");
         let found = node.find_queue_pair(qps[0].qp_num().0);
         let (domain, _) = found.expect("it was created");
         for peer in peers {

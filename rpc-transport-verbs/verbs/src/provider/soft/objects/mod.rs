@@ -22,7 +22,7 @@ use crate::types::WindowFault;
 use crate::types::{
     AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, LinkLayer,
     OpenError, PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions,
-    VerbsError,
+    SoftPath, VerbsError,
 };
 
 pub(super) mod completion_channel;
@@ -69,8 +69,13 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn open(options: SoftOptions) -> Result<Self, OpenError> {
-        Self::on(Node::get()?, options).map_err(|source| OpenError::Os {
-            name: DEVICE_NAME.to_owned(),
+        // The name that was asked for: nobody has named shared memory where all goes over TCP.
+        let name = match options.path {
+            SoftPath::Tcp { .. } => TCP_DEVICE_NAME,
+            SoftPath::SharedMemory | SoftPath::Either { .. } => DEVICE_NAME,
+        };
+        Self::on(Node::get(name)?, options).map_err(|source| OpenError::Os {
+            name: name.to_owned(),
             action: "make a context",
             source,
         })

@@ -1,5 +1,6 @@
 //! The accepter's side of a greeting, in the engine.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use rustix::event::epoll;
 use super::greeting::{Layouts, Limits, Refusal};
 use super::link::{LinkSocket, Packet, Sent};
 use super::link_message::LinkMessage;
-use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers};
+use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers, limit_of_files};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
 use crate::provider::soft::shared::peer_file::must_take_no_more;
@@ -63,7 +64,8 @@ impl Accepter {
                 Ok(Some(socket)) => self.add(node, socket, now),
                 Ok(None) => return,
                 Err(error) => {
-                    log_limited!(warn, %error, "links of the software device cannot be accepted: trying again");
+                    let error = io::Error::from(error);
+                    log_limited!(warn, %error, limit = limit_of_files(&error), "links of the software device cannot be accepted: trying again");
                     self.pause(node, now);
                     return;
                 }

@@ -60,8 +60,8 @@ const MESSAGES_PER_EVENT: usize = 64;
 static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
 
 impl Node {
-    /// Returns the process's node. The first call creates it.
-    pub(crate) fn get() -> Result<Arc<Self>, OpenError> {
+    /// Returns the process's node. The first call creates it, for the device of this name.
+    pub(crate) fn get(device: &str) -> Result<Arc<Self>, OpenError> {
         let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = &*node {
             node.check()?;
@@ -69,7 +69,7 @@ impl Node {
         }
         let fail = |action| {
             move |source| OpenError::Os {
-                name: "soft".into(),
+                name: device.into(),
                 action,
                 source,
             }

@@ -53,7 +53,8 @@ pub(crate) fn handle(node: &Node, link: &Link, packet: Packet) -> Result<(), Str
     let (message, done) = match packet {
         Packet::Message(message, files) => (message, carry_out(node, link, message, files)),
         Packet::WithoutFiles(message) => {
-            let reason = "no file descriptor is left for its files".to_owned();
+            let reason = "no file descriptor is left for its files: raise the limit (`ulimit -n`)"
+                .to_owned();
             (message, Err(Failure::Lacking(reason)))
         }
         Packet::Garbage => return Err("it sent an invalid message".to_owned()),

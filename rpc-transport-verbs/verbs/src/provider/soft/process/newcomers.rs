@@ -2,7 +2,10 @@
 //! time are limited.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
 
 use super::greeting::GREETING_TIME;
 use super::link::LinkSocket;
@@ -13,6 +16,15 @@ pub(crate) const MAX_NEWCOMERS: usize = 64;
 
 /// Pause after an accept that failed, most likely for want of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Returns what to do about an accept that failed for want of files, for the log.
+pub(crate) fn limit_of_files(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error().map(Errno::from_raw_os_error)? {
+        Errno::MFILE => Some("raise the limit of files of this process (`ulimit -n`)"),
+        Errno::NFILE => Some("raise the limit of files of this machine (sysctl fs.file-max)"),
+        _ => None,
+    }
+}
 
 /// A socket that has not been greeted.
 #[derive(Debug)]

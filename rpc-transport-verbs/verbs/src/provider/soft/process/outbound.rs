@@ -140,7 +140,7 @@ pub(crate) enum SendError {
     Congested(usize),
     /// Files could not be made or duplicated. The link stays.
     #[error("this process lacks files or memory for it: {0}")]
-    Files(io::Error),
+    Files(#[source] io::Error),
     /// The link has to be closed.
     #[error("the link failed: {0}")]
     Socket(#[from] Errno),

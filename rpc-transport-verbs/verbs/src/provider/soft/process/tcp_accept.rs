@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::greeting::GREETING_TIME;
-use super::newcomers::ACCEPT_PAUSE;
+use super::newcomers::{ACCEPT_PAUSE, limit_of_files};
 use super::node::Node;
 use super::tcp_port::set_up;
 use crate::provider::soft::context::queue_pair::NewTcpLink;
@@ -59,7 +59,7 @@ impl TcpAccepter {
                         io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
                     ) => {}
                 Err(error) => {
-                    log_limited!(warn, %error, "links over TCP cannot be accepted: trying again. If the process is out of file descriptors, raise their limit (ulimit -n)");
+                    log_limited!(warn, %error, limit = limit_of_files(&error), "links over TCP cannot be accepted: trying again");
                     port.set_watched(&node.epoll, false);
                     self.paused_until = Some(now + ACCEPT_PAUSE);
                     return;

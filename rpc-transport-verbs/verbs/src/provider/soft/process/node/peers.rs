@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use rustix::io::Errno;
 
 use super::super::claims::{AwaitedClaim, Nonce, OnClaim};
 use super::super::dial;
@@ -333,9 +334,19 @@ impl Node {
 }
 
 fn unreachable(gid: Gid, error: LinkError) -> ModifyError {
-    ModifyError::Unreachable {
-        gid,
-        action: "be reached",
-        source: io::Error::other(error),
+    match error {
+        // Not for a reason of the peer's.
+        LinkError::Os {
+            errno: errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS),
+            ..
+        } => ModifyError::Os {
+            action: "make a link to the other process",
+            source: errno.into(),
+        },
+        _ => ModifyError::Unreachable {
+            gid,
+            action: "be reached",
+            source: io::Error::other(error),
+        },
     }
 }

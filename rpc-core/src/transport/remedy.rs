@@ -1,0 +1,146 @@
+//! What to do about an error of the operating system. The number of the error decides, and then what
+//! was attempted: a socket that cannot be opened for want of files has nothing to do with its port.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use rustix::io::Errno;
+
+/// What failed, as far as the same number means different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// Listening at an address.
+    Listen,
+    /// Looking a name up.
+    Resolve,
+    /// Connecting to an address.
+    Connect,
+    /// Starting a thread, or an operation of the device.
+    Local,
+}
+
+/// Returns a limit of this process or of its machine that an error says was reached, with its remedy.
+/// The limit is nobody's but this side's.
+#[must_use]
+pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
+    by_limit(errno(error)?)
+}
+
+fn by_limit(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::MFILE => {
+            "This process has as many files open as it may: raise its limit (`ulimit -n`; LimitNOFILE= for \
+             a service of systemd; --ulimit nofile= for a container)"
+        }
+        Errno::NFILE => {
+            "This machine has as many files open as it may: raise its limit (sysctl fs.file-max)"
+        }
+        Errno::AGAIN => {
+            "This process may start no more threads: raise the limit of its user (`ulimit -u`), of its \
+             control group (pids.max; TasksMax= for a service of systemd; --pids-limit for a container) or \
+             of the machine (sysctl kernel.threads-max)"
+        }
+        Errno::NOMEM | Errno::NOBUFS => {
+            "This process gets no more memory: the machine, its control group (memory.max) or its address \
+             space (`ulimit -v`) has none left"
+        }
+        Errno::NOSPC => {
+            "The user's processes watch as many files as they may: raise the limit (sysctl \
+             fs.epoll.max_user_watches)"
+        }
+        _ => return None,
+    })
+}
+
+/// What to do about an error, as the sentence that follows its own. Nothing if the error's own sentence
+/// goes on after the system's error, because it has its own advice then.
+#[derive(Debug)]
+pub struct Remedy<'a>(pub Attempt, pub &'a (dyn Error + 'static));
+
+impl fmt::Display for Remedy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(attempt, error) = *self;
+        let remedy = match first_of_system(error) {
+            None => otherwise(attempt),
+            Some((errno, text)) if error.to_string().ends_with(&text) => remedy(attempt, errno),
+            Some(_) => None,
+        };
+        match remedy {
+            Some(remedy) => write!(f, ". {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn remedy(attempt: Attempt, errno: Errno) -> Option<&'static str> {
+    let by_limit = by_limit(errno);
+    if by_limit.is_some() {
+        return by_limit;
+    }
+    match (attempt, errno) {
+        (Attempt::Listen, Errno::ADDRINUSE) => Some(
+            "Another socket listens there: end its process, or use a free port; with port 0 the system \
+             chooses one",
+        ),
+        (Attempt::Listen, Errno::ADDRNOTAVAIL) => Some(
+            "No interface of this machine has this address: use one that it has, or 0.0.0.0 or [::] for \
+             all of them",
+        ),
+        (Attempt::Listen, Errno::ACCESS) => Some(
+            "A port below 1024 (sysctl net.ipv4.ip_unprivileged_port_start) needs the capability \
+             CAP_NET_BIND_SERVICE: use a higher one",
+        ),
+        (Attempt::Connect, Errno::ADDRNOTAVAIL) => Some(
+            "This machine has no free port, or no address of the same family, to connect from: see sysctl \
+             net.ipv4.ip_local_port_range, and `ss -s` for connections that another program leaves open",
+        ),
+        (Attempt::Connect, Errno::NETUNREACH | Errno::HOSTUNREACH) => {
+            Some("No route leads there from this machine: check the address, and `ip route get`")
+        }
+        (_, Errno::AFNOSUPPORT) => {
+            Some("This machine has no addresses of this family: use the other one, IPv4 or IPv6")
+        }
+        (Attempt::Connect, Errno::ACCESS | Errno::PERM) => Some(
+            "A rule of this machine forbids the connection: check its firewall, and the profile of seccomp, \
+             SELinux or AppArmor that this process runs under",
+        ),
+        (Attempt::Listen | Attempt::Local, Errno::ACCESS | Errno::PERM | Errno::NOSYS) => Some(
+            "This machine forbids it to this process: check the profile of seccomp, SELinux or AppArmor \
+             that it runs under",
+        ),
+        _ => otherwise(attempt),
+    }
+}
+
+/// What helps in most other cases.
+fn otherwise(attempt: Attempt) -> Option<&'static str> {
+    match attempt {
+        Attempt::Listen => Some(
+            "Use a host:port of this machine with a free port; with port 0 the system chooses one",
+        ),
+        Attempt::Resolve => Some("Check its spelling and the system's name service"),
+        Attempt::Connect => Some("Check that the server is running and that the port is right"),
+        Attempt::Local => None,
+    }
+}
+
+/// Returns the first error of the operating system among an error and its sources, with its text.
+fn first_of_system(error: &(dyn Error + 'static)) -> Option<(Errno, String)> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let found = match error.downcast_ref::<io::Error>() {
+            Some(error) => errno(error),
+            None => error.downcast_ref::<Errno>().copied(),
+        };
+        if let Some(found) = found {
+            return Some((found, error.to_string()));
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw_os_error)
+}

@@ -1,0 +1,67 @@
+//! [`DeviceError`]: why a device could not be opened.
+
+use std::fmt;
+
+use rpc_core::transport::{Attempt, Remedy};
+use verbline_verbs::{AddressError, OpenError};
+
+/// Why a device could not be opened.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No device has this name.
+    #[error("there is no device named '{name}'; there are: {available}")]
+    Unknown {
+        /// The requested name.
+        name: String,
+        /// The available names, separated by commas.
+        available: String,
+    },
+    /// A list names a device more than once.
+    #[error("'{list}' names the device '{name}' more than once; name each device once")]
+    Twice {
+        /// The requested list.
+        list: String,
+        /// The name that occurs twice.
+        name: String,
+    },
+    /// A name is followed by something other than a port and a GID index.
+    #[error(
+        "'{name}' is no name of a device: wanted name, name:port or name:port:gid, as in mlx5_0:1:3 (numbers up to 255)"
+    )]
+    Malformed {
+        /// The requested name.
+        name: String,
+    },
+    /// The device cannot be opened.
+    #[error("{0}{remedy}", remedy = Remedy(Attempt::Local, .0))]
+    Open(OpenError),
+    /// The device has no port or no address to send from.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// A device of a list cannot be used.
+    #[error(
+        "{error}. '{list}' asks for the device '{name}': leave it out, or write '?{name}' if it may be absent"
+    )]
+    InList {
+        /// The requested list.
+        list: String,
+        /// The name of the device.
+        name: String,
+        /// What is wrong with it.
+        error: Box<DeviceError>,
+    },
+}
+
+impl From<OpenError> for DeviceError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(error)
+    }
+}
+
+/// Prints the message, because a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
