@@ -275,6 +275,7 @@ pub const VERBS: Package = Package {
                 "shared_receive_queue",
                 "slot",
                 "streaming_copy",
+                "window_trial",
                 "work_request",
             ],
             &["types", "provider"],
@@ -282,7 +283,7 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "event_fd", "log_limit", "provider", "verbs"],
+            &["hooks", "event_fd", "log_limit", "types", "provider", "verbs"],
         ),
     ],
 };
