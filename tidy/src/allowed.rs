@@ -278,6 +278,7 @@ pub const VERBS: Package = Package {
                 "shared_receive_queue",
                 "slot",
                 "streaming_copy",
+                "window_trial",
                 "work_request",
             ],
             &["types", "provider"],
@@ -285,7 +286,7 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "affinity", "event_fd", "fork_sockets", "provider", "verbs"],
+            &["hooks", "affinity", "event_fd", "fork_sockets", "types", "provider", "verbs"],
         ),
     ],
 };

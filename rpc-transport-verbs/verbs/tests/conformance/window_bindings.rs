@@ -148,7 +148,7 @@ fn a_binding_that_begins_before_its_region_fails(_: &Device) {
     // Seven bytes, from eight bytes before the region on.
     refused_binding(usize::MAX - 7..usize::MAX);
     // A range that ends before it begins has no bytes inside either.
-    refused_binding(8..4);
+    refused_binding(Range { start: 8, end: 4 });
 }
 
 fn a_binding_that_ends_after_its_region_fails(_: &Device) {
