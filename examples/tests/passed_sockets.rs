@@ -1,6 +1,9 @@
 //! Servers on a socket that somebody else has bound: systemd, a parent process, a test. In a program of
 //! its own, which runs itself as the server's process.
 
+// The server's process prints its address for the test.
+#![allow(clippy::print_stdout)]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -140,7 +143,6 @@ fn what_cannot_listen_is_refused_with_the_reason() {
         let Err(error) = listen_on(TcpListener::from(socket)) else {
             panic!("{what} must be refused");
         };
-        println!("{what}: {error}");
         let sentence = error.to_string();
         assert!(sentence.contains("listen_on"), "{what}: {sentence}");
         assert!(!sentence.contains("free port"), "{what}: {sentence}");

@@ -92,13 +92,13 @@ pub const UNLIMITED: &[Row] = &[
         "this side's device and its ports",
     ),
     (
-        "long_messages/registrar.rs",
-        "cannot start the thread",
-        "once a second",
+        "memory_pool/mod.rs",
+        "cannot register more memory",
+        "every few seconds",
     ),
     (
         "memory_pool/mod.rs",
-        "cannot register more memory",
+        "gives no more memory windows",
         "every few seconds",
     ),
     (

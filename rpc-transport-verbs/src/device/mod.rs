@@ -9,6 +9,7 @@ mod cores;
 mod error;
 mod memory;
 pub(crate) mod name;
+pub(crate) mod opened;
 mod pinned;
 pub(crate) mod setup;
 pub(crate) mod sizing;
@@ -247,7 +248,7 @@ fn try_open(name: &Name) -> Result<(), DeviceError> {
         TCP => SoftPath::Tcp { accept_at: None },
         _ => SoftPath::SharedMemory,
     };
-    let context = setup::open_context(device, path).map_err(|error| match error {
+    let context = opened::open_context(device, path).map_err(|error| match error {
         error if survey::lacks_feature(device, &error) => OpenError::NotInThisBuild {
             name: device.clone(),
         },

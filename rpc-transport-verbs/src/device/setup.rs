@@ -4,17 +4,15 @@
 //! optional: then it is left out with a warning.
 
 use std::collections::{HashMap, VecDeque};
-use std::error::Error;
 use std::sync::Arc;
 
 use rpc_core::transport::FabricError;
 use rpc_core::{Intents, OtherDevice, Waiting};
-use verbline_verbs::{AddressWish, Context, DeviceAttributes, OpenError, SoftOptions, SoftPath};
-#[cfg(test)]
-use verbline_verbs::{LinkLayer, PortAddress};
+use verbline_verbs::DeviceAttributes;
 
 use super::memory::Claim;
 use super::name::Name;
+use super::opened::{Opened, Wanted, refused, wanted};
 use super::pinned::pinned_by;
 use super::sizing::reads::ReadSupport;
 use super::sizing::{Sizing, note_locked};
@@ -22,7 +20,7 @@ use crate::transport::VerbsTransport;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::Connections;
 use crate::transport::counters::DeviceCounterReader;
-use crate::transport::endpoint::{SOFT, TCP};
+use crate::transport::endpoint::SOFT;
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
 use crate::transport::long_messages::memory_pool::PoolConfig;
@@ -32,7 +30,7 @@ use crate::transport::long_messages::state::LongMessages;
 use crate::transport::notices;
 use crate::transport::pending::Pending;
 use crate::transport::plan::Plan;
-use crate::transport::queue_pairs::{Plaintext, QueuePairs, SourceAddresses};
+use crate::transport::queue_pairs::{Plaintext, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{self, ReserveCounters};
 use crate::transport::routes::Routes;
@@ -60,148 +58,6 @@ pub(crate) fn open(
         Ok(opened)
     })?;
     open_lanes(first, others, intents, sizing)
-}
-
-/// The GID of the software device for TCP, if it has both paths: see [`SoftPath::Either`].
-const TCP_GID_INDEX: u8 = 1;
-
-/// A device to open for a poller.
-struct Wanted<'a> {
-    name: &'a Name,
-    /// Its place in the user's list.
-    place: usize,
-    path: SoftPath,
-    is_optional: bool,
-    /// The place of `tcp`, if this is the software device with both of its paths.
-    tcp_place: Option<usize>,
-}
-
-/// Returns the devices to open. If both `soft` and `tcp` are named, they are one device with two
-/// paths.
-fn wanted(names: &[Name]) -> Vec<Wanted<'_>> {
-    let place_of = |device: &str| names.iter().position(|name| name.device == device);
-    let place_of_both = place_of(SOFT).zip(place_of(TCP));
-    let places = names.iter().enumerate();
-    places
-        .filter_map(|(place, name)| {
-            let mut is_optional = name.is_optional;
-            let (path, tcp_place) = match (&*name.device, place_of_both) {
-                (SOFT, Some((_, tcp_place))) => {
-                    is_optional &= names[tcp_place].is_optional;
-                    (SoftPath::Either { accept_at: None }, Some(tcp_place))
-                }
-                (TCP, Some(_)) => return None,
-                (TCP, None) => (SoftPath::Tcp { accept_at: None }, None),
-                _ => (SoftPath::SharedMemory, None),
-            };
-            Some(Wanted {
-                name,
-                place,
-                path,
-                is_optional,
-                tcp_place,
-            })
-        })
-        .collect()
-}
-
-/// A device that has been opened for a poller, with its attributes and addresses.
-pub(crate) struct Opened {
-    name: Box<str>,
-    context: Context,
-    attributes: DeviceAttributes,
-    pub(crate) source: SourceAddresses,
-    plaintext: Plaintext,
-    is_optional: bool,
-}
-
-impl Opened {
-    fn new(wanted: &Wanted<'_>, plaintext: Plaintext) -> Result<Self, FabricError> {
-        let name = wanted.name;
-        let opened = open_context(&name.device, wanted.path);
-        let context = opened.map_err(|e| refused(&name.device, "cannot be opened", e))?;
-        let device = context.device_name();
-        let address_for = |wish| {
-            let address = context.choose_address(wish);
-            address.map_err(|e| refused(device, "cannot send", e))
-        };
-        let tcp = match wanted.tcp_place {
-            Some(place) => {
-                let wish = AddressWish {
-                    port: None,
-                    gid_index: Some(TCP_GID_INDEX),
-                };
-                Some((address_for(wish)?, place))
-            }
-            None => None,
-        };
-        Ok(Self {
-            name: device.into(),
-            attributes: context.query_device(),
-            source: SourceAddresses {
-                wish: name.wish,
-                address: address_for(name.wish)?,
-                place: wanted.place,
-                tcp,
-            },
-            plaintext,
-            is_optional: wanted.is_optional,
-            context,
-        })
-    }
-}
-
-/// Opens a device. The software device uses this path; it accepts no connections itself.
-pub(crate) fn open_context(device: &str, path: SoftPath) -> Result<Context, OpenError> {
-    match device {
-        SOFT | TCP => Context::open_soft(SoftOptions {
-            path,
-            ..SoftOptions::default()
-        }),
-        other => Context::open(other),
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl Opened {
-    /// Opens the software device of a simulated process.
-    pub(crate) fn simulated(context: Context) -> Result<Self, FabricError> {
-        let address = context.choose_address(AddressWish::default());
-        Ok(Self {
-            name: context.device_name().into(),
-            attributes: context.query_device(),
-            source: SourceAddresses::only(address.map_err(|e| refused("soft", "cannot send", e))?),
-            plaintext: Plaintext::Refused,
-            is_optional: false,
-            context,
-        })
-    }
-}
-
-#[cfg(test)]
-impl Opened {
-    /// Opens the software device under another name and kind, so a test can have two devices.
-    pub(crate) fn soft_as(name: &str, link_layer: LinkLayer) -> Self {
-        Self::soft_with(name, link_layer, SoftOptions::default())
-    }
-
-    /// Does the same with these options.
-    pub(crate) fn soft_with(name: &str, link_layer: LinkLayer, options: SoftOptions) -> Self {
-        let context = Context::open_soft(options).expect("the software device is everywhere");
-        let address = context.choose_address(AddressWish::default());
-        let address = address.expect("it has an address");
-        Self {
-            name: name.into(),
-            attributes: context.query_device(),
-            source: SourceAddresses::only(PortAddress {
-                link_layer,
-                ..address
-            }),
-            plaintext: Plaintext::Refused,
-            is_optional: false,
-            context,
-        }
-    }
 }
 
 /// Returns the plan of each of `lanes` lanes, which share the memory that the poller may register.
@@ -481,18 +337,6 @@ fn open_lane(
         context,
         plan,
     })
-}
-
-fn refused(
-    device: &str,
-    action: impl Into<String>,
-    source: impl Error + Send + Sync + 'static,
-) -> FabricError {
-    FabricError::Device {
-        device: device.to_owned(),
-        action: action.into(),
-        source: Box::new(source),
-    }
 }
 
 #[cfg(test)]

@@ -224,7 +224,8 @@ mod tests {
     use verbline_verbs::{Explanation, LinkLayer, QpNum, SrqNum};
 
     use super::*;
-    use crate::device::setup::{self, Opened};
+    use crate::device::opened::Opened;
+    use crate::device::setup;
     use crate::device::sizing::Sizing;
     use crate::transport::VerbsTransport;
     use crate::transport::endpoint::ROCE;

@@ -12,7 +12,8 @@ use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Liste
 use verbline_verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
 use self::transport_harness::{AdmitAll, ChildProcess, PATIENCE, Side, device, frame, step_until};
-use crate::device::setup::{self, Opened};
+use crate::device::opened::Opened;
+use crate::device::setup;
 use crate::device::sizing::Sizing;
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::endpoint::{INFINIBAND, ROCE, SOFT};

@@ -20,7 +20,8 @@ use super::clocks;
 use super::process_id::{Pairing, ProcessId};
 use super::transport::{Directory, Server, SimulatedTransport};
 use super::{FaultCounters, Faults, Point, ProcessKilled, ProcessState, Simulation};
-use crate::device::setup::{self, Opened};
+use crate::device::opened::Opened;
+use crate::device::setup;
 use crate::device::sizing::Sizing;
 
 /// Simulated processes on one thread, with faults between them.

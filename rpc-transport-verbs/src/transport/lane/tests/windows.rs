@@ -7,7 +7,8 @@ use verbline_verbs::{LinkLayer, SoftOptions};
 
 use super::transport_harness::Side;
 use super::{ROCE, Server, exchange, intents};
-use crate::device::setup::{self, Opened};
+use crate::device::opened::Opened;
+use crate::device::setup;
 use crate::device::sizing::Sizing;
 
 /// Windows that the trial takes when the device is opened.
