@@ -5,7 +5,7 @@ use std::fs;
 use crate::types::LockedMemory;
 
 /// Returns the bytes that this process has pinned for devices, and those that it may still lock.
-pub(in super::super) fn locked_memory() -> LockedMemory {
+pub(crate) fn locked_memory() -> LockedMemory {
     LockedMemory {
         pinned: pinned_len(),
         lockable: lockable_len() as u64,
