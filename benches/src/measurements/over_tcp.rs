@@ -1,7 +1,7 @@
 //! Calls over TCP beside bare TCP sockets and beside tonic, over loopback, in alternating slices.
 //!
 //! * One call of 64 bytes at a time beside a ping-pong of as many bytes as its frame has. Both wait in
-//!   the same way: by reading again and again, or asleep in the kernel. tonic sleeps in both cases.
+//!   the same way: by reading again and again, or asleep in the kernel; so does tonic.
 //! * Calls of 64 bytes, 32 in flight.
 //! * Uploads of 1 MiB beside messages of 1 MiB on a bare socket, whose receiver reads a word of each
 //!   cache line and answers with eight bytes; downloads, and tonic's uploads.
@@ -80,7 +80,7 @@ impl OverTcp {
             ..SocketArgs::default()
         };
         let mut bare = SocketPingPong::start(cores, args)?;
-        let mut tonic = Tonic::start(Socket::Tcp, cores, load)?;
+        let mut tonic = Tonic::start(Socket::Tcp, waiting, cores, load)?;
         let sides = &mut [&mut bare as _, &mut rpc as _, &mut tonic as _];
         let records = alternate(sides, self.slices, self.calls, |taken| {
             bench.progress(format_args!("waiting {waiting}: {taken} turns"));
@@ -124,7 +124,7 @@ impl OverTcp {
         let mut bare = SocketPingPong::start(cores, args)?;
         let heap = Calls::new(&rpc, &client, MIB, Source::Heap)?;
         let allocated = Calls::new(&rpc, &client, MIB, Source::Allocated)?;
-        let mut tonic = TonicPuts::start(Socket::Tcp, cores, MIB)?;
+        let mut tonic = TonicPuts::start(Socket::Tcp, Waiting::Busy, cores, MIB)?;
         let bytes = self.uploads * MIB;
         let mut rates: Vec<[f64; 5]> = Vec::new();
         rpc.server().pause()?;

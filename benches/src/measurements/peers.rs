@@ -4,7 +4,7 @@
 //! UCX sends active messages with the same payload; that is not an RPC but a lower bound for one.
 //! iceoryx2 sends 64 bytes of plain memory, as request and response and over two publish-subscribe
 //! services. Uploads come last: Verbline's beside those of all of these and of a plain Unix socket.
-//! All of them poll, except tonic's and the shared client.
+//! All of them poll, except the shared client; tonic has rows of both ways.
 
 use clap::Args;
 use proto::bulk::BulkClient;
@@ -73,7 +73,7 @@ impl Measurement for Peers {
     fn measure(&self, bench: &mut Bench) -> Outcome<()> {
         bench.announce(format_args!(
             "{} rounds; in each, every row makes {} calls of {} bytes, one at a time (tonic: a \
-             twentieth of them)",
+             quarter of them)",
             self.rounds, self.calls, self.size
         ));
         if !self.uploads {
@@ -157,8 +157,11 @@ impl Peers {
                 add(name, None, Box::new(iceoryx2::publish_subscribe(cores)?));
             }
             for (name, socket) in [("a Unix socket", Socket::Unix), ("TCP", Socket::Tcp)] {
-                let tonic = Box::new(Tonic::start(socket, cores, load.clone())?);
-                add(format!("tonic over {name}, {shape}"), None, tonic);
+                for (how, waiting) in [("polls", Waiting::Busy), ("sleeps", Waiting::Event)] {
+                    let tonic = Tonic::start(socket, waiting, cores, load.clone())?;
+                    let name = format!("tonic over {name}, {how}, {shape}");
+                    add(name, None, Box::new(tonic));
+                }
             }
         }
         Ok(rows)
@@ -230,7 +233,7 @@ impl Peers {
         let verbline = Puts::from(Calls::new(rpc, client, size, Source::Heap)?);
         let socket = SocketPingPong::start(cores, socket)?;
         let iceoryx = iceoryx2::puts(cores, size)?;
-        let tonic = TonicPuts::start(Socket::Unix, cores, size)?;
+        let tonic = TonicPuts::start(Socket::Unix, Waiting::Busy, cores, size)?;
         let mut rows: Vec<(&'static str, Box<dyn Side + '_>)> = vec![
             ("verbline", Box::new(verbline)),
             ("unix socket", Box::new(socket)),
@@ -272,7 +275,7 @@ impl Peers {
         let text = Unit::Bytes.text(size as f64);
         bench.progress(format_args!("{text}, several"));
         let calls = Calls::new(rpc, client, size, Source::Heap)?;
-        let mut tonic = TonicPuts::start(Socket::Unix, bench.cores, size)?;
+        let mut tonic = TonicPuts::start(Socket::Unix, Waiting::Busy, bench.cores, size)?;
         let names = ["tonic", "verbline"];
         let rounds = rounds::alternate_rows(names.len(), self.rounds, bench.cores, |row| {
             if row == 0 {

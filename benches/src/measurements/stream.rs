@@ -123,7 +123,7 @@ impl Streams {
         let mut local = start(true)?;
         let mut uncoalesced = start(false)?;
         let mut shared = ServerStream::<M, _>::open(shared, payload_len)?;
-        let mut tonic = TonicStream::<M>::start(Socket::Tcp, cores, payload_len)?;
+        let mut tonic = TonicStream::<M>::start(Socket::Tcp, Waiting::Busy, cores, payload_len)?;
         let mut sides: [&mut dyn Rated; 4] =
             [&mut local, &mut uncoalesced, &mut shared, &mut tonic];
         let rounds = rounds::alternate_rows(sides.len(), self.rounds, cores, |row| {

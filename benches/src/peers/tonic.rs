@@ -1,5 +1,7 @@
 //! tonic with the same messages, over a Unix socket and over TCP. Each side runs on a
-//! current-thread runtime pinned to its core, which is the fastest setup with one call in flight.
+//! current-thread runtime pinned to its core, which is the fastest setup with one call in flight. The
+//! runtime sleeps until a socket is ready, as it does without further settings, or it polls: a task
+//! that yields for ever keeps it awake, and it looks at its sockets after each turn of that task.
 //!
 //! The code that `tonic-prost-build` would generate is written by hand. It is short, and it uses
 //! the message types that `rpc-codegen` generated.
@@ -11,6 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use proto::bench::{Blob, Fixed};
+use rpc_core::Waiting;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{Builder, Runtime};
@@ -52,6 +55,8 @@ pub struct TonicArgs {
     pub core: usize,
     /// Kind of socket to listen on.
     pub socket: Socket,
+    /// Whether the runtime polls; otherwise it sleeps until the socket is ready.
+    pub busy: bool,
     /// Path of the Unix socket.
     pub path: PathBuf,
 }
@@ -65,7 +70,7 @@ impl TonicArgs {
     pub fn serve(&self) -> Outcome<()> {
         child::end_with_parent()?;
         cores::pin_current_thread(self.core)?;
-        runtime()?.block_on(async {
+        runtime(self.busy)?.block_on(async {
             let server = TonicServer::builder()
                 .initial_stream_window_size(tonic_puts::WINDOW)
                 .initial_connection_window_size(tonic_puts::WINDOW)
@@ -101,15 +106,17 @@ pub(super) struct Connection {
 impl Connection {
     /// Starts the server process, connects, and pauses the server until the first turn. Pin the
     /// calling thread first.
-    pub(super) fn start(socket: Socket, cores: Cores) -> Outcome<Self> {
+    pub(super) fn start(socket: Socket, waiting: Waiting, cores: Cores) -> Outcome<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("tonic");
+        let busy = waiting == Waiting::Busy;
         let (server, address) = Process::start(&Role::Tonic(TonicArgs {
             core: cores.server,
             socket,
+            busy,
             path,
         }))?;
-        let runtime = runtime()?;
+        let runtime = runtime(busy)?;
         let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);
         let channel = runtime.block_on(endpoint.connect())?;
         server.pause()?;
@@ -144,29 +151,41 @@ impl Tonic {
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start(socket: Socket, cores: Cores, load: Load) -> Outcome<Self> {
-        let connection = Connection::start(socket, cores)?;
+    pub fn start(socket: Socket, waiting: Waiting, cores: Cores, load: Load) -> Outcome<Self> {
+        let connection = Connection::start(socket, waiting, cores)?;
         Ok(Self { connection, load })
     }
 }
 
 /// A call takes fifty times as long as one of Verbline's and more, so fewer make a turn. Turns must
-/// be short, because the machine changes its state.
-const SHARE_OF_CALLS: usize = 20;
+/// be short, because the machine changes its state; with a twentieth of the calls, the first ones
+/// after the pause raised the median by a fifth.
+const SHARE_OF_CALLS: usize = 4;
 
 impl Side for Tonic {
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         let Self { connection, load } = self;
-        let [unrecorded, calls] = [UNRECORDED, calls].map(|calls| calls.div_ceil(SHARE_OF_CALLS));
+        let calls = calls.div_ceil(SHARE_OF_CALLS);
         connection.in_turn(async |client| {
             let exchange = async || exchange(client, load).await;
-            Ok(stopwatch.time_async(unrecorded, calls, exchange).await?)
+            Ok(stopwatch.time_async(UNRECORDED, calls, exchange).await?)
         })
     }
 }
 
-fn runtime() -> std::io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
+fn runtime(busy: bool) -> std::io::Result<Runtime> {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all();
+    if !busy {
+        return builder.build();
+    }
+    let runtime = builder.event_interval(1).build()?;
+    runtime.spawn(async {
+        loop {
+            tokio::task::yield_now().await;
+        }
+    });
+    Ok(runtime)
 }
 
 /// Makes one call, in the same way as [`Load::exchange`].

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use proto::bulk::{PutReply, PutRequest};
+use rpc_core::Waiting;
 use rpc_core::codegen::v1::bytes::Bytes;
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -45,9 +46,9 @@ impl TonicPuts {
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start(socket: Socket, cores: Cores, size: usize) -> Outcome<Self> {
+    pub fn start(socket: Socket, waiting: Waiting, cores: Cores, size: usize) -> Outcome<Self> {
         Ok(Self {
-            connection: Connection::start(socket, cores)?,
+            connection: Connection::start(socket, waiting, cores)?,
             payload: payload(size),
         })
     }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use proto::bench::{Blob, Fixed, SubscribeRequest};
+use rpc_core::Waiting;
 use tonic::body::Body;
 use tonic::codegen::http;
 use tonic::{Request, Response, Streaming};
@@ -48,8 +49,13 @@ impl<M: Subscribed> TonicStream<M> {
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
-    pub fn start(socket: Socket, cores: Cores, payload_len: usize) -> Outcome<Self> {
-        let mut connection = Connection::start(socket, cores)?;
+    pub fn start(
+        socket: Socket,
+        waiting: Waiting,
+        cores: Cores,
+        payload_len: usize,
+    ) -> Outcome<Self> {
+        let mut connection = Connection::start(socket, waiting, cores)?;
         let stream = connection.in_turn(async |client| {
             client.ready().await?;
             let path = http::uri::PathAndQuery::from_static(M::PATH);
