@@ -137,7 +137,7 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
         }
         return;
     }
-    #[cfg(test)]
+    #[cfg(all(test, feature = "test-util"))]
     if IS_UNHEARD.get() {
         return;
     }
@@ -145,7 +145,7 @@ pub(super) fn request<P: RegisteringPool + 'static>(pool: &Weak<P>) {
     SHARED.asked.notify_one();
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "test-util"))]
 thread_local! {
     /// Requests of this thread are not heard, as if the registrar had not come to them yet.
     pub(super) static IS_UNHEARD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };

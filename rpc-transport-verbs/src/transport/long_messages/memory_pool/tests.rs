@@ -8,7 +8,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use verbline_verbs::Context;
 
 use super::super::process_memory::CountedBytes;
-use super::super::registrar::{IS_UNHEARD, Shared, TICK, ask, round, start};
+#[cfg(feature = "test-util")]
+use super::super::registrar::IS_UNHEARD;
+use super::super::registrar::{Shared, TICK, ask, round, start};
 use super::state::REFUSAL_TICKS;
 use super::*;
 
