@@ -43,8 +43,8 @@ const ROWS: &[Row] = &[
     Row {
         limit: "files",
         values: &[8, 10, 12, 14, 15, 16, 20, 22, 28, 32, 64],
-        soft: &["Too many open files", "no file descriptor is left"],
-        tcp: &["Too many open files"],
+        soft: &["ulimit -n"],
+        tcp: &["ulimit -n"],
         may_abort: false,
     },
     Row {
@@ -99,8 +99,8 @@ const ROWS: &[Row] = &[
     Row {
         limit: "sched_setaffinity",
         values: &[0],
-        soft: &["`cores`"],
-        tcp: &["`cores`"],
+        soft: WORKS,
+        tcp: WORKS,
         may_abort: false,
     },
 ];

@@ -349,6 +349,6 @@ fn a_client_that_gives_up_names_the_stage() {
         .unwrap_err();
     other.signal(Signal::CONT);
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
-    let sentence = "within 100ms: this side's hello was sent, and nothing of the response arrived";
+    let sentence = "within 100ms, the `connect_timeout`: this side's hello was sent, and nothing of the response arrived";
     assert!(error.to_string().contains(sentence), "{error}");
 }

@@ -20,11 +20,11 @@ pub enum Attempt {
     Local,
 }
 
-/// Returns a limit of this process or of its machine that an error says was reached, with its remedy.
-/// The limit is nobody's but this side's.
+/// Returns a limit of this process or of its machine that an error, or one of its sources, says was
+/// reached, with its remedy. The limit is nobody's but this side's.
 #[must_use]
-pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
-    by_limit(errno(error)?)
+pub fn limit_reached(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    by_limit(first_of_system(error)?.0)
 }
 
 fn by_limit(errno: Errno) -> Option<&'static str> {

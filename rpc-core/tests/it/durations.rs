@@ -37,12 +37,13 @@ const ITEMS: [&str; 3] = [
     include_str!("../../../rpc-transport-verbs/verbs/public-items.txt"),
 ];
 
-/// Durations that are reported, and cannot be set.
-const REPORTED: [&str; 6] = [
+/// Times that are reported, or read from the clock, and cannot be set.
+const REPORTED: [&str; 7] = [
     "rpc_core::Cause::PushedBack.wait",
     "rpc_core::Request::deadline",
     "rpc_core::stats::LONGEST",
     "rpc_core::transport::ConnectError::TimedOut.timeout",
+    "rpc_core::transport::Transport::stalled_connections",
     "verbline_verbs::DeviceAttributes.local_ca_ack_delay",
     "verbline_verbs::PortAttributes.subnet_timeout",
 ];

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use super::liveness::{ClockRole, LivenessConnection};
 use super::offers::{self, DialingLane, LaneOffer, Offers};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
+use crate::transport::endpoint::TCP;
 use crate::transport::notices::LivenessKey;
 use crate::transport::peer_clock::{ClockEstimate, PeerClockCell, monotonic_us};
 use crate::transport::queue_pairs::QpRts;
@@ -36,6 +38,9 @@ pub(crate) struct HandshakeDialer {
     /// The lanes, in the order of the transport's lanes.
     lanes: Vec<DialingLane>,
     slot_len: u32,
+    /// A server was connected over another device than TCP. If its process ends, anybody may listen at
+    /// its address, and would get the calls over TCP: it is not offered any more.
+    was_protected: AtomicBool,
 }
 
 /// A connection that has completed the handshake and waits for its poller to adopt it.
@@ -60,6 +65,7 @@ impl HandshakeDialer {
         Self {
             lanes: lanes.collect(),
             slot_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
+            was_protected: AtomicBool::new(false),
         }
     }
 }
@@ -72,18 +78,42 @@ impl Dialer<Dialed> for HandshakeDialer {
         timeout: Duration,
     ) -> Result<Dialed, ConnectError> {
         let deadline = Deadline::after(timeout);
-        match self.dial_with(address, session, (timeout, &deadline), Offers::All) {
-            Ok(dialed) => Ok(dialed),
-            Err(DialError::Other(error)) => Err(error),
-            Err(DialError::NotProven(error)) if self.has_others_than_soft() => {
+        let dial = |which| self.dial_with(address, session, (timeout, &deadline), which);
+        // Relaxed: one attempt of a dialer runs at a time, after the end of the one before.
+        let all = Offers {
+            shared_memory: true,
+            tcp: !self.was_protected.load(Ordering::Relaxed),
+        };
+        let others = Offers {
+            shared_memory: false,
+            ..all
+        };
+        let outcome = match dial(all) {
+            Err(DialError::NotProven(error)) if self.offers_any(others) => {
                 log_limited!(info, address, %error, "shared memory cannot be had with this server: offering it the other devices only");
-                self.dial_with(address, session, (timeout, &deadline), Offers::WithoutSoft)
-                    .map_err(|second| second.after(&error))
+                dial(others).map_err(|second| second.after(&error))
             }
-            Err(DialError::NotProven(error)) => Err(error),
+            Ok(dialed) => Ok(dialed),
+            Err(DialError::NotProven(error) | DialError::Other(error)) => Err(error),
+        };
+        match outcome {
+            Ok(dialed) => {
+                let is_protected = dialed.welcome.endpoint.kind != TCP;
+                self.was_protected.fetch_or(is_protected, Ordering::Relaxed);
+                Ok(dialed)
+            }
+            Err(ConnectError::Refused { address, reason }) if self.withholds_tcp(all) => {
+                let reason = format!("{reason}. {TCP_IS_WITHHELD}");
+                Err(ConnectError::Refused { address, reason })
+            }
+            Err(error) => Err(error),
         }
     }
 }
+
+const TCP_IS_WITHHELD: &str = "This channel was connected over another device before, so it does not offer \
+     TCP, over which whoever listens at the address would get its calls: if the server has moved to where only \
+     TCP leads, connect a new channel";
 
 /// Why a server was not connected.
 enum DialError {
@@ -113,8 +143,12 @@ impl From<ConnectError> for DialError {
 }
 
 impl HandshakeDialer {
-    fn has_others_than_soft(&self) -> bool {
-        self.lanes.iter().any(DialingLane::has_others_than_soft)
+    fn offers_any(&self, which: Offers) -> bool {
+        self.lanes.iter().any(|lane| lane.offers_any(which))
+    }
+
+    fn withholds_tcp(&self, which: Offers) -> bool {
+        self.lanes.iter().any(|lane| lane.withholds_tcp(which))
     }
 
     fn dial_with(

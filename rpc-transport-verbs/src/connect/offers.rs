@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rpc_core::transport::limit_reached;
 use verbline_verbs::log_limited;
 
 use super::handshake::{Challenge, Endpoint, Welcome, choice};
@@ -20,25 +21,33 @@ impl DialingLane {
     /// environment has named or allowed it: whoever listens at the server's address would get the calls.
     fn may_offer(&self, kind: &str, which: Offers) -> bool {
         match kind {
-            SOFT => which == Offers::All,
-            TCP => self.queue_pairs.plaintext() == Plaintext::Allowed,
+            SOFT => which.shared_memory,
+            TCP => which.tcp && self.queue_pairs.plaintext() == Plaintext::Allowed,
             _ => true,
         }
     }
 
-    /// Returns true if a device is offered when shared memory is not.
-    pub(super) fn has_others_than_soft(&self) -> bool {
+    /// Returns true if any device is offered.
+    pub(super) fn offers_any(&self, which: Offers) -> bool {
         let mut addresses = self.queue_pairs.device_addresses();
-        addresses.any(|address| self.may_offer(address.kind, Offers::WithoutSoft))
+        addresses.any(|address| self.may_offer(address.kind, which))
+    }
+
+    /// Returns true if TCP would be offered, and these offers leave it out.
+    pub(super) fn withholds_tcp(&self, which: Offers) -> bool {
+        let with_tcp = Offers { tcp: true, ..which };
+        let mut addresses = self.queue_pairs.device_addresses();
+        !which.tcp && addresses.any(|a| a.kind == TCP && self.may_offer(TCP, with_tcp))
     }
 }
 
-/// Which devices are offered to a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Offers {
-    All,
-    /// All but shared memory: the two processes belong to different users of a host.
-    WithoutSoft,
+/// Which devices are offered to a server. Those of RDMA always are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offers {
+    /// Not if the two processes belong to different users of a host.
+    pub(super) shared_memory: bool,
+    /// Not to a server that was connected over another device.
+    pub(super) tcp: bool,
 }
 
 /// A lane's queue pair, offered to the server.
@@ -126,7 +135,8 @@ pub(super) enum ProofError {
     )]
     Endpoint { index: usize },
     #[error(
-        "it cannot be proven to the server that this process has the GID that it offers: {0}. Without shared memory, `allow_plaintext()` on this side's device offers TCP, which is not encrypted; so does VERBLINE_DEVICE=soft,tcp"
+        "it cannot be proven to the server that this process has the GID that it offers: {0}. {remedy}",
+        remedy = limit_reached(.0).unwrap_or("Without shared memory, `allow_plaintext()` on this side's device offers TCP, which is not encrypted; so does VERBLINE_DEVICE=soft,tcp")
     )]
     Device(#[from] QueuePairError),
 }

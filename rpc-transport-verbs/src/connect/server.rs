@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rpc_core::transport::{Admitted, Peer, PeerSentence, RoomWanted};
+use rpc_core::transport::{Admitted, Peer, PeerSentence, RoomWanted, limit_reached};
 use verbline_verbs::log_limited;
 
 use super::address;
@@ -90,7 +90,11 @@ pub(crate) enum AcceptError {
     },
     /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
-        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network, or tcp, which is not encrypted: call `allow_plaintext()` on the devices of both, or name it, as in VERBLINE_DEVICE=soft,tcp"
+        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. {remedy}",
+        remedy = match rejected.has_failures() {
+            true => "A device that reaches the client has failed: see the server's log",
+            false => "Both sides need a device on one network, or tcp, which is not encrypted: call `allow_plaintext()` on the devices of both, or name it, as in VERBLINE_DEVICE=soft,tcp",
+        }
     )]
     NoRoute {
         /// Why each of the server's devices was rejected.
@@ -433,7 +437,7 @@ impl LanePort {
                     });
                 }
                 Err(error) => {
-                    log_limited!(warn, device = local.device, %error, "a device refused a client");
+                    log_limited!(warn, device = local.device, %error, limit = limit_reached(&error), "a device refused a client");
                     rejected.add(local, Rejection::Refused(error));
                 }
             }

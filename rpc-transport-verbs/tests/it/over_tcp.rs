@@ -163,28 +163,32 @@ fn whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow
     assert_eq!(ask(&allowed, &address, &ECHO, vec![1]).unwrap(), [1]);
     end(other);
 
-    // When a channel that was connected over another device connects again.
-    let server = serve(&best);
-    let address = server.local_addr().to_string();
-    let channel = Channel::builder(&best, &address).intents(intents());
-    let channel = channel.connect_lazy().unwrap();
-    let who = |timeout| {
-        let request = Request::new(Vec::new())
-            .wait_for_ready(true)
-            .with_timeout(timeout);
-        rpc_core::block_on(channel.unary::<Vec<u8>, Vec<u8>>(&WHO, request))
-    };
-    let patience = Duration::from_secs(30);
-    let before = who(patience).unwrap().into_inner();
-    server.shutdown().unwrap();
-    let (other, _) = server_of_another_user(&address);
-    let error = who(Duration::from_millis(500)).unwrap_err().to_string();
-    assert!(error.contains("no kind of device in common"), "{error}");
-    end(other);
-    let server = Server::builder(&best).intents(intents()).add_service(Asked);
-    let server = server.bind(&address).unwrap().spawn();
-    assert_eq!(who(patience).unwrap().into_inner(), before);
-    server.shutdown().unwrap();
+    // When a channel that was connected over another device connects again: not even if it may use TCP.
+    for device in [&best, &allowed] {
+        let server = serve(&best);
+        let address = server.local_addr().to_string();
+        let channel = Channel::builder(device, &address).intents(intents());
+        let channel = channel.connect_lazy().unwrap();
+        let who = |timeout| {
+            let request = Request::new(Vec::new())
+                .wait_for_ready(true)
+                .with_timeout(timeout);
+            rpc_core::block_on(channel.unary::<Vec<u8>, Vec<u8>>(&WHO, request))
+        };
+        let patience = Duration::from_secs(30);
+        let before = who(patience).unwrap().into_inner();
+        server.shutdown().unwrap();
+        let (other, _) = server_of_another_user(&address);
+        let error = who(Duration::from_millis(500)).unwrap_err().to_string();
+        assert!(error.contains("no kind of device in common"), "{error}");
+        let says_why = error.contains("connect a new channel");
+        assert_eq!(says_why, std::ptr::eq(device, &allowed), "{error}");
+        end(other);
+        let server = Server::builder(&best).intents(intents()).add_service(Asked);
+        let server = server.bind(&address).unwrap().spawn();
+        assert_eq!(who(patience).unwrap().into_inner(), before);
+        server.shutdown().unwrap();
+    }
 }
 
 const SERVER_OF_ANOTHER_USER: &str = "SERVER_OF_ANOTHER_USER";
