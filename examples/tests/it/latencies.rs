@@ -63,7 +63,8 @@ fn compare(server: &MethodStats, client: &MethodStats, measured: &[Duration], te
         let name = format!("rpc_{side}_call_duration_seconds");
         assert_eq!(number(text, &format!("{name}_count")), CALLS as f64);
         let sum = stats.latency.sum().as_secs_f64();
-        assert_eq!(number(text, &format!("{name}_sum")), sum);
+        let stated = number(text, &format!("{name}_sum"));
+        assert!((stated - sum).abs() < 1e-9, "{side}: {stated} of {sum}");
         for share in [0.01, 0.5, 0.9, 0.99, 0.999, 1.0] {
             let rank = (share * CALLS as f64).ceil() as usize;
             let (stated, most) = (stats.latency.percentile(share).unwrap(), measured[rank - 1]);
