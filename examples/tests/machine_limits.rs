@@ -366,12 +366,14 @@ fn server_row(row: &Row, value: u64, device: &str) -> Result<String, String> {
         return judge(row, device, line);
     };
     let outcome = client(&Device::open(device).unwrap(), address);
-    if limited.child.try_wait().unwrap().is_some() {
-        return limited.judge_end(row);
-    }
     let Err(error) = outcome else {
         return Ok("worked".to_owned());
     };
+    // The kernel closes the files of a process before it says that it has ended.
+    std::thread::sleep(Duration::from_millis(200));
+    if limited.child.try_wait().unwrap().is_some() {
+        return limited.judge_end(row);
+    }
     limited.judge_with_log(row, device, &format!("failed: {error}"))
 }
 

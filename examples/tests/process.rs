@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::pin;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use std::{fs::File, thread};
@@ -30,6 +31,12 @@ const DEVICES: [&str; 2] = ["soft", "tcp"];
 
 /// Far longer than a process needs to notice an end, and shorter than the limits of silence (20 s).
 const SOON: Duration = Duration::from_secs(10);
+
+/// The tests change what their process has: its signals, its children and the files that these inherit.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Forks. The child runs `run` and ends, whatever happens: its parent's test does not go on in it.
 fn fork(run: impl FnOnce()) -> Pid {
@@ -152,6 +159,7 @@ impl Drop for LivingChild {
 
 #[test]
 fn the_end_of_a_server_is_noticed_at_once_although_a_forked_child_lives_on() {
+    let _alone = alone();
     for name in DEVICES {
         let (server, address) = Forking::start("server_process", name, "", "listening at ");
         let device = Device::open(name).unwrap();
@@ -194,6 +202,7 @@ fn the_end_of_a_server_is_noticed_at_once_although_a_forked_child_lives_on() {
 
 #[test]
 fn the_end_of_a_client_is_noticed_at_once_although_a_forked_child_lives_on() {
+    let _alone = alone();
     for name in DEVICES {
         let device = Device::open(name).unwrap();
         let server = Server::builder(&device)
@@ -221,6 +230,7 @@ fn the_end_of_a_client_is_noticed_at_once_although_a_forked_child_lives_on() {
 /// What the child of a fork makes of what its parent has opened.
 #[test]
 fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
+    let _alone = alone();
     for name in DEVICES {
         let device = Device::open(name).unwrap();
         let service = || EchoServer::per_poller(|| echo_process::CommandEcho);
@@ -312,6 +322,7 @@ fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
 /// Whatever a program starts has none of the files: not even those of a server whose port it would keep.
 #[test]
 fn a_program_that_is_started_inherits_no_file() {
+    let _alone = alone();
     for name in DEVICES {
         let device = Device::open(name).unwrap();
         let server = Server::builder(&device)
@@ -337,6 +348,7 @@ fn a_program_that_is_started_inherits_no_file() {
 /// A handler of the program runs on any thread, and interrupts whichever system call waits there.
 #[test]
 fn signals_a_thousand_times_a_second_disturb_no_call() {
+    let _alone = alone();
     extern "C" fn ignore(_: i32) {}
     let every_millisecond = libc::itimerval {
         it_interval: libc::timeval {
@@ -363,15 +375,17 @@ fn signals_a_thousand_times_a_second_disturb_no_call() {
         let result = unsafe { libc::setitimer(libc::ITIMER_REAL, timer, std::ptr::null_mut()) };
         assert_eq!(result, 0);
     };
-    // SAFETY: all zeros is a valid action, without SA_RESTART; the handler does nothing.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = ignore as extern "C" fn(i32) as usize;
-        assert_eq!(
-            libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()),
-            0
-        );
-    }
+    let handle = |handler: usize| {
+        // SAFETY: all zeros is a valid action, without SA_RESTART; the handler does nothing, or is the
+        // default.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler;
+            let result = libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
+            assert_eq!(result, 0);
+        }
+    };
+    handle(ignore as extern "C" fn(i32) as usize);
     set(&every_millisecond);
     for name in DEVICES {
         let device = Device::open(name).unwrap();
@@ -392,6 +406,8 @@ fn signals_a_thousand_times_a_second_disturb_no_call() {
         }
     }
     set(&never);
+    // A child of another test is ended by it.
+    handle(libc::SIG_DFL);
 }
 
 /// Deadlines and timers are measured on the monotonic clock, which steps of the clock do not change.

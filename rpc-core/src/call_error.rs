@@ -12,9 +12,6 @@ use crate::metadata::Metadata;
 use crate::status::{self, Code, Status};
 use crate::transport::{CloseReason, ConnectError, FORKED};
 
-/// The longest time for which a client stays away, whatever its server says.
-pub(crate) const LONGEST_PUSHBACK: Duration = Duration::from_secs(10);
-
 /// How far a failed call got, which decides whether it may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
@@ -125,9 +122,8 @@ impl CallError {
     }
 
     /// Creates the error of a call whose handler the server did not start. `pushback` is how long
-    /// the server asks for no further calls. What it asks beyond [`LONGEST_PUSHBACK`] is ignored.
+    /// the server asks for no further calls.
     pub(crate) fn not_started(status: Status, pushback: Duration) -> Self {
-        let pushback = pushback.min(LONGEST_PUSHBACK);
         Self(Box::new(Inner {
             cause: Cause::Remote(status),
             execution: Execution::NotStarted,

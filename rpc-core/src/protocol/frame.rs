@@ -206,6 +206,9 @@ pub(crate) struct ResponseHead {
     pub(crate) pushback_us: u32,
 }
 
+/// The most that [`ResponseHead::pushback_us`] says: ten seconds. A server asks for one at most.
+pub(crate) const MOST_PUSHBACK_US: u32 = 10_000_001;
+
 impl ResponseHead {
     /// Returns the fields of a response's header.
     #[inline]
@@ -214,7 +217,8 @@ impl ResponseHead {
             code: header.selector,
             metadata_len: header.metadata_len,
             has_initial: header.flags.contains(Flags::INITIAL),
-            pushback_us: header.time_us,
+            // A peer's number: nobody waits longer, whatever it says.
+            pushback_us: header.time_us.min(MOST_PUSHBACK_US),
         }
     }
 }

@@ -39,6 +39,10 @@ impl<F: Fabric> Source for F {
         start: Option<&Arc<Start>>,
     ) -> Result<Channel, ChannelError> {
         settings.check(|address| self.check_address(address))?;
+        // Before any lock, which another thread may have held when this process was forked.
+        if F::is_forked() {
+            return Err(ChannelError::Forked);
+        }
         // Count the cores before any thread is pinned.
         idle::cores();
         intents.warn_of_little_memory();

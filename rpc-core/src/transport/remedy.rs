@@ -24,7 +24,9 @@ pub enum Attempt {
 /// reached, with its remedy. The limit is nobody's but this side's.
 #[must_use]
 pub fn limit_reached(error: &(dyn Error + 'static)) -> Option<&'static str> {
-    by_limit(first_of_system(error)?.0)
+    let (errno, text) = first_of_system(error)?;
+    // An error that says more than the system has its own advice.
+    by_limit(errno).filter(|_| error.to_string().ends_with(&text))
 }
 
 fn by_limit(errno: Errno) -> Option<&'static str> {
@@ -39,7 +41,8 @@ fn by_limit(errno: Errno) -> Option<&'static str> {
         Errno::AGAIN => {
             "This process may start no more threads: raise the limit of its user (`ulimit -u`), of its \
              control group (pids.max; TasksMax= for a service of systemd; --pids-limit for a container) or \
-             of the machine (sysctl kernel.threads-max)"
+             of the machine (sysctl kernel.threads-max); or its address space (`ulimit -v`) has no room for \
+             a stack"
         }
         Errno::NOMEM | Errno::NOBUFS => {
             "This process gets no more memory: the machine, its control group (memory.max) or its address \

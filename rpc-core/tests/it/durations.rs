@@ -295,13 +295,13 @@ const ROWS: [Row; 24] = [
     ("rpc_core::transport::Transport::wait", "", |scene, time| {
         let mut transport = scene.transport();
         let waker = transport.waker();
+        transport.arm();
+        while transport.poll().is_some() {}
+        let start = Instant::now();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(20));
             waker.wake();
         });
-        transport.arm();
-        while transport.poll().is_some() {}
-        let start = Instant::now();
         transport.wait(Some(time));
         match start.elapsed() < Duration::from_millis(20) && time > DAY {
             true => Err("it did not wait".to_owned()),

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use verbline_verbs::for_transport::start_thread;
 
 /// Checks that this is `host:port`, without looking the host up.
 ///
@@ -134,8 +134,7 @@ impl LookUp {
         }
         let (asked, address) = (Arc::new(Self::default()), address.to_owned());
         let (answered, name) = (Arc::clone(&asked), address.clone());
-        let thread = thread::Builder::new().name("verbline-resolve".to_owned());
-        thread.spawn(move || {
+        start_thread("verbline-resolve", move || {
             let found = look_up(&name);
             // A later question is a new one.
             lock().remove(&name);
@@ -224,7 +223,7 @@ mod tests {
         let late = question.wait(Duration::from_millis(10)).unwrap_err();
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         let address = "192.0.2.1:7".parse().unwrap();
-        thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let waiting = [(); 3].map(|()| scope.spawn(|| question.wait(Duration::MAX)));
             question.answer(Ok(vec![address]));
             for waiting in waiting {

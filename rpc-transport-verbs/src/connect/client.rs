@@ -164,7 +164,6 @@ impl HandshakeDialer {
                 source,
             };
         let (mut stream, remote) = dial(address, (timeout, deadline))?;
-        keep_from_children(&stream).map_err(|e| device_error(io::Error::from(e).into()))?;
 
         let offers = offers::offers(&self.lanes, which).map_err(|e| device_error(e.into()))?;
         let mut handshake = ClientHandshake::default();

@@ -14,6 +14,7 @@ use rpc_core::transport::ConnectError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use verbline_verbs::for_transport::keep_from_children;
 
 use super::address;
 use super::exchange::Deadline;
@@ -209,6 +210,7 @@ fn begin(remote: SocketAddr) -> Result<TcpStream, Begin> {
         Errno::AFNOSUPPORT => Begin::Address(error.into()),
         _ => Begin::Process(error.into()),
     })?;
+    keep_from_children(&socket).map_err(|error| Begin::Process(error.into()))?;
     match connect(&socket, &remote) {
         // An interrupted attempt goes on, too.
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket.into()),
@@ -225,6 +227,15 @@ fn finish(stream: &TcpStream) -> io::Result<()> {
     stream.peer_addr()?;
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)
+}
+
+/// What each address of a name did.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct OfAddresses {
+    text: String,
+    /// The system's error for the last one, which says what to do about it, if all have failed.
+    source: Option<io::Error>,
 }
 
 impl Lost {
@@ -247,7 +258,7 @@ impl Lost {
             .last()
             .map_or(io::ErrorKind::TimedOut, |(_, error)| error.kind());
         let mut text = String::new();
-        for (remote, error) in failed {
+        for (remote, error) in &failed {
             // Writing to a string does not fail.
             let _ = write!(text, "{remote}: {error}; ");
         }
@@ -268,7 +279,10 @@ impl Lost {
             }
             None => text.truncate(text.len().saturating_sub(2)),
         }
-        io::Error::new(kind, text)
+        // If some did not answer, that is what to see to.
+        let latest = failed.pop().filter(|_| silent.is_empty());
+        let source = latest.map(|(_, error)| error);
+        io::Error::new(kind, OfAddresses { text, source })
     }
 }
 
@@ -328,11 +342,7 @@ mod tests {
         let good = good.local_addr().unwrap();
         let mut addresses: Vec<_> = silent.iter().map(|silent| silent.address).collect();
         addresses.push(good);
-        for time in [
-            Duration::from_secs(1),
-            Duration::from_secs(10),
-            Duration::MAX,
-        ] {
+        for time in [Duration::from_secs(10), Duration::MAX] {
             let start = Instant::now();
             assert_eq!(race(&addresses, time).unwrap(), good);
             let stagger = STAGGER.min(time / 8);
@@ -374,6 +384,10 @@ mod tests {
             silent.address
         );
         assert!(text.ends_with(&wanted), "{text}");
+        let both = race(&[closed, closed], time).unwrap_err();
+        let source = std::error::Error::source(&both).and_then(|e| e.downcast_ref::<io::Error>());
+        let errno = source.and_then(io::Error::raw_os_error);
+        assert_eq!(errno, Some(Errno::CONNREFUSED.raw_os_error()), "{both:?}");
         let error = race(&[silent.address], time).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(

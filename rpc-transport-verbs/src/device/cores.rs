@@ -9,7 +9,7 @@
 //! depend on who may open the file. Claims of other users count. A hostile user can claim cores that it
 //! does not use, and the pollers of others are then not pinned: nothing else depends on a claim.
 //!
-//! A child of a fork has the socket too, until it calls exec.
+//! The child of a fork does not keep it.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use verbline_verbs::for_transport::Credentials;
+use verbline_verbs::for_transport::{Credentials, keep_from_children};
 
 /// Sockets of processes that have asked who has the core, and that wait in the queue. Nobody takes them
 /// out, so so many processes get an answer. The system's limit (`net.core.somaxconn`) is usually the
@@ -40,6 +40,7 @@ fn claim_name(name: &str) -> Result<CoreClaim, CoreRefusal> {
     let claim = socket().map_err(failed)?;
     match bind(&claim, &address) {
         Ok(()) => {
+            keep_from_children(&claim).map_err(failed)?;
             listen(&claim, BACKLOG).map_err(failed)?;
             Ok(Box::new(claim))
         }

@@ -105,9 +105,14 @@ impl Device {
 
     /// Opens devices of which `tcp` is not used, though it is in the list: nobody has asked for it.
     fn open_without_plaintext(names: &str) -> Result<Self, DeviceError> {
+        let opened = Self::open(names).map_err(|error| match error {
+            // Nobody has written the list.
+            DeviceError::InList { error, .. } => *error,
+            error => error,
+        })?;
         Ok(Self {
             plaintext: Plaintext::Refused,
-            ..Self::open(names)?
+            ..opened
         })
     }
 
@@ -188,9 +193,10 @@ impl Device {
     /// containers. Their calls travel over TCP and are **not encrypted**: see `docs/deploy.md`.
     ///
     /// - A server then takes such connections. Whoever reaches its port is let in.
-    /// - A client then offers `tcp`, also when it connects again. Whoever listens at the server's address
-    ///   gets its calls, such as another user of the host while the server does not run. Without
-    ///   `tcp`, a server over `soft` is a process of the client's own user.
+    /// - A client then offers `tcp`. Whoever listens at the server's address gets its calls, such as
+    ///   another user of the host while the server does not run. Without `tcp`, a server over `soft` is
+    ///   a process of the client's own user. A channel that was connected over another device does not
+    ///   offer `tcp` when it connects again.
     ///
     /// What it changes depends on how the devices were opened:
     ///

@@ -12,8 +12,8 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::fs::fstat;
 use rustix::io::{Errno, Result};
@@ -54,8 +54,14 @@ pub fn keep_from_children(socket: &impl AsFd) -> Result<()> {
     Ok(())
 }
 
+/// Registers the handler, unless another thread has.
 #[cold]
 fn register() -> Result<()> {
+    static REGISTERING: Mutex<()> = Mutex::new(());
+    let _registering = REGISTERING.lock().unwrap_or_else(PoisonError::into_inner);
+    if NOWHERE.get().is_some() {
+        return Ok(());
+    }
     let (nowhere, other) = socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -64,15 +70,15 @@ fn register() -> Result<()> {
     )?;
     shutdown(&nowhere, Shutdown::Both)?;
     drop(other);
-    if NOWHERE.set(nowhere).is_err() {
-        // Another thread has registered the handler.
-        return Ok(());
-    }
-    // SAFETY: the handler may run in the child of a fork of any thread: see `in_child`.
+    // SAFETY: a child of a fork of any thread may call the handler at any time, because it takes no lock,
+    // allocates nothing, and reads only statics, which live as long as the process: see `in_child`.
     match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
-        0 => Ok(()),
-        error => Err(Errno::from_raw_os_error(error)),
+        0 => {}
+        error => return Err(Errno::from_raw_os_error(error)),
     }
+    let is_first = NOWHERE.set(nowhere).is_ok();
+    assert!(is_first, "it is set under the lock only");
+    Ok(())
 }
 
 /// Replaces the listed sockets. Runs in the child, which may have been forked while another thread

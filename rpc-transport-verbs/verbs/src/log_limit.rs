@@ -34,8 +34,8 @@ pub struct LogLimit(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// When the next line may come.
-    next: Option<Instant>,
+    /// When the last line came.
+    latest: Option<Instant>,
     pause: Duration,
     /// Occurrences since the last line.
     count: u64,
@@ -46,7 +46,7 @@ impl LogLimit {
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(State {
-            next: None,
+            latest: None,
             pause: SHORTEST_PAUSE,
             count: 0,
         }))
@@ -58,15 +58,20 @@ impl LogLimit {
         // Nothing under this lock panics.
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.count += 1;
-        if state.next.is_some_and(|next| now < next) {
+        let since = state
+            .latest
+            .map(|latest| now.saturating_duration_since(latest));
+        if since.is_some_and(|since| since < state.pause) {
             return None;
         }
         let count = std::mem::take(&mut state.count);
-        state.pause = match count {
-            1 => SHORTEST_PAUSE,
-            _ => (2 * state.pause).min(LONGEST_PAUSE),
+        // It is over if nothing came for so long.
+        let is_over = count == 1 && since.is_none_or(|since| since >= LONGEST_PAUSE);
+        state.pause = match is_over {
+            true => SHORTEST_PAUSE,
+            false => (2 * state.pause).min(LONGEST_PAUSE),
         };
-        state.next = now.checked_add(state.pause);
+        state.latest = Some(now);
         Some(count)
     }
 }
@@ -94,6 +99,11 @@ mod tests {
         let times = (0..36_000).map(|tenth| start + Duration::from_millis(100 * tenth));
         let lines = times.filter(|now| limit.note(*now).is_some()).count();
         assert!((60..=64).contains(&lines), "{lines}");
+        // So is one that takes its time.
+        let slow = LogLimit::new();
+        let times = (0..3600).map(|second| start + Duration::from_millis(1010 * second));
+        let lines = times.filter(|now| slow.note(*now).is_some()).count();
+        assert!((60..=68).contains(&lines), "{lines}");
         // What occurs now and then is logged each time.
         let later = start + Duration::from_secs(7200);
         assert!(limit.note(later).is_some());

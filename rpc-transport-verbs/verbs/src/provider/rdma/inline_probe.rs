@@ -38,7 +38,7 @@ fn longest_granted(mut grant: impl FnMut(u32) -> Option<u32>) -> u32 {
     let mut length = MOST_INLINE;
     for _ in 0..MOST_ATTEMPTS {
         match grant(length) {
-            Some(granted) => longest = granted.max(length),
+            Some(granted) => longest = granted.clamp(length, MOST_INLINE),
             None => refused = length,
         }
         if longest + 1 >= refused {

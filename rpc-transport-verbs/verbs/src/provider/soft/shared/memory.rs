@@ -85,20 +85,16 @@ impl Mapping {
     /// Creates zeroed memory that no peer maps. It needs no file, uses huge pages if available, and is
     /// populated.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
-        let huge = match len >= HUGE_PAGE {
-            true => Self::anonymous(len.next_multiple_of(HUGE_PAGE), MapFlags::HUGETLB).ok(),
-            false => None,
-        };
-        let mapping = match huge {
-            Some(mapping) => mapping,
-            None => {
-                let mapping = Self::anonymous(len.next_multiple_of(PAGE), MapFlags::empty())?;
-                mapping.prefer_huge_pages();
-                mapping
+        if len >= HUGE_PAGE {
+            // A control group may have fewer huge pages than the machine: these are not there then.
+            let huge = Self::anonymous(len.next_multiple_of(HUGE_PAGE), MapFlags::HUGETLB);
+            if let Ok(mapping) = huge.and_then(Self::populated) {
+                return Ok(mapping);
             }
-        };
-        mapping.populate()?;
-        Ok(mapping)
+        }
+        let mapping = Self::anonymous(len.next_multiple_of(PAGE), MapFlags::empty())?;
+        mapping.prefer_huge_pages();
+        mapping.populated()
     }
 
     fn anonymous(len: usize, flags: MapFlags) -> io::Result<Self> {
@@ -118,12 +114,12 @@ impl Mapping {
     }
 
     /// Has the kernel allocate the pages now: there are no page faults on the data path.
-    fn populate(&self) -> io::Result<()> {
+    fn populated(self) -> io::Result<Self> {
         let advice = Advice::LinuxPopulateWrite;
         // SAFETY: the range is this mapping, and the advice changes no contents.
         match unsafe { madvise(self.start.as_ptr().cast(), self.len, advice) } {
             // Before Linux 5.14, the pages are allocated when they are touched.
-            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Ok(()) | Err(Errno::INVAL) => Ok(self),
             Err(error) => Err(error.into()),
         }
     }
