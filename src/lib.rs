@@ -58,8 +58,10 @@
 //! A *poller* is a thread that polls a device. It owns its connections and their calls, so nothing
 //! on the data path is locked or shared.
 //!
-//! - A [`Server`] runs as many pollers as [`ServerBuilder::pollers`](server::ServerBuilder::pollers) says. Handlers run on the
-//!   poller's thread, or on an [`Executor`] that [`ServerBuilder::executor`](server::ServerBuilder::executor) names, such as tokio.
+//! - A [`Server`] runs as many pollers as
+//!   [`ServerBuilder::pollers`](server::ServerBuilder::pollers) says. Handlers run on the poller's
+//!   thread, or on an [`Executor`] that
+//!   [`ServerBuilder::executor`](server::ServerBuilder::executor) names, such as tokio.
 //! - A [`Channel`] is a client for any thread and any executor. It reconnects when its connection
 //!   ends. Channels have threads of their own, or share those of [`Pollers`].
 //! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves

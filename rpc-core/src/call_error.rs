@@ -145,8 +145,8 @@ impl CallError {
     }
 
     /// Returns how long an overloaded server asks its clients to send no further calls, if it answered
-    /// this call so: for 10 seconds at most, whatever it says. A shared channel keeps to it by itself; [`Cause::PushedBack`] has the rest of that
-    /// time, for a call that it did not send.
+    /// this call so: for 10 seconds at most, whatever it says. A shared channel keeps to it by itself;
+    /// [`Cause::PushedBack`] has the rest of that time, for a call that it did not send.
     #[must_use]
     pub fn pushback(&self) -> Option<Duration> {
         self.0.pushback

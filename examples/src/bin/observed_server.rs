@@ -1,5 +1,6 @@
 //! A greeter that prints its statistics: on SIGUSR1, those since the last report, and the text that
-//! Prometheus would scrape; at the end, on SIGTERM or Control-C, the totals. Run it, and then run `greeter_client` in another terminal:
+//! Prometheus would scrape; at the end, on SIGTERM or Control-C, the totals. Run it, and then run
+//! `greeter_client` in another terminal:
 //!
 //! ```text
 //! cargo run --release -p examples --bin observed_server

@@ -119,8 +119,8 @@ impl Latencies {
         Some(Duration::from_nanos(self.middle(index)))
     }
 
-    /// Returns the longest time of the calls that were timed. In a [difference](super::Stats::since) it is subject to the error
-    /// of the buckets.
+    /// Returns the longest time of the calls that were timed. In a
+    /// [difference](super::Stats::since) it is subject to the error of the buckets.
     #[must_use]
     pub fn max(&self) -> Option<Duration> {
         (self.count() > 0).then_some(Duration::from_nanos(self.max_ns))

@@ -47,6 +47,9 @@ use super::snapshot::{MethodStats, PollerStats, Stats};
 /// | `verbline_refused_clients_total` | counter | | clients that a server rejected |
 /// | `verbline_blocked_polls_total` | counter | `rpc_method` | handlers that blocked their poller's thread for long |
 ///
+/// The histograms have no label for the status code, which OpenTelemetry's have: a rate of errors comes
+/// from `verbline_…_calls_total`.
+///
 /// Numbers of calls are summed over all pollers; the others are per poller. A method has a line once
 /// it has been called. Calls of a method number that no service has are those of the method `_OTHER`.
 ///
