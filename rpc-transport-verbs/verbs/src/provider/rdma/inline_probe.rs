@@ -38,10 +38,10 @@ fn longest_granted(mut grant: impl FnMut(u32) -> Option<u32>) -> u32 {
     let mut length = MOST_INLINE;
     for _ in 0..MOST_ATTEMPTS {
         match grant(length) {
-            Some(granted) => longest = granted.clamp(length, MOST_INLINE),
+            Some(granted) => longest = granted.max(length),
             None => refused = length,
         }
-        if longest + 1 >= refused {
+        if longest >= refused - 1 {
             break;
         }
         length = longest.midpoint(refused);
