@@ -47,20 +47,14 @@ pub(super) fn choose_named<F: Fabric>(
 ) -> Vec<Option<PollerCore>> {
     let named = intents.cores.as_deref().unwrap_or_default();
     let mut claims = Claims::of_this_process();
+    let mut taken = Vec::new();
     let cores = named.iter().cycle().take(pollers).map(|&core| {
         let claim = match claims.get(core) {
             Some(claim) => Some(claim),
             None => match claims.claim(fabric, core) {
                 Ok(claim) => Some(claim),
-                Err(error @ CoreRefusal::Taken { .. }) => {
-                    tracing::warn!(
-                        "a poller is pinned to core {core}, which {error}: their pollers take its time \
-                         slices in turn. Set `cores` of one of the two to other cores"
-                    );
-                    None
-                }
-                Err(error) => {
-                    tracing::debug!("core {core} {error}");
+                Err(refusal) => {
+                    taken.push((core, refusal));
                     None
                 }
             },
@@ -73,6 +67,17 @@ pub(super) fn choose_named<F: Fabric>(
     });
     let mut cores: Vec<_> = cores.collect();
     cores.resize_with(pollers, || None);
+    // A subscriber to the log is code of the application, which may open a poller.
+    drop(claims);
+    for (core, refusal) in taken {
+        match refusal {
+            CoreRefusal::Taken { .. } => tracing::warn!(
+                "a poller is pinned to core {core}, which {refusal}: their pollers take its time slices \
+                 in turn. Set `cores` of one of the two to other cores"
+            ),
+            CoreRefusal::Os(_) => tracing::debug!("core {core} {refusal}"),
+        }
+    }
     cores
 }
 
@@ -86,7 +91,8 @@ fn choose_free<F: Fabric>(fabric: &F, pollers: usize) -> Vec<Option<PollerCore>>
     let mut cores = Vec::new();
     let mut refusals = Refusals::default();
     if allowed.len() <= own + pollers {
-        tracing::debug!(
+        drop(claims);
+        tracing::info!(
             allowed = allowed.len(),
             pinned = own,
             pollers,
@@ -111,6 +117,7 @@ fn choose_free<F: Fabric>(fabric: &F, pollers: usize) -> Vec<Option<PollerCore>>
             Err(refusal) => refusals.0.push((core, refusal)),
         }
     }
+    drop(claims);
     if cores.len() < pollers {
         tracing::warn!(
             pollers = pollers - cores.len(),
