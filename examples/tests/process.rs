@@ -22,7 +22,7 @@ use proto::routeguide::{Rectangle, RouteGuideClient};
 use rpc_core::transport::ConnectError;
 use rpc_core::{
     CallError, Cause, Channel, ChannelError, Execution, LocalPoller, Pollers, Request, Server,
-    ServerError, block_on,
+    ServerError, ServerHandle, block_on,
 };
 use rpc_transport_verbs::Device;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -36,6 +36,14 @@ const SOON: Duration = Duration::from_secs(10);
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve(device: &Device) -> ServerHandle {
+    Server::builder(device)
+        .add_service(EchoServer::per_poller(|| echo_process::CommandEcho))
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn()
 }
 
 /// Forks. The child runs `run` and ends, whatever happens: its parent's test does not go on in it.
@@ -205,11 +213,7 @@ fn the_end_of_a_client_is_noticed_at_once_although_a_forked_child_lives_on() {
     let _alone = alone();
     for name in DEVICES {
         let device = Device::open(name).unwrap();
-        let server = Server::builder(&device)
-            .add_service(EchoServer::per_poller(|| echo_process::CommandEcho))
-            .bind("127.0.0.1:0")
-            .unwrap()
-            .spawn();
+        let server = serve(&device);
         let address = server.local_addr().to_string();
         let (client, _) = Forking::start("client_process", name, &address, "connected");
         let connections = || {
@@ -325,11 +329,7 @@ fn a_program_that_is_started_inherits_no_file() {
     let _alone = alone();
     for name in DEVICES {
         let device = Device::open(name).unwrap();
-        let server = Server::builder(&device)
-            .add_service(EchoServer::per_poller(|| echo_process::CommandEcho))
-            .bind("127.0.0.1:0")
-            .unwrap()
-            .spawn();
+        let server = serve(&device);
         let shared = block_on(Channel::connect(&device, &server.local_addr().to_string())).unwrap();
         block_on(EchoClient::new(shared.clone()).echo(EchoRequest::default())).unwrap();
         let links = "for file in /proc/self/fd/*; do readlink $file; done";
@@ -389,11 +389,7 @@ fn signals_a_thousand_times_a_second_disturb_no_call() {
     set(&every_millisecond);
     for name in DEVICES {
         let device = Device::open(name).unwrap();
-        let server = Server::builder(&device)
-            .add_service(EchoServer::per_poller(|| echo_process::CommandEcho))
-            .bind("127.0.0.1:0")
-            .unwrap()
-            .spawn();
+        let server = serve(&device);
         let address = server.local_addr().to_string();
         let poller = LocalPoller::new(&device).unwrap();
         let local = EchoClient::new(poller.connect(&address).unwrap());

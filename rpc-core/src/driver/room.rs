@@ -1,6 +1,7 @@
 //! Room for new clients, when a poller has as many connections as it takes.
 //!
-//! A place costs its holder nothing. So connections that nobody uses end for new clients:
+//! A connection that is not used costs its client nothing. So a full poller ends such connections when
+//! new clients come:
 //!
 //! - those on which no call has arrived, some time after they were accepted;
 //! - those whose peers keep this side waiting: for the rest of a message, or for the acknowledgement

@@ -24,8 +24,8 @@ pub(crate) struct PollerCore {
     claim: Option<Arc<CoreClaim>>,
 }
 
-/// Chooses a core for each of so many pollers, which run on threads of their own. `None`: the poller is
-/// not pinned.
+/// Returns a core for each poller of a server, channel or [`Pollers`](crate::Pollers). `None`: the poller
+/// is not pinned.
 pub(crate) fn choose<F: Fabric>(
     fabric: &F,
     intents: &Intents,
