@@ -54,7 +54,7 @@ impl Lane {
             return Err(ExposeError::NotNow);
         }
         let window = match self.long_messages.uses_windows {
-            true => match self.long_messages.pools.take_window() {
+            true => match self.long_messages.pools.take_window(is_accepted) {
                 Ok(window) => Some(window),
                 Err(none) => return Err(self.revoke_for_window(none)),
             },

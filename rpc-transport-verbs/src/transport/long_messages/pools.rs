@@ -8,8 +8,8 @@
 //! - A lane in which no message arrives or is kept gets memory for one, even if those of other lanes
 //!   use all that the process may register. So does a message that is longer than the share of
 //!   messages that arrive, if no other message uses this memory.
-//! - A message for which its receiver has memory gets memory for its next piece, even if others that
-//!   wait for their receivers use all of it.
+//! - A message for which its receiver has memory gets memory and a window for its next piece, even if
+//!   others that wait for their receivers use all others.
 //!
 //! So the process may register more than its limit: for each lane, the chunk of one message and
 //! that of one piece. Free chunks of earlier such messages stay for some seconds; all chunks of a
@@ -131,8 +131,8 @@ impl Pools {
     }
 
     /// Takes a window that is not bound, as [`MemoryPool::take_window`] does.
-    pub(super) fn take_window(&self) -> Result<MemoryWindow, NoWindow> {
-        self.sending.take_window()
+    pub(super) fn take_window(&self, is_accepted: bool) -> Result<MemoryWindow, NoWindow> {
+        self.sending.take_window(is_accepted)
     }
 
     /// Allocates the first windows.

@@ -144,15 +144,18 @@ impl MemoryPool {
         is_untouched
     }
 
-    /// Takes a window that is not bound.
+    /// Takes a window that is not bound. Unless `is_accepted`, the last one is left: a message that its
+    /// receiver has accepted always goes on, even if all that wait for their receivers hold windows.
     ///
     /// # Errors
     ///
     /// [`NoWindow`] if none is free. More are allocated, unless the device has just refused them, and
     /// the poller is woken when there are, or when one is given back.
-    pub(super) fn take_window(&self) -> Result<MemoryWindow, NoWindow> {
+    pub(super) fn take_window(&self, is_accepted: bool) -> Result<MemoryWindow, NoWindow> {
         let mut state = self.lock();
-        if let Some(window) = state.windows.pop() {
+        if (is_accepted || state.windows.len() > 1)
+            && let Some(window) = state.windows.pop()
+        {
             return Ok(window);
         }
         state.is_window_awaited = true;

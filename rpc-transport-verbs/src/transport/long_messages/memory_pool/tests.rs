@@ -311,23 +311,23 @@ fn threads_give_back_while_the_poller_takes() {
 #[test]
 fn windows_come_in_batches_and_are_used_again() {
     let pool = pool(MIB);
-    assert!(pool.take_window().is_err());
+    assert!(pool.take_window(true).is_err());
     let mut windows = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     while windows.len() < 2 * WINDOW_BATCH {
         assert!(Instant::now() < deadline);
-        windows.extend(pool.take_window());
+        windows.extend(pool.take_window(true));
         thread::yield_now();
     }
     pool.give_back_window(windows.remove(0));
-    assert!(pool.take_window().is_ok());
+    assert!(pool.take_window(true).is_ok());
 }
 
 /// Takes a window, and waits while some are allocated.
 fn take_window(pool: &MemoryPool) -> MemoryWindow {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Ok(window) = pool.take_window() {
+        if let Ok(window) = pool.take_window(true) {
             return window;
         }
         assert!(Instant::now() < deadline);
@@ -355,17 +355,17 @@ fn whoever_waits_for_a_window_sleeps_until_one_is_given_back() {
     let pool = pool(MIB);
     let mut windows = Vec::new();
     wait_until("the device has no more windows", || {
-        windows.extend(std::iter::from_fn(|| pool.take_window().ok()));
+        windows.extend(std::iter::from_fn(|| pool.take_window(true).ok()));
         pool.lock().were_windows_refused()
     });
     pool.config.wakeup.clear();
-    assert!(pool.take_window().is_err());
+    assert!(pool.take_window(true).is_err());
     assert!(!is_woken(&pool, Duration::from_millis(100)));
     pool.give_back_window(windows.remove(0));
     assert!(is_woken(&pool, Duration::ZERO));
     drop(take_window(&pool));
     // Other windows of the device are free: after some ticks, they are asked for.
-    assert!(pool.take_window().is_err());
+    assert!(pool.take_window(true).is_err());
     windows.clear();
     tick_until("windows may be asked for again", &pool, || {
         !pool.lock().were_windows_refused()
@@ -436,29 +436,35 @@ fn it_is_known_whether_a_window_may_come() {
     // The registrar does not come between.
     IS_UNHEARD.set(true);
     assert_eq!(
-        pool.take_window().err(),
+        pool.take_window(true).err(),
         Some(NoWindow::Scarce),
         "not asked"
     );
     pool.allocate_windows();
-    let [first, second] = [0, 1].map(|_| pool.take_window().unwrap());
-    assert_eq!(pool.take_window().err(), Some(NoWindow::Soon));
+    let [first, second] = [0, 1].map(|_| pool.take_window(true).unwrap());
+    assert_eq!(pool.take_window(true).err(), Some(NoWindow::Soon));
     pool.allocate_windows();
-    assert_eq!(pool.take_window().err(), Some(NoWindow::Scarce), "in use");
+    assert_eq!(
+        pool.take_window(true).err(),
+        Some(NoWindow::Scarce),
+        "in use"
+    );
     pool.give_back_window(first);
-    let first = pool.take_window().unwrap();
+    // The last one is for a message that its receiver has accepted.
+    assert_eq!(pool.take_window(false).err(), Some(NoWindow::Scarce));
+    let first = pool.take_window(true).unwrap();
     // Their connections end.
     for window in [first, second] {
         drop(window);
         pool.forget_window();
     }
-    assert_eq!(pool.take_window().err(), Some(NoWindow::Over));
+    assert_eq!(pool.take_window(true).err(), Some(NoWindow::Over));
     pool.allocate_windows();
     assert!(is_woken(&pool, Duration::ZERO), "it has to know");
     // It is asked again later. Until it has answered, nobody waits for it.
     tick_until("windows may be asked for again", &pool, || {
         !pool.lock().were_windows_refused()
     });
-    assert_eq!(pool.take_window().err(), Some(NoWindow::Scarce));
+    assert_eq!(pool.take_window(true).err(), Some(NoWindow::Scarce));
     IS_UNHEARD.set(false);
 }
