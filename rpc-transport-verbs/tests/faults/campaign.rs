@@ -14,7 +14,7 @@ use super::seed::{self, Report};
 
 /// Seeds that have failed once, with what they found. They run whatever the range is. A seed that fails is
 /// added here with its mend.
-const FAILED_ONCE: [(u64, &str); 4] = [
+const FAILED_ONCE: [(u64, &str); 5] = [
     (
         1238,
         "a call that may have run was said not to have started",
@@ -24,6 +24,10 @@ const FAILED_ONCE: [(u64, &str); 4] = [
     (
         17_462_207_942_659,
         "messages that waited for their receivers held all windows",
+    ),
+    (
+        1_795_702_837_038_488,
+        "a refusal of windows was believed after others had been deallocated",
     ),
 ];
 

@@ -91,7 +91,7 @@ pub(super) fn deaths(
 pub(super) fn window_fault(seed: u64, is_fault_free: bool) -> WindowFault {
     let random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x81d0);
     match !is_fault_free && random.happens(200) {
-        true => WindowFault::RefusedAfter(random.below(1 << random.below(7)) as usize),
+        true => WindowFault::AtMost(random.below(1 << random.below(7)) as usize),
         false => WindowFault::Nothing,
     }
 }

@@ -49,10 +49,11 @@ impl Lane {
             return Err(ExposeError::Closed);
         }
         let free = connection.queue_pair.send_slots_free();
-        let has_room = self.long_messages.exposures.has_room();
-        if !has_room || !connection.one_sided.has_room(1) || !connection.sends.has_entry(free) {
-            return Err(ExposeError::NotNow);
-        }
+        let has_room = self.long_messages.exposures.has_room()
+            && connection.one_sided.has_room(1)
+            && connection.sends.has_entry(free);
+        // Windows are looked for first: a message that begins without an entry of the send queue, and
+        // then finds that there are no windows, could not go on in fragments.
         let window = match self.long_messages.uses_windows {
             true => match self.long_messages.pools.take_window(is_accepted) {
                 Ok(window) => Some(window),
@@ -60,6 +61,12 @@ impl Lane {
             },
             false => None,
         };
+        if !has_room {
+            if let Some(window) = window {
+                self.long_messages.pools.give_back_window(window);
+            }
+            return Err(ExposeError::NotNow);
+        }
         let Some(piece) = self.take_piece(id, message, is_accepted) else {
             if let Some(window) = window {
                 self.long_messages.pools.give_back_window(window);

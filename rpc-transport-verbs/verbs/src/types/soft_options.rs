@@ -31,6 +31,8 @@ pub enum WindowFault {
     Nothing,
     /// The device refuses a window once it has given this many, whether or not they still exist.
     RefusedAfter(usize),
+    /// The device refuses a window while this many exist.
+    AtMost(usize),
     /// It binds no window.
     Unbindable,
     /// A bound window spans its whole region.

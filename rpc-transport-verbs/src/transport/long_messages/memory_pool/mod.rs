@@ -169,9 +169,10 @@ impl MemoryPool {
         Err(none)
     }
 
-    /// Notes that a window which was taken does not come back.
+    /// Notes that a window which was taken has been deallocated. The device may give another in its
+    /// place, so an earlier refusal says nothing any more.
     pub(super) fn forget_window(&self) {
-        self.lock().window_count -= 1;
+        self.lock().forget_window();
     }
 
     /// Takes back a window whose invalidation has completed.

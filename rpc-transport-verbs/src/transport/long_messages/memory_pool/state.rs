@@ -260,6 +260,11 @@ impl State {
         self.is_refusal_known = false;
     }
 
+    pub(super) fn forget_window(&mut self) {
+        self.window_count -= 1;
+        self.ticks_since_windows_refused = None;
+    }
+
     /// Returns the state of windows of which none is free.
     pub(super) fn no_window(&self) -> NoWindow {
         match (self.were_windows_refused(), self.window_count) {

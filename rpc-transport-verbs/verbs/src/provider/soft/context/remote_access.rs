@@ -33,11 +33,16 @@ impl Common {
         window_type: WindowType,
     ) -> Result<(WindowName, RemoteKey), VerbsError> {
         #[cfg(feature = "test-util")]
-        if self.options.window_fault == WindowFault::RefusedAfter(self.windows_given) {
-            return Err(exhausted("alloc_mw", "memory windows", self.windows_given));
-        }
-        #[cfg(feature = "test-util")]
         {
+            let exist = self.windows.0.len();
+            let refuses = match self.options.window_fault {
+                WindowFault::RefusedAfter(given) => self.windows_given == given,
+                WindowFault::AtMost(most) => exist >= most,
+                _ => false,
+            };
+            if refuses {
+                return Err(exhausted("alloc_mw", "memory windows", exist));
+            }
             self.windows_given += 1;
         }
         let windows = &mut self.windows.0;
