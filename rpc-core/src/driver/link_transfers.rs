@@ -47,6 +47,8 @@ pub(crate) struct LinkTransfers {
     /// Segments that have been read, of all messages. The device executes READs in order, so no READ
     /// that is outstanding makes progress while this stays the same.
     pub(super) segments_read: u64,
+    /// Bytes that the peer has sent or described, of all messages.
+    pub(super) announced: u64,
     /// Bytes of received messages that the application keeps. `None` before the first message.
     pub(super) account: Option<Arc<Account>>,
     /// Of `receiving` and of `account`, bytes of messages of streams that were fetched ahead of their

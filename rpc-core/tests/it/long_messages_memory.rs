@@ -12,14 +12,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::support::raw::{Frame, Raw, all_memory, continuation, entries, header, open};
+use crate::support::raw::{
+    Frame, Raw, all_memory, continuation, entries, header, long_request, open,
+};
 use crate::support::{ECHO, Gate, method, register};
 use bytes::Bytes;
 use proto::bulk::PutRequest;
 use rpc_core::codegen::v1::GeneratedCodec;
 use rpc_core::frame::{
-    ABANDONED, CallId, ControlRequest, Flags, FrameHeader, FrameKind, LONG_BODY_LEN, LongBody,
-    ONE_MESSAGE, SEGMENTS, TransferId,
+    ABANDONED, CallId, ControlRequest, FRAGMENT, Flags, FrameHeader, FrameKind, LONG_BODY_LEN,
+    LongBody, ONE_MESSAGE, SEGMENTS, TransferId,
 };
 use rpc_core::transport::Transport;
 use rpc_core::{
@@ -231,6 +233,39 @@ fn messages_of_a_class_get_memory_in_their_order() {
     assert_eq!(order, [0, 1, 2, 3, 4, 5]);
     drop(calls);
     pair.assert_nothing_left();
+}
+
+/// A message of a stream waits, and those behind it, which nobody can read yet, never do.
+#[test]
+fn a_short_message_takes_no_memory_for_which_others_wait() {
+    let pair = short_of_memory(true);
+    let allocate = |len| {
+        pair.server().with_transport(|transport| {
+            let connection = rpc_core::transport::ConnectionId {
+                index: 0,
+                generation: 0,
+            };
+            transport.allocate_for(connection, len)
+        })
+    };
+    let clients = [(); 2].map(|()| Raw::client(pair.network()));
+    let _used = allocate(LONGEST).expect("it is free");
+    let used = allocate(20_000).expect("it is free");
+    let posted = || pair.server().poller().stats().total().memory.posted;
+    let before = posted();
+    for (raw, (len, form)) in clients.iter().zip([(36_000, SEGMENTS), (10_000, FRAGMENT)]) {
+        let (first, body) = long_request(1, 9, len, form, &[]);
+        raw.send(first, &body);
+    }
+    drop(used);
+    for raw in &clients {
+        raw.settle();
+    }
+    assert_eq!(posted() - before, 46_000, "one has memory of the heap");
+    for raw in &clients {
+        raw.peer.close();
+        raw.settle();
+    }
 }
 
 #[test]

@@ -147,6 +147,28 @@ fn a_client_that_sends_a_message_slowly_keeps_its_connection() {
     });
 }
 
+/// Over a slow path, the runs of other messages take longer than a look.
+#[test]
+fn a_client_that_sends_other_messages_in_between_keeps_its_connection() {
+    attacked(false, |raw, pair| {
+        for (call, transfer) in [(1, 9), (2, 10)] {
+            let (first, body) = long_request(call, transfer, LONGEST, FRAGMENT, &[1]);
+            raw.send(first, &body);
+        }
+        for _ in 0..10 {
+            pair.network().advance(LOOK);
+            let (next, body) = fragment(10, 1);
+            raw.send(next, &body);
+            assert!(!raw.peer.is_closed());
+        }
+        for _ in 0..3 {
+            pair.network().advance(LOOK);
+            raw.settle();
+        }
+        assert!(raw.peer.is_closed());
+    });
+}
+
 #[test]
 fn a_message_that_waits_for_memory_is_not_its_senders_fault() {
     for (reads, form) in [(false, FRAGMENT), (true, SEGMENTS)] {

@@ -14,13 +14,21 @@ use super::seed::{self, Report};
 
 /// Seeds that have failed once, with what they found. They run whatever the range is. A seed that fails is
 /// added here with its mend.
-const FAILED_ONCE: [(u64, &str); 5] = [
+const FAILED_ONCE: [(u64, &str); 7] = [
     (
         1238,
         "a call that may have run was said not to have started",
     ),
     (4703, "two sides waited for memory in a circle"),
     (9706, "connections were replaced faster than they closed"),
+    (
+        5_010_410,
+        "a long message was taken for stopped while others of its connection had their turns",
+    ),
+    (
+        5_014_901,
+        "messages of a stream took the memory that an earlier one of it waited for",
+    ),
     (
         17_462_207_942_659,
         "messages that waited for their receivers held all windows",

@@ -313,9 +313,15 @@ impl Campaign {
             }
             assert!(
                 round < MOST_ROUNDS,
-                "{} and {} calls never end: {}",
-                self.calls.len(),
-                self.mixed.len(),
+                "calls never end: {:?} and {:?}: {}",
+                self.calls
+                    .iter()
+                    .map(|call| &call.order)
+                    .collect::<Vec<_>>(),
+                self.mixed
+                    .iter()
+                    .map(|call| &call.order)
+                    .collect::<Vec<_>>(),
                 self.summary()
             );
         }

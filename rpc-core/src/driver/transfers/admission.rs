@@ -2,7 +2,8 @@
 //! and messages of about the same length get it in the order of their arrival.
 //!
 //! A message in fragments with at most [`FREE_FRAGMENTS`] bytes never waits, because its sender
-//! sends all of it without an answer. If no registered memory is free, its bytes go to the heap.
+//! sends all of it without an answer. If no registered memory is free, or others wait for some, its
+//! bytes go to the heap.
 //! [`MAX_TRANSFERS`] bounds these bytes of a connection for messages that are arriving. Messages of
 //! streams that have arrived are bounded by the windows of their streams: each takes
 //! [`LONG_MESSAGE_CHARGE`] of one, so a window of 32 KiB lets eight of them wait for a reader.
@@ -66,7 +67,12 @@ impl<T: Transport> State<T> {
         let incoming = &self.transfers.incoming[key.index()];
         let (len, form) = (incoming.len, incoming.form);
         let is_short = form == FRAGMENT && len <= FREE_FRAGMENTS;
-        let waits_behind = !is_short && self.transfers.waiting.has_class_of(len);
+        // A short one takes no memory that others wait for: a message of the same stream before it may
+        // be one of them, and nobody reads this one first.
+        let waits_behind = match is_short {
+            true => self.transfers.waiting.len() != 0,
+            false => self.transfers.waiting.has_class_of(len),
+        };
         let memory = match waits_behind {
             true => Err(NoMemory::NotYet),
             false => self.memory_for(key),

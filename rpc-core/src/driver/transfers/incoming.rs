@@ -35,6 +35,8 @@ pub(super) struct Incoming<M> {
     pub(super) form: u16,
     /// Bytes that the sender has sent or described.
     pub(super) announced: u32,
+    /// The link's `announced` after the latest piece of this message.
+    pub(super) announced_on_link: u64,
     /// True if the sender sends no more: everything was announced, or it has given up.
     pub(super) is_announced: bool,
     pub(super) place: Place<M>,
@@ -67,9 +69,13 @@ pub(super) struct Incoming<M> {
 /// How far a long message has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Its sender has to go on. The number grows with each piece that is announced, and with each
-    /// that arrives.
-    OfSender(u64),
+    /// Its sender has to go on.
+    OfSender {
+        /// Grows with each piece of the message that is announced, and with each that arrives.
+        own: u64,
+        /// Bytes that were announced since, of the other messages that take turns with it.
+        of_others: u64,
+    },
     /// READs of it have to complete. The number is that of segments read on its connection.
     OfReads(u64),
 }
@@ -294,6 +300,7 @@ impl<T: Transport> State<T> {
             len: body.len,
             form: body.form,
             announced: 0,
+            announced_on_link: link.transfers.announced,
             is_announced: false,
             place: Place::Waiting(Vec::new()),
             segments: VecDeque::new(),
@@ -307,7 +314,10 @@ impl<T: Transport> State<T> {
             is_owing: false,
             deadline,
             timer: None,
-            looks: Looks::begin(Progress::OfSender(0)),
+            looks: Looks::begin(Progress::OfSender {
+                own: 0,
+                of_others: 0,
+            }),
         });
         let key = IncomingKey(index as u32);
         link.transfers.incoming.insert(transfer, key);
@@ -376,10 +386,12 @@ impl<T: Transport> State<T> {
             return Err(wrong);
         }
         incoming.announced = total as u32;
+        let link = &mut self.links[incoming.link.index()];
+        link.transfers.announced += announced;
+        incoming.announced_on_link = link.transfers.announced;
         let is_announced = total == len.into();
         if is_announced {
             incoming.is_announced = true;
-            let link = &mut self.links[incoming.link.index()];
             if form == FRAGMENT {
                 // The sender has sent everything and forgotten the message, so there is nothing left
                 // to accept or to stop.

@@ -3,16 +3,23 @@
 //! memory for a whole message for as long as the connection lasts.
 //!
 //! While READs of a message are outstanding, the connection's READs count, and not the message's own:
-//! they are executed in order, and those of other messages may be in front.
+//! they are executed in order, and those of other messages may be in front. Likewise, pieces of other
+//! messages count between two pieces of a message, as many as a sender that has begun all messages
+//! that it may sends of them in turn: over a slow path, that takes longer than a look.
 //!
 //! [`Looks`] decides when a sender has had enough time.
 
-use super::super::link_transfers::IncomingKey;
+use super::super::link_transfers::{IncomingKey, LinkTransfers};
 use super::super::{State, TimerTarget};
 use super::incoming::{Incoming, Place, Progress};
 use super::looks::{LOOK, Looks, PATIENCE};
+use super::pump::RUN_LEN;
+use crate::protocol::connection::MAX_TRANSFERS;
 use crate::protocol::frame::{FRAGMENT, TransferId};
 use crate::transport::Transport;
+
+/// The most bytes of other messages that a sender sends before the next piece of a message.
+const MOST_OF_OTHERS: u64 = MAX_TRANSFERS as u64 * RUN_LEN as u64;
 
 /// The peer has stopped sending a long message, or does not let this side read it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -63,7 +70,7 @@ impl<T: Transport> State<T> {
         self.cancel_incoming_timer(key);
         let incoming = &mut self.transfers.incoming[key.index()];
         let link = &self.links[incoming.link.index()].transfers;
-        incoming.looks = Looks::begin(incoming.progress(link.segments_read));
+        incoming.looks = Looks::begin(incoming.progress(link));
         self.start_look(key);
     }
 
@@ -78,11 +85,11 @@ impl<T: Transport> State<T> {
     pub(super) fn check_progress(&mut self, key: IncomingKey) {
         let incoming = &mut self.transfers.incoming[key.index()];
         let link = &self.links[incoming.link.index()];
-        let progress = incoming.progress(link.transfers.segments_read);
+        let progress = incoming.progress(&link.transfers);
         // The sender cannot go on while this side holds all receives that it was promised. A READ
         // needs none.
         let is_held_here =
-            matches!(progress, Progress::OfSender(_)) && !link.connection.peer_has_credits();
+            matches!(progress, Progress::OfSender { .. }) && !link.connection.peer_has_credits();
         if !incoming.looks.is_too_late(progress, !is_held_here) {
             return self.start_look(key);
         }
@@ -96,10 +103,13 @@ impl<M> Incoming<M> {
         self.unfetched > 0 || matches!(self.place, Place::Cancelling(_))
     }
 
-    fn progress(&self, segments_read: u64) -> Progress {
+    fn progress(&self, link: &LinkTransfers) -> Progress {
         match self.is_read() {
-            true => Progress::OfReads(segments_read),
-            false => Progress::OfSender(u64::from(self.announced) + u64::from(self.received)),
+            true => Progress::OfReads(link.segments_read),
+            false => Progress::OfSender {
+                own: u64::from(self.announced) + u64::from(self.received),
+                of_others: (link.announced - self.announced_on_link).min(MOST_OF_OTHERS),
+            },
         }
     }
 

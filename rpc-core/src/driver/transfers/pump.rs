@@ -24,7 +24,7 @@ use crate::transport::{ExposeError, RemoteSegment, Transport};
 const PIECES_PER_TURN: usize = 16;
 
 /// Bytes of a message that are sent before the next message of its link has its turn.
-const RUN_LEN: u32 = 1 << 20;
+pub(super) const RUN_LEN: u32 = 1 << 20;
 
 /// Turns in a row in which pieces wait because the application is woken.
 const MOST_TURNS_YIELDED: u32 = 4;
