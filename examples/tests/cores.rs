@@ -3,10 +3,10 @@
 
 mod echo_process;
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::{fs, io};
 
 use echo_process::device;
 use proto::echo::echo_server::LocalEcho;
@@ -15,7 +15,7 @@ use rpc_core::{
     Channel, LocalPoller, Request, Response, Server, ServerBuilder, Status, Waiting, block_on,
 };
 use rpc_transport_verbs::{Device, unpinned};
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Answers with the number of cores of a thread that it starts, and of one that it starts unpinned.
 struct Starts;
@@ -118,6 +118,52 @@ fn only_pollers_are_pinned_and_only_if_that_was_asked_for() {
         .spawn(local);
     let left = local.unwrap().join().unwrap();
     assert_eq!(left, all, "the thread is pinned while its poller lives");
+}
+
+/// The process of a program that pins the thread on which it uses Verbline.
+#[test]
+#[ignore = "the process of another test"]
+fn pinning_process() {
+    tracing_subscriber::fmt().with_writer(io::stderr).init();
+    let all = own_cores().count();
+    let pinned = move || {
+        let first = (0..CpuSet::MAX_CPU).find(|&core| own_cores().is_set(core));
+        let mut one = CpuSet::new();
+        one.set(first.unwrap());
+        sched_setaffinity(None, &one).unwrap();
+        let builder = LocalPoller::builder(&device()).waiting(Waiting::Busy);
+        let poller = builder.build().unwrap();
+        let busy = server()
+            .waiting(Waiting::Busy)
+            .bind("127.0.0.1:0")
+            .unwrap()
+            .spawn();
+        let address = busy.local_addr().to_string();
+        // The handler's thread may be pinned, but only by its poller.
+        assert_eq!(call(&poller, &address, LONG)[1], all as u8);
+        let channel = block_on(Channel::connect(&device(), &address)).unwrap();
+        block_on(EchoClient::new(channel).echo(EchoRequest::default())).unwrap();
+        let mut pinned = vec!["application"];
+        if busy.limits().cores != [None] {
+            pinned.push("verbline-poller");
+        }
+        assert_only_pinned(&pinned, all);
+    };
+    let application = thread::Builder::new().name("application".to_owned());
+    application.spawn(pinned).unwrap().join().unwrap();
+}
+
+#[test]
+fn a_thread_that_the_application_has_pinned_is_not_the_measure_of_its_process() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "pinning_process", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    // One busy poller on one core would be one too many, and a process with one core pins none.
+    assert!(!log.contains("more busy pollers than cores"), "{log}");
+    assert!(!log.contains("one core at least is left"), "{log}");
 }
 
 /// A process with a server whose poller never sleeps: the cores that it has, and its log.

@@ -111,8 +111,8 @@ pub use transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
 #[doc(no_inline)]
 pub use verbline_verbs as verbs;
 
-/// Runs `run`, which starts threads, with the cores that the calling thread had before a poller was
-/// pinned to it. On a thread that is not pinned it only runs `run`.
+/// Runs `run`, which starts threads, with the cores of the process, even if the calling thread is
+/// pinned. On a thread that may use all of them it only runs `run`.
 ///
 /// Linux gives a new thread the cores of the thread that starts it. A handler on a pinned poller
 /// therefore starts its threads, and pools that are made at their first use, like this, or on an

@@ -121,7 +121,8 @@ pub const VERBS: Package = Package {
     folder: "rpc-transport-verbs/verbs",
     layers: &[
         layer("hooks", &["hooks"], &[]),
-        layer("affinity", &["affinity"], &[]),
+        layer("system_error", &["system_error"], &[]),
+        layer("affinity", &["affinity"], &["system_error"]),
         layer("event_fd", &["event_fd"], &[]),
         layer("fork_sockets", &["fork_sockets"], &[]),
         layer("log_limit", &["log_limit"], &[]),
@@ -138,12 +139,12 @@ pub const VERBS: Package = Package {
                 "provider::soft::names",
                 "provider::rdma::names",
             ],
-            &["types"],
+            &["system_error", "types"],
         ),
         layer(
             "soft::shared",
             &["provider::soft::shared"],
-            &["hooks", "affinity", "fork_sockets", "types", "provider::work"],
+            &["system_error", "hooks", "affinity", "fork_sockets", "types", "provider::work"],
         ),
         layer(
             "soft::capacities",
@@ -159,6 +160,7 @@ pub const VERBS: Package = Package {
             "soft::context",
             &["provider::soft::context"],
             &[
+                "system_error",
                 "hooks",
                 "event_fd",
                 "types",
@@ -172,6 +174,7 @@ pub const VERBS: Package = Package {
             "soft::process",
             &["provider::soft::process"],
             &[
+                "system_error",
                 "affinity",
                 "event_fd",
                 "fork_sockets",
@@ -212,6 +215,7 @@ pub const VERBS: Package = Package {
             "soft::objects",
             &["provider::soft::objects"],
             &[
+                "system_error",
                 "hooks",
                 "affinity",
                 "types",
@@ -240,6 +244,7 @@ pub const VERBS: Package = Package {
             "rdma",
             &["provider::rdma"],
             &[
+                "system_error",
                 "event_fd",
                 "types",
                 "provider::work",
@@ -286,7 +291,16 @@ pub const VERBS: Package = Package {
         layer(
             "for_transport",
             &["for_transport"],
-            &["hooks", "affinity", "event_fd", "fork_sockets", "types", "provider", "verbs"],
+            &[
+                "system_error",
+                "hooks",
+                "affinity",
+                "event_fd",
+                "fork_sockets",
+                "types",
+                "provider",
+                "verbs",
+            ],
         ),
     ],
 };

@@ -59,8 +59,7 @@ impl<F: Fabric> LocalPollerBuilder<F> {
     /// wrong.
     pub fn build(self) -> Result<LocalPoller, FabricError> {
         check_connect_timeout(self.connect_timeout)?;
-        // Count the cores before any thread is pinned.
-        idle::cores();
+        idle::count_cores(&self.fabric);
         let core = cores::choose_named(&self.fabric, &self.intents, 1).pop();
         let (transport, pinned) = cores::open_on(&self.fabric, core.flatten(), &self.intents)?;
         let driver = Driver::new(transport, Methods::new(), Clock::system());

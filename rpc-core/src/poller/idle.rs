@@ -9,12 +9,13 @@
 //! and its control group's quota.
 
 use std::hint;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::limits::Waiting;
+use crate::transport::Fabric;
 
 /// Empty turns after which a poller counts as spinning: about five microseconds. Responses worth
 /// spinning for arrive sooner, so a quick call touches no shared counter.
@@ -39,10 +40,8 @@ const SPIN_TIME: Duration = Duration::from_micros(200);
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of cores that this process may use: the smaller of its affinity mask and its control
-/// group's quota. Computed once, because it takes system calls, and before any thread is pinned,
-/// because a pinned thread's own mask has one core.
-static CORES: LazyLock<usize> =
-    LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
+/// group's quota. Computed once, because it takes system calls.
+static CORES: OnceLock<usize> = OnceLock::new();
 
 /// Number of pollers of this process that never sleep.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
@@ -84,10 +83,27 @@ fn exceeds_cores(pollers: usize, cores: usize) -> bool {
     cores == 1 || pollers > cores
 }
 
-/// Returns the number of cores that this process may use. The first call must be on a thread that
-/// is not pinned.
-pub(crate) fn cores() -> usize {
-    *CORES
+/// Counts the cores that this process may use, before its first poller is made. The standard library
+/// counts those of the calling thread, which may be pinned: another thread counts then.
+pub(crate) fn count_cores<F: Fabric>(fabric: &F) {
+    CORES.get_or_init(|| {
+        let own = of_thread();
+        if own >= fabric.allowed_cores().len() {
+            return own;
+        }
+        let counting = fabric.start_thread("verbline-cores", of_thread);
+        let counted = counting.ok().and_then(|thread| thread.join().ok());
+        counted.unwrap_or(own)
+    });
+}
+
+fn of_thread() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Returns the number of cores that this process may use.
+fn cores() -> usize {
+    *CORES.get_or_init(of_thread)
 }
 
 /// Counts the empty turns of one poller.

@@ -84,8 +84,7 @@ impl<F: Fabric> ServerBuilder<F> {
         if F::is_forked() {
             return Err(ServerError::Forked);
         }
-        // Count the cores before any thread is pinned.
-        idle::cores();
+        idle::count_cores(&self.fabric);
         let mut threads = PollerThreads::new(self.pollers, self.shutdown, F::is_forked);
         let mut cores = cores::choose(&self.fabric, &self.intents, self.pollers).into_iter();
         let (ready, reports) = bounded(self.pollers);

@@ -223,8 +223,7 @@ impl<F: Fabric> PollersBuilder<F> {
         if F::is_forked() {
             return Err(ChannelError::Forked);
         }
-        // Count the cores before any thread is pinned.
-        idle::cores();
+        idle::count_cores(&self.fabric);
         self.intents.warn_of_little_memory();
         let connections = self.intents.connections;
         let intents = Intents {

@@ -43,8 +43,7 @@ impl<F: Fabric> Source for F {
         if F::is_forked() {
             return Err(ChannelError::Forked);
         }
-        // Count the cores before any thread is pinned.
-        idle::cores();
+        idle::count_cores(self);
         intents.warn_of_little_memory();
         let intents = Intents {
             connections: CONNECTIONS,

@@ -65,8 +65,8 @@ pub trait Fabric: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns the cores that the calling thread may run on, in ascending order; if it is pinned, those
-    /// from before.
+    /// Returns the cores that this process may use, in ascending order, even if the calling thread is
+    /// pinned.
     fn allowed_cores(&self) -> Vec<usize>;
 
     /// Claims a core for a poller of this process, which has no claim of it. By default, there are no

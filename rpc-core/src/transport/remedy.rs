@@ -16,7 +16,7 @@ pub enum Attempt {
     Resolve,
     /// Connecting to an address.
     Connect,
-    /// Starting a thread, or an operation of the device.
+    /// An operation of this process or of its device.
     Local,
 }
 
@@ -29,6 +29,8 @@ pub fn limit_reached(error: &(dyn Error + 'static)) -> Option<&'static str> {
     by_limit(errno).filter(|_| error.to_string().ends_with(&text))
 }
 
+/// The limits whose number means the same whichever call returns it. `EAGAIN`, `ENOSPC` and the others do
+/// not: an error of theirs says itself what it means, where the call was made.
 fn by_limit(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::MFILE => {
@@ -38,19 +40,16 @@ fn by_limit(errno: Errno) -> Option<&'static str> {
         Errno::NFILE => {
             "This machine has as many files open as it may: raise its limit (sysctl fs.file-max)"
         }
-        Errno::AGAIN => {
-            "This process may start no more threads: raise the limit of its user (`ulimit -u`), of its \
-             control group (pids.max; TasksMax= for a service of systemd; --pids-limit for a container) or \
-             of the machine (sysctl kernel.threads-max); or its address space (`ulimit -v`) has no room for \
-             a stack"
-        }
-        Errno::NOMEM | Errno::NOBUFS => {
+        // mmap(2) returns it for any of these.
+        Errno::NOMEM => {
             "This process gets no more memory: the machine, its control group (memory.max) or its address \
-             space (`ulimit -v`) has none left"
+             space (`ulimit -v`) has none left, or it has as many mappings as it may (sysctl \
+             vm.max_map_count)"
         }
-        Errno::NOSPC => {
-            "The user's processes watch as many files as they may: raise the limit (sysctl \
-             fs.epoll.max_user_watches)"
+        // connect(2), accept(2), sendmsg(2): "the socket buffer limits, not the system memory".
+        Errno::NOBUFS => {
+            "The system gives this process's sockets no more memory: see sysctl net.ipv4.tcp_mem, and the \
+             control group's limit (memory.max)"
         }
         _ => return None,
     })
@@ -92,7 +91,8 @@ fn remedy(attempt: Attempt, errno: Errno) -> Option<&'static str> {
         ),
         (Attempt::Listen, Errno::ACCESS) => Some(
             "A port below 1024 (sysctl net.ipv4.ip_unprivileged_port_start) needs the capability \
-             CAP_NET_BIND_SERVICE: use a higher one",
+             CAP_NET_BIND_SERVICE: use a higher one. If it is a higher one, a profile of SELinux or \
+             AppArmor forbids it to this process",
         ),
         (Attempt::Connect, Errno::ADDRNOTAVAIL) => Some(
             "This machine has no free port, or no address of the same family, to connect from: see sysctl \

@@ -177,8 +177,8 @@ fn the_remedy_is_that_of_the_systems_error() {
     let of_limits = [
         (Errno::MFILE, "ulimit -n"),
         (Errno::NFILE, "fs.file-max"),
-        (Errno::AGAIN, "no more threads"),
-        (Errno::NOMEM, "no more memory"),
+        (Errno::NOMEM, "vm.max_map_count"),
+        (Errno::NOBUFS, "tcp_mem"),
     ];
     for (errno, wanted) in of_limits {
         for sentence in all {
@@ -207,6 +207,13 @@ fn the_remedy_is_that_of_the_systems_error() {
     for (sentence, errno, wanted) in others {
         let text = sentence(errno);
         assert!(text.contains(wanted), "{text}");
+    }
+    // From a driver, these are no limits of threads or of files that are watched; nor from a socket.
+    for errno in [Errno::AGAIN, Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+        for sentence in [&device as Sentence<'_>, &set_up] {
+            let text = sentence(errno);
+            assert!(text.ends_with(&of(errno).to_string()), "{text}");
+        }
     }
     // An error with advice of its own gets no other.
     let source = WithAdvice(of(Errno::NOMEM)).into();

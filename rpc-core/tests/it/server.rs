@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpc_core::codegen::v1::Instances;
 use rpc_core::transport::{
@@ -249,12 +249,7 @@ fn cores_by_builder(device: &StubFabric, intents: &Intents, pollers: usize) -> [
         .intents(intents.clone())
         .connect_lazy()
         .unwrap();
-    let of_channel = loop {
-        match channel.limits() {
-            Some(limits) => break limits.cores.clone(),
-            None => thread::yield_now(),
-        }
-    };
+    let of_channel = until(|| Some(channel.limits()?.cores.clone()));
     drop(channel);
     until_claims_have_ended(device);
     [of_server, of_pollers, of_channel]
@@ -276,7 +271,17 @@ fn until_claims_have_ended(device: &StubFabric) {
         let server = Server::builder(&free).waiting(Waiting::Busy);
         server.bind("127.0.0.1:0").unwrap().limits().cores.clone()
     };
-    while probe() != [Some(*highest)] {
+    until(|| (probe() == [Some(*highest)]).then_some(()));
+}
+
+/// Waits for what other threads do.
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let patience = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < patience, "another thread does not go on");
         thread::yield_now();
     }
 }

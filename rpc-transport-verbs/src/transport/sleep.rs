@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use verbline_verbs::for_transport::epoll_add;
 
 use crate::transport::VerbsTransport;
 use crate::transport::lane::Lane;
@@ -53,11 +54,11 @@ impl Sleep {
     ) -> io::Result<Self> {
         let files = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
-        epoll::add(&files, &wakeup, epoll::EventData::new_u64(WAKEUP), readable)?;
+        epoll_add(&files, &wakeup, epoll::EventData::new_u64(WAKEUP), readable)?;
         for lane in lanes {
             if let Some(channel) = &lane.channel {
                 let number = epoll::EventData::new_u64(lane.number.into());
-                epoll::add(&files, channel, number, readable)?;
+                epoll_add(&files, channel, number, readable)?;
             }
         }
         Ok(Self { wakeup, files })

@@ -1,17 +1,24 @@
 //! The cores that a thread may run on. A poller's thread may be pinned to one core; what it starts
 //! beside itself is not.
 //!
-//! Linux gives a new thread the mask of the thread that starts it, and has no flag against it. So a
-//! thread that [`pin`] has pinned remembers its mask from before, and [`start_thread`] gives that one
-//! to the threads that the library starts. A thread that frees memory or posts receives for a poller
-//! which is busy would otherwise wait for that poller's core. [`unpinned`] does the same for threads
-//! that an application starts.
+//! Linux gives a new thread the mask of the thread that starts it, and has no flag against it. So
+//! [`start_thread`] gives the threads that the library starts the mask of the process. A thread that
+//! frees memory or posts receives for a poller which is busy would otherwise wait for that poller's
+//! core. [`unpinned`] does the same for threads that an application starts.
+//!
+//! The system has no mask of a process. Here it is that of the main thread, or that of the calling
+//! thread if that one has more cores: either may be pinned. A calling thread that [`pin`] has pinned
+//! counts with its mask from before. If both are pinned otherwise, nothing tells their cores from those
+//! that the process was started with.
 
 use std::cell::Cell;
 use std::io;
 use std::thread::{self, JoinHandle};
 
+use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::system_error::no_thread;
 
 /// A thread that is pinned.
 #[derive(Clone, Copy)]
@@ -26,16 +33,27 @@ thread_local! {
     static PINNED: Cell<Option<Pinned>> = const { Cell::new(None) };
 }
 
-/// Returns the cores that the calling thread may use; if it is pinned, those from before.
+/// Returns the mask of the process: see the module.
+fn process_mask() -> io::Result<CpuSet> {
+    let own = match PINNED.get() {
+        Some(pinned) => pinned.before,
+        None => sched_getaffinity(None)?,
+    };
+    let main = sched_getaffinity(Some(getpid()))?;
+    Ok(if own.count() > main.count() {
+        own
+    } else {
+        main
+    })
+}
+
+/// Returns the cores that this process may use.
 ///
 /// # Errors
 ///
 /// Returns the error of the system call.
 pub fn allowed_cores() -> io::Result<Vec<usize>> {
-    let mask = match PINNED.get() {
-        Some(pinned) => pinned.before,
-        None => sched_getaffinity(None)?,
-    };
+    let mask = process_mask()?;
     Ok((0..CpuSet::MAX_CPU)
         .filter(|&core| mask.is_set(core))
         .collect())
@@ -80,26 +98,28 @@ pub fn unpin() {
     }
 }
 
-/// Runs `run`, which starts threads, with the mask that the calling thread had before it was pinned.
-/// Pins the thread again afterwards, even if `run` panics.
+/// Runs `run`, which starts threads, with the mask of the process. Gives the calling thread its own one
+/// again afterwards, even if `run` panics.
 pub fn unpinned<T>(run: impl FnOnce() -> T) -> T {
-    struct PinAgain(CpuSet);
+    struct Again(CpuSet);
 
-    impl Drop for PinAgain {
+    impl Drop for Again {
         fn drop(&mut self) {
             set_mask(&self.0);
         }
     }
 
-    let _pin_again = PINNED.get().and_then(|pinned| {
-        let pin_again = PinAgain(sched_getaffinity(None).ok()?);
-        set_mask(&pinned.before);
-        Some(pin_again)
-    });
+    let _again = match (sched_getaffinity(None), process_mask()) {
+        (Ok(own), Ok(mask)) if own != mask => {
+            set_mask(&mask);
+            Some(Again(own))
+        }
+        _ => None,
+    };
     run()
 }
 
-/// Starts a thread of the library. If the calling thread is pinned, the new one is not.
+/// Starts a thread of the library, with the mask of the process.
 ///
 /// # Errors
 ///
@@ -108,14 +128,17 @@ pub fn start_thread<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    let pinned = PINNED.get();
+    let mask = process_mask();
     let run = move || {
-        if let Some(pinned) = pinned {
-            set_mask(&pinned.before);
+        if let Ok(mask) = mask
+            && sched_getaffinity(None) != Ok(mask)
+        {
+            set_mask(&mask);
         }
         run()
     };
-    thread::Builder::new().name(name.to_owned()).spawn(run)
+    let builder = thread::Builder::new().name(name.to_owned());
+    builder.spawn(run).map_err(no_thread)
 }
 
 /// Sets the mask of the calling thread. If that fails, the thread stays where it is: it works there too,
@@ -167,6 +190,25 @@ mod tests {
             assert_eq!(started.join().unwrap(), before);
             assert_eq!(Some(mask()), only(last));
         });
+    }
+
+    #[test]
+    fn a_thread_that_the_application_has_pinned_hands_its_core_on_to_none_of_ours() {
+        let run = || {
+            let (all, cores) = (mask(), allowed_cores().unwrap());
+            let last = *cores.last().unwrap();
+            sched_setaffinity(None, &only(last).unwrap()).unwrap();
+            assert_eq!(allowed_cores().unwrap(), cores);
+            let of_the_library = start_thread("verbline-test", mask).unwrap();
+            assert_eq!(of_the_library.join().unwrap(), all);
+            assert_eq!(unpinned(mask), all);
+            // Pinned by both: the mask from before is the application's.
+            pin(cores[0]).unwrap();
+            assert_eq!(allowed_cores().unwrap(), cores);
+            unpin();
+            assert_eq!(Some(mask()), only(last));
+        };
+        thread::spawn(run).join().unwrap();
     }
 
     #[test]

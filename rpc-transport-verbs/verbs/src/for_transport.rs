@@ -13,6 +13,7 @@ pub use crate::provider::{
     AwaitedClaim, Credentials, InlineError, LinkTarget, is_forked, kernel_device_names,
     rdma_device_names,
 };
+pub use crate::system_error::epoll_add;
 pub use crate::types::LockedMemory;
 #[cfg(feature = "test-util")]
 pub use crate::types::WindowFault;

@@ -178,6 +178,7 @@ mod registered_memory;
 mod shared_receive_queue;
 mod slot;
 mod streaming_copy;
+mod system_error;
 #[cfg(any(test, fuzzing))]
 pub mod testing;
 mod types;

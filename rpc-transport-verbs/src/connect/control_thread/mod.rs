@@ -41,7 +41,9 @@ use crossbeam_channel::Sender;
 use rpc_core::transport::{Admission, RoomMade};
 use rustix::event::epoll;
 use rustix::process::{Resource, getrlimit};
-use verbline_verbs::for_transport::{EventFd, is_forked, keep_from_children, start_thread};
+use verbline_verbs::for_transport::{
+    EventFd, epoll_add, is_forked, keep_from_children, start_thread,
+};
 
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::places::Places;
@@ -112,7 +114,7 @@ impl Control {
     fn new() -> io::Result<(Self, Sockets)> {
         let wakeup = Arc::new(EventFd::new()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
+        epoll_add(
             &epoll,
             &*wakeup,
             epoll::EventData::new_u64(WAKEUP),

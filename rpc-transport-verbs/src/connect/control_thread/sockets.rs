@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use rpc_core::transport::limit_reached;
 use rustix::event::{Timespec, epoll};
-use verbline_verbs::for_transport::EventFd;
+use verbline_verbs::for_transport::{EventFd, epoll_add};
 use verbline_verbs::log_limited;
 
 use super::super::handshake::STAGE_TIMEOUT;
@@ -226,12 +226,11 @@ impl Sockets {
         let data = epoll::EventData::new_u64(token);
         let flags = epoll::EventFlags::IN;
         let added = match &source {
-            Source::Listener(listener, _) => epoll::add(&self.epoll, listener, data, flags),
-            Source::Incoming(client) => epoll::add(&self.epoll, &client.stream, data, flags),
-            Source::Liveness(liveness) => epoll::add(&self.epoll, &liveness.stream, data, flags),
+            Source::Listener(listener, _) => epoll_add(&self.epoll, listener, data, flags),
+            Source::Incoming(client) => epoll_add(&self.epoll, &client.stream, data, flags),
+            Source::Liveness(liveness) => epoll_add(&self.epoll, &liveness.stream, data, flags),
         };
         if let Err(error) = added {
-            let error = io::Error::from(error);
             log_limited!(warn, %error, limit = limit_reached(&error), "a socket cannot be watched: closing it");
             return Err((source, error));
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
+use crate::system_error::not_mapped;
 use crate::types::Forked;
 
 /// A page that the kernel zeroes in the child of a fork. It lives as long as the process.
@@ -39,7 +40,8 @@ impl ForkGuard {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other
         // mapping.
-        let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE) }?;
+        let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE) };
+        let page = page.map_err(|errno| not_mapped(errno, PAGE))?;
         // SAFETY: the range is the page just mapped, and nothing is in it yet.
         unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }?;
         let word: NonNull<AtomicU32> =

@@ -5,6 +5,8 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::system_error::not_mapped;
+
 /// Size of a huge page in bytes, on processors that have huge pages of this size.
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -51,7 +53,8 @@ impl Pages {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address chosen by the kernel replaces no other mapping.
         let start =
-            unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE | flags) }?;
+            unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE | flags) };
+        let start = start.map_err(|errno| not_mapped(errno, len))?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self {
             start,

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
 use super::tcp_link::TcpLink;
+use crate::system_error::epoll_add;
 
 /// Bytes that one read takes beyond the payload that it is in the middle of. Many short messages fit,
 /// and what is read of a long one before its header is known, and has to be copied, is little.
@@ -99,7 +100,7 @@ impl TcpLinks {
         let mut engine = None;
         if let Some(files) = &files {
             let data = epoll::EventData::new_u64(token);
-            epoll::add(&set, files, data, epoll::EventFlags::empty())?;
+            epoll_add(&set, files, data, epoll::EventFlags::empty())?;
             engine = Some(Engine { set, token });
         }
         Ok(Self {
@@ -141,7 +142,7 @@ impl TcpLinks {
     pub(crate) fn add(&mut self, link: &TcpLink, qp_index: u32) -> io::Result<()> {
         let files = self.files.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let data = epoll::EventData::new_u64(qp_index.into());
-        epoll::add(files, link.readable(), data, epoll::EventFlags::IN)?;
+        epoll_add(files, link.readable(), data, epoll::EventFlags::IN)?;
         self.count += 1;
         Ok(())
     }

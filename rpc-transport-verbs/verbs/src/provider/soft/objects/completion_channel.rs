@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::provider::soft::context::channel_events::ChannelEvents;
 use crate::provider::soft::process::node::domain::Domain;
+use crate::system_error::epoll_add;
 use crate::types::VerbsError;
 
 #[derive(Debug)]
@@ -31,10 +32,10 @@ impl CompletionChannel {
         let events = ChannelEvents::new()?;
         let readable = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&readable, &events.count, data, epoll::EventFlags::IN)?;
-        epoll::add(&readable, &domain.wake, data, epoll::EventFlags::IN)?;
+        epoll_add(&readable, &events.count, data, epoll::EventFlags::IN)?;
+        epoll_add(&readable, &domain.wake, data, epoll::EventFlags::IN)?;
         if let Some(files) = &domain.tcp_files {
-            epoll::add(&readable, files, data, epoll::EventFlags::IN)?;
+            epoll_add(&readable, files, data, epoll::EventFlags::IN)?;
         }
         Ok(Self {
             domain: Arc::clone(domain),

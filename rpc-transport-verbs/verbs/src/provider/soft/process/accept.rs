@@ -13,6 +13,7 @@ use super::newcomers::{ACCEPT_PAUSE, Newcomer, Newcomers, limit_of_files};
 use super::node::{Node, TOKEN_LISTENER};
 use super::outbound::Link;
 use crate::provider::soft::shared::peer_file::must_take_no_more;
+use crate::system_error::not_watched;
 use crate::types::Gid;
 
 /// Maximum number of sockets that are accepted in a row, before the engine does its other work.
@@ -96,7 +97,7 @@ impl Accepter {
             }
         };
         let token = node.next_token();
-        if let Err(error) = node.watch(&socket, token) {
+        if let Err(error) = node.watch(&socket, token).map_err(not_watched) {
             log_limited!(warn, %error, "links of the software device cannot be watched: closed them");
             return;
         }

@@ -18,6 +18,7 @@ use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 use crate::provider::soft::shared::peer_file::PeerFile;
 use crate::provider::soft::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingSender};
+use crate::system_error::errno;
 use crate::types::{Gid, QpNum};
 
 /// Why a message was not carried out.
@@ -33,7 +34,7 @@ enum Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        match Errno::from_io_error(&error) {
+        match errno(&error) {
             Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN) => {
                 Self::Lacking(error.to_string())
             }

@@ -15,6 +15,7 @@ use super::node::Node;
 use super::tcp_port::set_up;
 use crate::provider::soft::context::queue_pair::NewTcpLink;
 use crate::provider::soft::wire::hello::{Answer, GreetingError, HELLO_LEN, Hello};
+use crate::system_error::epoll_add;
 
 /// Maximum number of connections whose hello has not arrived. When there are more, the oldest makes
 /// room: an honest dialer's hello follows its connection at once.
@@ -71,14 +72,8 @@ impl TcpAccepter {
     fn add(&mut self, node: &Node, socket: TcpStream, peer: SocketAddr, now: Instant) {
         let token = node.next_token();
         let data = epoll::EventData::new_u64(token);
-        let watched = set_up(&socket).and_then(|()| {
-            Ok(epoll::add(
-                &node.epoll,
-                &socket,
-                data,
-                epoll::EventFlags::IN,
-            )?)
-        });
+        let watched = set_up(&socket)
+            .and_then(|()| epoll_add(&node.epoll, &socket, data, epoll::EventFlags::IN));
         if watched.is_err() {
             // The peer has closed it, or this process has no memory for it.
             return;

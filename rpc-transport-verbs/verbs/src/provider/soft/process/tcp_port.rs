@@ -16,6 +16,7 @@ use rustix::net::{SendFlags, send, sockopt};
 use super::greeting::GREETING_TIME;
 use crate::fork_sockets::keep_from_children;
 use crate::provider::soft::wire::hello::{HELLO_LEN, Hello, LinkAddress};
+use crate::system_error::epoll_add;
 use crate::types::Gid;
 
 /// Time after which data that the peer's host does not take ends the connection
@@ -64,12 +65,7 @@ impl TcpPort {
 
     pub(crate) fn watch(&self, files: &OwnedFd) -> io::Result<()> {
         let data = epoll::EventData::new_u64(TOKEN_TCP_LISTENER);
-        Ok(epoll::add(
-            files,
-            &self.listener,
-            data,
-            epoll::EventFlags::IN,
-        )?)
+        epoll_add(files, &self.listener, data, epoll::EventFlags::IN)
     }
 
     pub(super) fn set_watched(&self, files: &OwnedFd, is_watched: bool) {

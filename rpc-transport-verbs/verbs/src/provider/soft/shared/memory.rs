@@ -19,6 +19,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
+use crate::system_error::{explained, not_mapped};
+
 /// A mapping of shared memory, unmapped when dropped.
 ///
 /// Other processes may write it at any time (or read it while this one writes), so it exposes a
@@ -292,7 +294,7 @@ impl SharedMemory {
         let mapping = Mapping::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, pages)?;
         // The kernel does not say if it could not populate a mapping, and peers refuse holes.
         if pages == Pages::AtOnce && has_holes(fd.as_fd(), &fstat(&fd)?)? {
-            return Err(io::ErrorKind::OutOfMemory.into());
+            return Err(Errno::NOMEM.into());
         }
         // Only after our own mapping: this seal rejects every later writable mapping, and holes.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
@@ -312,37 +314,25 @@ fn create_file(name: &str, len: usize, flags: MemfdFlags) -> io::Result<OwnedFd>
              process may have (RLIMIT_FSIZE): raise the limit (ulimit -f, LimitFSIZE=), or use the device \
              tcp"
         );
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
+        return Err(explained(Errno::FBIG, error));
     }
     let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create(name, flags).map_err(|error| match error {
+    let fd = rustix::fs::memfd_create(name, flags).or_else(|errno| match errno {
+        // The system wants it said that nobody executes the file (sysctl vm.memfd_noexec, since Linux 6.3).
+        Errno::ACCESS => rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL),
+        _ => Err(errno),
+    });
+    let fd = fd.map_err(|errno| match errno {
         Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
-            let error = format!(
-                "the system refuses memfd_create ({error}), with which shared memory is made: permit the \
-                 call (a seccomp filter of the container or the service may forbid it), or use the \
-                 device tcp"
-            );
-            io::Error::new(io::ErrorKind::PermissionDenied, error)
+            let sentence = "the system refuses memfd_create, with which shared memory is made: permit the \
+                call (a seccomp filter of the container or the service may forbid it), or use the device \
+                tcp";
+            explained(errno, sentence)
         }
-        error => error.into(),
+        _ => errno.into(),
     })?;
     ftruncate(&fd, len as u64)?;
     Ok(fd)
-}
-
-/// Names the limit that a mapping exceeds, if the process has one.
-fn not_mapped(error: Errno, len: usize) -> io::Error {
-    match getrlimit(Resource::As).current {
-        Some(limit) if error == Errno::NOMEM => {
-            let error = format!(
-                "{len} bytes of memory do not fit into the address space of this process, which is limited \
-                 to {limit} bytes (RLIMIT_AS): raise the limit (ulimit -v, LimitAS=), or lower \
-                 `connections` and `max_message_len`"
-            );
-            io::Error::new(io::ErrorKind::OutOfMemory, error)
-        }
-        _ => error.into(),
-    }
 }
 
 fn invalid(reason: &'static str) -> io::Error {

@@ -32,6 +32,7 @@ use rustix::net::{
 
 use super::peer_file::{PeerFile, set_takes_files};
 use crate::fork_sockets::keep_from_children;
+use crate::system_error::epoll_add;
 
 /// The peer's end of a pair: wakes the context.
 #[derive(Debug)]
@@ -139,7 +140,7 @@ impl WakeSockets {
         let token = sockets.next_token;
         sockets.next_token += 1;
         let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.epoll, &own, data, epoll::EventFlags::IN)?;
+        epoll_add(&self.epoll, &own, data, epoll::EventFlags::IN)?;
         sockets.by_token.insert(token, PeerFile::from(own));
         Ok((WakeToken(token), peers))
     }

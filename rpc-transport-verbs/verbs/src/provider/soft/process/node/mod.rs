@@ -27,6 +27,7 @@ use super::tcp_port::{self, TOKEN_TCP_LISTENER, TcpPort};
 use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
+use crate::system_error::epoll_add;
 use crate::types::{Forked, Gid, QpNum};
 use domain::Domain;
 
@@ -89,13 +90,13 @@ impl Node {
         let wake = EventFd::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
-        epoll::add(
+        epoll_add(
             &epoll,
             &listener,
             epoll::EventData::new_u64(TOKEN_LISTENER),
             readable,
         )?;
-        epoll::add(
+        epoll_add(
             &epoll,
             &wake,
             epoll::EventData::new_u64(TOKEN_WAKE),

@@ -23,6 +23,7 @@ use super::domain::Domain;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::wake_socket::WakeToken;
+use crate::system_error::not_watched;
 use crate::types::{Gid, ModifyError, QpNum};
 
 impl Node {
@@ -334,16 +335,22 @@ impl Node {
 }
 
 fn unreachable(gid: Gid, error: LinkError) -> ModifyError {
-    match error {
-        // Not for a reason of the peer's.
-        LinkError::Os {
-            errno: errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS),
-            ..
-        } => ModifyError::Os {
-            action: "make a link to the other process",
-            source: errno.into(),
+    let source = match error {
+        LinkError::Os { errno, .. } => match errno {
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS => Some(errno.into()),
+            // No other call of a link returns it.
+            Errno::NOSPC => Some(not_watched(errno)),
+            _ => None,
         },
-        _ => ModifyError::Unreachable {
+        _ => None,
+    };
+    match source {
+        // Not for a reason of the peer's.
+        Some(source) => ModifyError::Os {
+            action: "make a link to the other process",
+            source,
+        },
+        None => ModifyError::Unreachable {
             gid,
             action: "be reached",
             source: io::Error::other(error),
