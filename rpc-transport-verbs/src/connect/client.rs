@@ -21,7 +21,7 @@ use super::handshake::{MAGIC, Offer, Welcome};
 use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
-use super::offers::{self, DialingLane, LaneOffer, Offers};
+use super::offers::{self, DialingLane, LaneOffer, Offers, TCP_IS_WITHHELD};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
 use crate::transport::endpoint::TCP;
@@ -38,9 +38,10 @@ pub(crate) struct HandshakeDialer {
     /// The lanes, in the order of the transport's lanes.
     lanes: Vec<DialingLane>,
     slot_len: u32,
-    /// A server was connected over another device than TCP. If its process ends, anybody may listen at
-    /// its address, and would get the calls over TCP: it is not offered any more.
-    was_protected: AtomicBool,
+    /// The channel was connected over another device than TCP, at this poller or another one. If the
+    /// server's process ends, anybody may listen at its address, and would get the calls over TCP: it is not
+    /// offered any more.
+    was_protected: Arc<AtomicBool>,
 }
 
 /// A connection that has completed the handshake and waits for its poller to adopt it.
@@ -57,7 +58,7 @@ pub struct Dialed {
 }
 
 impl HandshakeDialer {
-    pub(crate) fn new(transport: &VerbsTransport) -> Self {
+    pub(crate) fn new(transport: &VerbsTransport, was_protected: Arc<AtomicBool>) -> Self {
         let lanes = transport.lanes().map(|lane| DialingLane {
             number: lane.number,
             queue_pairs: Arc::clone(&lane.queue_pairs),
@@ -65,7 +66,7 @@ impl HandshakeDialer {
         Self {
             lanes: lanes.collect(),
             slot_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
-            was_protected: AtomicBool::new(false),
+            was_protected,
         }
     }
 }
@@ -79,7 +80,7 @@ impl Dialer<Dialed> for HandshakeDialer {
     ) -> Result<Dialed, ConnectError> {
         let deadline = Deadline::after(timeout);
         let dial = |which| self.dial_with(address, session, (timeout, &deadline), which);
-        // Relaxed: one attempt of a dialer runs at a time, after the end of the one before.
+        // Relaxed: nothing else that another dialer writes is read.
         let all = Offers {
             shared_memory: true,
             tcp: !self.was_protected.load(Ordering::Relaxed),
@@ -90,30 +91,28 @@ impl Dialer<Dialed> for HandshakeDialer {
         };
         let outcome = match dial(all) {
             Err(DialError::NotProven(error)) if self.offers_any(others) => {
-                log_limited!(info, address, %error, "shared memory cannot be had with this server: offering it the other devices only");
+                log_limited!(info, for address, address, %error, "shared memory cannot be had with this server: offering it the other devices only");
                 dial(others).map_err(|second| second.after(&error))
+            }
+            Err(DialError::Other(ConnectError::Refused { address, reason }))
+                if self.withholds_tcp(all) =>
+            {
+                let reason = format!("{reason}. {TCP_IS_WITHHELD}");
+                Err(ConnectError::Refused { address, reason })
             }
             Ok(dialed) => Ok(dialed),
             Err(DialError::NotProven(error) | DialError::Other(error)) => Err(error),
         };
-        match outcome {
-            Ok(dialed) => {
-                let is_protected = dialed.welcome.endpoint.kind != TCP;
-                self.was_protected.fetch_or(is_protected, Ordering::Relaxed);
-                Ok(dialed)
-            }
-            Err(ConnectError::Refused { address, reason }) if self.withholds_tcp(all) => {
-                let reason = format!("{reason}. {TCP_IS_WITHHELD}");
-                Err(ConnectError::Refused { address, reason })
-            }
-            Err(error) => Err(error),
+        let dialed = outcome?;
+        let is_protected = dialed.welcome.endpoint.kind != TCP;
+        let was_protected = self.was_protected.fetch_or(is_protected, Ordering::Relaxed);
+        match was_protected && !is_protected {
+            // Another poller's attempt has ended since this one began.
+            true => self.dial(address, session, deadline.left().unwrap_or(Duration::ZERO)),
+            false => Ok(dialed),
         }
     }
 }
-
-const TCP_IS_WITHHELD: &str = "This channel was connected over another device before, so it does not offer \
-     TCP, over which whoever listens at the address would get its calls: if the server has moved to where only \
-     TCP leads, connect a new channel";
 
 /// Why a server was not connected.
 enum DialError {
@@ -210,10 +209,12 @@ impl HandshakeDialer {
         };
         let clock = ClockEstimate::new(asked_us, welcome.clock_us, monotonic_us());
         // Queue pairs that the server did not choose are dropped here.
-        let LaneOffer { lane, qp_init, .. } = offers::chosen(offers, &welcome, handshake.version())
-            .map_err(|reason| ConnectError::NotVerbline {
-                address: address.to_owned(),
-                reason,
+        let LaneOffer { lane, qp_init, .. } =
+            offers::chosen(offers, address, &welcome, handshake.version()).map_err(|reason| {
+                ConnectError::NotVerbline {
+                    address: address.to_owned(),
+                    reason,
+                }
             })?;
         let mut qp_rts = lane
             .queue_pairs

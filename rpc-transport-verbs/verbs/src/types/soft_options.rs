@@ -31,8 +31,8 @@ pub enum WindowFault {
     Nothing,
     /// The device refuses a window once it has given this many, whether or not they still exist.
     RefusedAfter(usize),
-    /// It binds no window.
-    Unbindable,
+    /// The device binds no window once it has bound this many.
+    UnbindableAfter(usize),
     /// A bound window spans its whole region.
     Wide,
     /// Every queue pair may use a bound window.
