@@ -9,12 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, PeerSentence, Transport};
-use verbline_verbs::for_transport::keep_from_children;
-use verbline_verbs::log_limited;
+use verbline_verbs::for_transport::is_forked;
+use verbline_verbs::{Forked, log_limited};
 
 use super::clock_exchange::ClockExchange;
 use super::control_thread;
-use super::dial::dial;
+use super::dial::{dial, dial_again};
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::handshake::{MAGIC, Offer, Welcome};
@@ -78,6 +78,13 @@ impl Dialer<Dialed> for HandshakeDialer {
         session: &[u8],
         timeout: Duration,
     ) -> Result<Dialed, ConnectError> {
+        // Before any lock, which another thread may have held when this process was forked.
+        if is_forked() {
+            return Err(ConnectError::Device {
+                address: address.to_owned(),
+                source: Forked.into(),
+            });
+        }
         let deadline = Deadline::after(timeout);
         let dial = |which| self.dial_with(address, session, (timeout, &deadline), which);
         // Relaxed: nothing else that another dialer writes is read.
@@ -221,7 +228,7 @@ impl HandshakeDialer {
             .connect(qp_init, &welcome.endpoint)
             .map_err(|e| device_error(e.into()))?;
         if let Some(secret) = welcome.link_secret {
-            let link = dial_link(remote, secret, deadline);
+            let link = dial_link(remote, secret, (timeout, deadline));
             let link = link.map_err(|error| match error {
                 LinkError::Refused(reason) => ConnectError::Refused {
                     address: address.to_owned(),
@@ -334,15 +341,13 @@ fn refusal_after_welcome(
 fn dial_link(
     remote: SocketAddr,
     secret: LinkSecret,
-    deadline: &Deadline,
+    (timeout, deadline): (Duration, &Deadline),
 ) -> Result<TcpStream, LinkError> {
-    let dialed = TcpStream::connect_timeout(&remote, deadline.left()?);
+    let dialed = dial_again(remote, (timeout, deadline));
     let mut link = dialed.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => error.into(),
         _ => LinkError::Unreachable(error),
     })?;
-    keep_from_children(&link).map_err(io::Error::from)?;
-    link.set_nodelay(true)?;
     deadline.write(&mut link, &secret.hello())?;
     // The answer is for the queue pair to read; a refusal is a message of the handshake.
     let mut beginning = [0; MAGIC.len()];
