@@ -19,7 +19,7 @@ use std::{fs::File, thread};
 use echo_process::{NEVER, Process, call};
 use proto::echo::{EchoClient, EchoRequest, EchoServer};
 use proto::routeguide::{Rectangle, RouteGuideClient};
-use rpc_core::transport::ConnectError;
+use rpc_core::transport::{ConnectError, FabricError};
 use rpc_core::{
     CallError, Cause, Channel, ChannelError, Execution, LocalPoller, Pollers, Request, Server,
     ServerError, ServerHandle, block_on,
@@ -240,7 +240,8 @@ fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
         let service = || EchoServer::per_poller(|| echo_process::CommandEcho);
         let builder = || Server::builder(&device).add_service(service());
         let server = builder().bind("127.0.0.1:0").unwrap().spawn();
-        let bound = builder().bind("127.0.0.1:0").unwrap();
+        let [bound, spawned] = [(); 2].map(|()| builder().bind("127.0.0.1:0").unwrap());
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().to_string();
         let poller = LocalPoller::new(&device).unwrap();
         let local = EchoClient::new(poller.connect(&address).unwrap());
@@ -264,10 +265,13 @@ fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
             assert!(!error.is_retryable());
             error.to_string()
         };
-        let mut opened = Some((server, bound, poller, local, pollers, channel, shared));
+        let mut opened = Some((
+            server, bound, spawned, poller, local, pollers, channel, shared,
+        ));
         let said = said_in_child(|| {
             let began = Instant::now();
-            let (server, bound, poller, local, pollers, channel, shared) = opened.take().unwrap();
+            let (server, bound, spawned, poller, local, pollers, channel, shared) =
+                opened.take().unwrap();
             let said = is_forked(shared_call(&shared).unwrap_err());
             let guide = RouteGuideClient::new(channel.clone());
             let stream = block_on(guide.list_features(Rectangle::default()));
@@ -285,10 +289,22 @@ fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
             assert!(matches!(error, ChannelError::Forked), "{error}");
             let error = builder().bind("127.0.0.1:0").unwrap_err();
             assert!(matches!(error, ServerError::Forked), "{error}");
+            let error = builder().listen_on(socket).unwrap_err();
+            assert!(matches!(error, ServerError::Forked), "{error}");
+            let error = spawned.spawn().shutdown().unwrap_err();
+            assert!(matches!(error, ServerError::Forked), "{error}");
             let error = bound.run().unwrap_err();
             assert!(matches!(error, ServerError::Forked), "{error}");
             let error = server.shutdown().unwrap_err();
             assert!(matches!(error, ServerError::Forked), "{error}");
+            let error = LocalPoller::new(&device).unwrap_err();
+            assert!(matches!(error, FabricError::Forked), "{error}");
+            let cores = LocalPoller::builder(&device).cores(vec![0]);
+            let error = cores.build().unwrap_err();
+            assert!(matches!(error, FabricError::Forked), "{error}");
+            assert!(Device::survey().best().is_none());
+            // Nothing answers there, at once or at all.
+            let elsewhere = "192.0.2.1:7";
             for error in [
                 local_call(&poller, &local, b"short")
                     .unwrap_err()
@@ -297,7 +313,8 @@ fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
                     .unwrap_err()
                     .to_string(),
                 poller.connect(&address).unwrap_err().to_string(),
-                LocalPoller::new(&device).unwrap_err().to_string(),
+                poller.connect(elsewhere).unwrap_err().to_string(),
+                Device::best().unwrap_err().to_string(),
                 Device::open(name).unwrap_err().to_string(),
             ] {
                 assert!(error.contains("fork"), "{error}");
@@ -313,7 +330,7 @@ fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
         assert!(said.contains("exec"), "{said}");
 
         // Nothing of the parent was closed.
-        let (server, bound, poller, local, _pollers, _channel, shared) = opened.unwrap();
+        let (server, bound, _spawned, poller, local, _pollers, _channel, shared) = opened.unwrap();
         local_call(&poller, &local, b"still here").unwrap();
         shared_call(&shared).unwrap();
         let other = poller.connect(&bound.local_addr().to_string());

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rpc_core::{LocalPoller, Server};
+use rpc_core::{Channel, LocalPoller, Server, block_on};
 use rpc_transport_verbs::Device;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, sockopt};
 
@@ -147,12 +147,36 @@ const KINDS: [Stranger; 8] = [
     ("greets the software device in another way", greet_wrongly),
 ];
 
+fn count_log() {
+    let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+    // The other test may have done it.
+    let _ = lines.with_writer(|| Counted).try_init();
+}
+
+/// Whoever opens the channel gets the error, and nothing is tried again.
+#[test]
+fn a_channel_that_is_not_opened_is_not_said_to_be_retried() {
+    count_log();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    let device = Device::open("soft").unwrap();
+    let opened = block_on(Channel::connect(&device, &address));
+    assert!(opened.is_err());
+    let text = TEXT.lock().unwrap();
+    let text = String::from_utf8_lossy(&text);
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.contains("cannot connect") && line.contains(&address));
+    let line = line.expect("it is logged");
+    assert!(
+        line.contains("the channel is not opened") && !line.contains("retrying"),
+        "{line}"
+    );
+}
+
 #[test]
 fn strangers_leave_a_short_log_and_no_error() {
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_writer(|| Counted)
-        .init();
+    count_log();
     for device in ["tcp", "soft"] {
         let server = Server::builder(&Device::open(device).unwrap());
         let server = server.bind("127.0.0.1:0").unwrap().spawn();

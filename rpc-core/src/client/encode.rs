@@ -52,6 +52,7 @@ pub(crate) fn write_request<Q: Codec<Req>, Req>(
 fn length_changed(method: &MethodSpec) {
     log_limited!(
         error,
+        for method.path,
         method = method.path,
         "the encoded length of the request changed between two calls of `encoded_len`; the server will reject it"
     );

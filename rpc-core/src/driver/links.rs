@@ -336,7 +336,7 @@ impl<T: Transport> State<T> {
     ) {
         let link = &mut self.links[key.index()];
         if link.ended.is_none() {
-            log_limited!(warn, connection = %link.id, %error, "{what}");
+            log_limited!(warn, for what, connection = %link.id, %error, "{what}");
             link.ended = Some(CloseReason::Failed(Arc::new(error)));
             self.links_changed = true;
             self.transport.close(link.id);

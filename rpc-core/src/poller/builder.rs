@@ -56,9 +56,13 @@ impl<F: Fabric> LocalPollerBuilder<F> {
     /// # Errors
     ///
     /// Returns [`FabricError`] if the device cannot provide what the intents need, or if a setting is
-    /// wrong.
+    /// wrong; [`FabricError::Forked`] in the child of a fork.
     pub fn build(self) -> Result<LocalPoller, FabricError> {
         check_connect_timeout(self.connect_timeout)?;
+        // Before any lock, which another thread may have held when this process was forked.
+        if F::is_forked() {
+            return Err(FabricError::Forked);
+        }
         idle::count_cores(&self.fabric);
         let core = cores::choose_named(&self.fabric, &self.intents, 1).pop();
         let (transport, pinned) = cores::open_on(&self.fabric, core.flatten(), &self.intents)?;

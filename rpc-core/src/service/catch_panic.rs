@@ -47,13 +47,14 @@ impl Panic {
                           (`ServerBuilder::executor`)";
             log_limited!(
                 error,
+                for path,
                 method = path,
                 "the handler panicked: {remedy}: {self}"
             );
             // For a developer who has not set a log up yet.
             return Status::internal(format!("the handler panicked: {remedy}"));
         }
-        log_limited!(error, method = path, "the handler panicked: {self}");
+        log_limited!(error, for path, method = path, "the handler panicked: {self}");
         Status::internal("the handler panicked; the server's log has the reason")
     }
 

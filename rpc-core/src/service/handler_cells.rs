@@ -267,6 +267,7 @@ where
                 let method = self.path;
                 log_limited!(
                     error,
+                    for method,
                     method,
                     "the destructor of a handler's future or response panicked: {panicked}"
                 );

@@ -5,6 +5,7 @@
 //! After a failed attempt, calls fail at once, unless they wait for ready.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -46,7 +47,11 @@ impl fmt::Display for ConnectivityState {
 /// The state of each poller's connection, and the channel's overall state. Not used on the data
 /// path.
 #[derive(Debug)]
-pub(crate) struct Connectivity(Mutex<Inner>);
+pub(crate) struct Connectivity {
+    inner: Mutex<Inner>,
+    /// For the channel's [dialers](crate::transport::Transport::dialer).
+    pub(super) was_protected: Arc<AtomicBool>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -62,13 +67,16 @@ struct Inner {
 
 impl Connectivity {
     pub(crate) fn new(pollers: usize, state: ConnectivityState) -> Self {
-        Self(Mutex::new(Inner {
-            states: vec![state; pollers],
-            overall: state,
-            version: 0,
-            latest_error: None,
-            watches: Slab::new(),
-        }))
+        Self {
+            inner: Mutex::new(Inner {
+                states: vec![state; pollers],
+                overall: state,
+                version: 0,
+                latest_error: None,
+                watches: Slab::new(),
+            }),
+            was_protected: Arc::default(),
+        }
     }
 
     /// Records the state of one poller's connection.
@@ -145,7 +153,7 @@ impl Connectivity {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code under the lock panics.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -93,9 +93,6 @@ pub(super) fn channel(
     is_forked: fn() -> bool,
     mut hand_over: impl FnMut(usize, &PollerRef, NewChannel) -> Result<(), ChannelError>,
 ) -> Result<Channel, ChannelError> {
-    if is_forked() {
-        return Err(ChannelError::Forked);
-    }
     let state = match start {
         Some(_) => ConnectivityState::Connecting,
         None => ConnectivityState::Idle,

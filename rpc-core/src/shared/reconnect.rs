@@ -132,8 +132,9 @@ impl<T: Transport> Reconnect<T> {
         notifier: (Arc<PollerState>, u32),
         report: Report,
     ) -> Self {
+        let was_protected = Arc::clone(&target.connectivity.was_protected);
         Self {
-            dialer: driver.state.borrow().transport.dialer(),
+            dialer: driver.state.borrow().transport.dialer(was_protected),
             driver: Rc::clone(driver),
             target,
             spawner,
@@ -242,7 +243,7 @@ impl<T: Transport> Reconnect<T> {
             LinkState::Ended => self.driver.close_reason(link).unwrap_or(CloseReason::Local),
         };
         let Target { address, index, .. } = &self.target;
-        log_limited!(info, address, poller = index, %reason, "disconnected from the server");
+        log_limited!(info, for address, address, poller = index, %reason, "disconnected from the server");
         self.retiring.push(link);
         self.back_off(None);
     }
@@ -358,7 +359,7 @@ impl<T: Transport> Reconnect<T> {
         self.failures = 0;
         self.latest = None;
         let Target { address, index, .. } = &self.target;
-        log_limited!(info, address, poller = index, "connected to the server");
+        log_limited!(info, for address, address, poller = index, "connected to the server");
         self.set_state(ConnectionState::Connected {
             link: connected.link,
             methods: MethodNumbers::from_session(&connected.session),
@@ -373,14 +374,20 @@ impl<T: Transport> Reconnect<T> {
         self.latest = Some(Arc::clone(&error));
         let (Target { address, index, .. }, failures) = (&self.target, self.failures);
         if failures.is_power_of_two() {
+            let then = match self.report {
+                Some(Report(Some(_))) => "the channel is not opened",
+                _ => {
+                    "retrying after growing delays, and logging at powers of two of the failed attempts"
+                }
+            };
             log_limited!(
                 warn,
+                for address,
                 address,
                 poller = index,
                 failures,
                 %error,
-                "cannot connect to the server; retrying after growing delays, and logging at powers of \
-                 two of the failed attempts"
+                "cannot connect to the server; {then}"
             );
         }
         self.driver.counters.connections.not_connected.add(1);

@@ -83,6 +83,11 @@ impl Source for Pollers {
         start: Option<&Arc<Start>>,
     ) -> Result<Channel, ChannelError> {
         settings.check(|address| self.check_address(address))?;
+        let is_forked = self.is_forked();
+        // Before any lock, as above.
+        if is_forked() {
+            return Err(ChannelError::Forked);
+        }
         let (reserved, new_channels): (Vec<_>, Vec<_>) =
             self.reserve(settings.pollers)?.into_iter().unzip();
         let most = self.limits().max_in_flight;
@@ -91,7 +96,6 @@ impl Source for Pollers {
             latency_sampling: self.limits().latency_sampling,
             ..settings
         };
-        let is_forked = self.is_forked();
         open::channel(
             settings,
             reserved,

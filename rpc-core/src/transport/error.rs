@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::VersionRange;
+use super::fabric::FORKED;
 use super::remedy::{Attempt, Remedy};
 use crate::limits::Bytes;
 
@@ -252,6 +253,8 @@ pub enum FabricError {
         /// The system's error.
         source: io::Error,
     },
+    /// The process was forked after the device was opened.
+    Forked,
 }
 
 impl fmt::Display for FabricError {
@@ -297,6 +300,7 @@ impl fmt::Display for FabricError {
                 "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may \
                  use, or to an empty list to disable pinning"
             ),
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
@@ -309,7 +313,7 @@ impl Error for FabricError {
                 source.source()
             }
             Self::Device { source, .. } => source.source(),
-            Self::Intent { .. } | Self::Memory { .. } => None,
+            Self::Intent { .. } | Self::Memory { .. } | Self::Forked => None,
         }
     }
 }

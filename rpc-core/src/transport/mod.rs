@@ -34,6 +34,7 @@ mod version_range;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -174,8 +175,11 @@ pub trait Transport: 'static {
     /// Returns the current state of the transport's slots.
     fn slots_by_state(&self) -> SlotsByState;
 
-    /// Returns the dialer, which performs handshakes for this transport on any thread.
-    fn dialer(&self) -> Arc<dyn Dialer<Self::Dialed>>;
+    /// Returns a dialer, which performs handshakes for this transport on any thread. The dialers of one
+    /// channel, at each of its pollers, share `was_protected`: once one of them has
+    /// connected over a device on which nobody else can take the server's place, it sets it, and none of them
+    /// offers another kind of device any more.
+    fn dialer(&self, was_protected: Arc<AtomicBool>) -> Arc<dyn Dialer<Self::Dialed>>;
 
     /// Takes over a connection that the [`dialer`](Self::dialer) established.
     ///
@@ -198,7 +202,9 @@ pub trait Transport: 'static {
         session: &[u8],
         timeout: Duration,
     ) -> Result<Connected, ConnectError> {
-        let dialed = self.dialer().dial(address, session, timeout)?;
+        let dialed = self
+            .dialer(Arc::default())
+            .dial(address, session, timeout)?;
         self.adopt(dialed)
     }
 

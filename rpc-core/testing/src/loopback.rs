@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -224,7 +225,7 @@ impl Transport for Loopback {
         }
     }
 
-    fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
+    fn dialer(&self, _: Arc<AtomicBool>) -> Arc<dyn Dialer<Dialed>> {
         Arc::new(LoopbackDialer)
     }
 

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,7 +48,7 @@ impl RawPeer {
         );
         let raw = Self::new(wires, limits);
         let mut transport = raw.transport.borrow_mut();
-        let dialer = transport.dialer();
+        let dialer = transport.dialer(Arc::default());
         let dialed = dialer.dial(server, &session.encode_to_vec(), Duration::ZERO);
         let connected = dialed.and_then(|dialed| transport.adopt(dialed));
         drop(transport);

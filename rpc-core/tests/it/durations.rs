@@ -3,6 +3,7 @@
 //! the setting. The control thread, which all connections of a process share, survives each.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -280,7 +281,7 @@ const ROWS: [Row; 24] = [
         "rpc_core::transport::Dialer::dial",
         "connect_timeout",
         |scene, time| {
-            let dialer = scene.transport().dialer();
+            let dialer = scene.transport().dialer(Arc::default());
             scene.answered(dialer.dial(&scene.address, b"", time).map(drop))
         },
     ),

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ impl Transport for StubTransport {
     fn slots_by_state(&self) -> SlotsByState {
         SlotsByState::default()
     }
-    fn dialer(&self) -> Arc<dyn Dialer<()>> {
+    fn dialer(&self, _: Arc<AtomicBool>) -> Arc<dyn Dialer<()>> {
         Arc::new(StubDialer)
     }
     fn adopt(&mut self, (): ()) -> Result<Connected, ConnectError> {

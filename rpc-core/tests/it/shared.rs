@@ -1,13 +1,15 @@
 //! The shared channel over the loopback: its poller is stepped by hand, with a simulated clock.
 
+use std::os::unix::net::UnixStream;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::support::{ABSENT, ECHO, FAIL, Gate, HELD, PANIC, register};
+use crate::support::{ABSENT, ECHO, FAIL, Gate, HELD, PANIC, method, register};
 use rpc_core::{
-    CallError, Caller, Cause, Channel, Code, ConnectivityState, Execution, Intents, Request,
-    Response,
+    CallError, Caller, Cause, Channel, Code, ConnectivityState, Execution, Intents, MethodSpec,
+    Request, Response,
 };
 use rpc_core_testing::{Faults, Network, Random};
 
@@ -70,6 +72,55 @@ fn the_first_call_connects_and_every_kind_of_end_reaches_its_caller() {
     let too_long = (Code::ResourceExhausted, Execution::NeverSent);
     assert_eq!(code(&ECHO, &[0; 4096]), too_long);
     network.assert_nothing_left();
+}
+
+/// Returns the warnings and errors that the work on this thread logs.
+fn warned(work: impl FnOnce()) -> Vec<String> {
+    let (mut log, writer) = UnixStream::pair().unwrap();
+    let lines = tracing_subscriber::fmt().with_ansi(false);
+    let lines = lines.with_max_level(tracing::Level::WARN);
+    tracing::subscriber::with_default(lines.with_writer(Arc::new(writer)).finish(), work);
+    let log = std::io::read_to_string(&mut log).unwrap();
+    log.lines().map(str::to_owned).collect()
+}
+
+/// The limits are the process's: no other test has these names.
+#[test]
+fn the_log_names_each_server_that_is_dead_and_each_method_that_panics() {
+    static METHODS: [MethodSpec; 2] = [method("test.Panics/One"), method("test.Panics/Two")];
+    let log = warned(|| {
+        let mut network = Network::new(Faults::none(), 0);
+        network.add("server", &intents(4), |methods| {
+            for method in &METHODS {
+                methods.unary(method, |request: Request<Vec<u8>>| async move {
+                    assert!(request.get_ref().len() > 9, "it is too short");
+                    Ok(Response::new(request.into_inner()))
+                });
+            }
+        });
+        for server in ["a dead server", "another dead server"] {
+            let node = network.share(server, &intents(4));
+            let call = echo(node.channel(), "Ada");
+            network.try_run(Box::pin(call)).unwrap().unwrap_err();
+        }
+        let node = network.share("server", &intents(4));
+        for method in &METHODS {
+            let call = node
+                .channel()
+                .unary::<Vec<u8>, Vec<u8>>(method, Request::new(Vec::new()));
+            network.try_run(Box::pin(call)).unwrap().unwrap_err();
+        }
+    });
+    let count = |words: &str| log.iter().filter(|line| line.contains(words)).count();
+    for (words, expected) in [
+        ("cannot connect to the server; retrying", 2),
+        ("a dead server", 1),
+        ("another dead server", 1),
+        (METHODS[0].path, 1),
+        (METHODS[1].path, 1),
+    ] {
+        assert!(count(words) >= expected, "{words}: {log:#?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::panic::catch_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ pub(crate) fn resolve_within(address: &str, time: Duration) -> io::Result<Vec<So
     check(address)?;
     match literal(address)? {
         Some(address) => Ok(vec![address]),
-        None => LookUp::of(address)?.wait(time),
+        None => LookUp::of(address, look_up)?.wait(time),
     }
 }
 
@@ -123,8 +124,11 @@ struct LookUp {
 }
 
 impl LookUp {
-    /// Returns the question for this address, and asks it unless another thread has.
-    fn of(address: &str) -> io::Result<Arc<Self>> {
+    /// Returns the question for this address, and asks it by `look_up` unless another thread has.
+    fn of(
+        address: &str,
+        look_up: fn(&str) -> io::Result<Vec<SocketAddr>>,
+    ) -> io::Result<Arc<Self>> {
         static OPEN: Mutex<BTreeMap<String, Arc<LookUp>>> = Mutex::new(BTreeMap::new());
         // Nothing panics under the lock between two changes of the map.
         let lock = || OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +139,8 @@ impl LookUp {
         let (asked, address) = (Arc::new(Self::default()), address.to_owned());
         let (answered, name) = (Arc::clone(&asked), address.clone());
         start_thread("verbline-resolve", move || {
-            let found = look_up(&name);
+            let panicked = |_| Err(io::Error::other("the name service has panicked"));
+            let found = catch_unwind(|| look_up(&name)).unwrap_or_else(panicked);
             // A later question is a new one.
             lock().remove(&name);
             answered.answer(found);
@@ -235,6 +240,18 @@ mod tests {
             localhost
                 .iter()
                 .all(|found| found.port() == 7 && found.ip().is_loopback())
+        );
+    }
+
+    #[test]
+    fn a_question_whose_thread_panics_has_an_answer_and_is_asked_again() {
+        let ask = |look_up| LookUp::of("panics:7", look_up).unwrap().wait(Duration::MAX);
+        let error = ask(|_| panic!("the name service panics")).unwrap_err();
+        assert_eq!(error.to_string(), "the name service has panicked");
+        let address = "192.0.2.1:7".parse().unwrap();
+        assert_eq!(
+            ask(|_| Ok(vec!["192.0.2.1:7".parse().unwrap()])).unwrap(),
+            [address]
         );
     }
 

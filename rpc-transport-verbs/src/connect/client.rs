@@ -9,19 +9,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, PeerSentence, Transport};
-use verbline_verbs::for_transport::keep_from_children;
-use verbline_verbs::log_limited;
+use verbline_verbs::for_transport::is_forked;
+use verbline_verbs::{Forked, log_limited};
 
 use super::clock_exchange::ClockExchange;
 use super::control_thread;
-use super::dial::dial;
+use super::dial::{dial, dial_again};
 use super::exchange::{Deadline, ExchangeError, Reached, exchange, exchange_error, read_response};
 use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::handshake::{MAGIC, Offer, Welcome};
 use super::keepalive::KeepaliveState;
 use super::link::LinkSecret;
 use super::liveness::{ClockRole, LivenessConnection};
-use super::offers::{self, DialingLane, LaneOffer, Offers};
+use super::offers::{self, DialingLane, LaneOffer, Offers, TCP_IS_WITHHELD};
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
 use crate::transport::endpoint::TCP;
@@ -38,9 +38,10 @@ pub(crate) struct HandshakeDialer {
     /// The lanes, in the order of the transport's lanes.
     lanes: Vec<DialingLane>,
     slot_len: u32,
-    /// A server was connected over another device than TCP. If its process ends, anybody may listen at
-    /// its address, and would get the calls over TCP: it is not offered any more.
-    was_protected: AtomicBool,
+    /// The channel was connected over another device than TCP, at this poller or another one. If the
+    /// server's process ends, anybody may listen at its address, and would get the calls over TCP: it is not
+    /// offered any more.
+    was_protected: Arc<AtomicBool>,
 }
 
 /// A connection that has completed the handshake and waits for its poller to adopt it.
@@ -57,7 +58,7 @@ pub struct Dialed {
 }
 
 impl HandshakeDialer {
-    pub(crate) fn new(transport: &VerbsTransport) -> Self {
+    pub(crate) fn new(transport: &VerbsTransport, was_protected: Arc<AtomicBool>) -> Self {
         let lanes = transport.lanes().map(|lane| DialingLane {
             number: lane.number,
             queue_pairs: Arc::clone(&lane.queue_pairs),
@@ -65,7 +66,7 @@ impl HandshakeDialer {
         Self {
             lanes: lanes.collect(),
             slot_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
-            was_protected: AtomicBool::new(false),
+            was_protected,
         }
     }
 }
@@ -77,9 +78,16 @@ impl Dialer<Dialed> for HandshakeDialer {
         session: &[u8],
         timeout: Duration,
     ) -> Result<Dialed, ConnectError> {
+        // Before any lock, which another thread may have held when this process was forked.
+        if is_forked() {
+            return Err(ConnectError::Device {
+                address: address.to_owned(),
+                source: Forked.into(),
+            });
+        }
         let deadline = Deadline::after(timeout);
         let dial = |which| self.dial_with(address, session, (timeout, &deadline), which);
-        // Relaxed: one attempt of a dialer runs at a time, after the end of the one before.
+        // Relaxed: nothing else that another dialer writes is read.
         let all = Offers {
             shared_memory: true,
             tcp: !self.was_protected.load(Ordering::Relaxed),
@@ -90,30 +98,28 @@ impl Dialer<Dialed> for HandshakeDialer {
         };
         let outcome = match dial(all) {
             Err(DialError::NotProven(error)) if self.offers_any(others) => {
-                log_limited!(info, address, %error, "shared memory cannot be had with this server: offering it the other devices only");
+                log_limited!(info, for address, address, %error, "shared memory cannot be had with this server: offering it the other devices only");
                 dial(others).map_err(|second| second.after(&error))
+            }
+            Err(DialError::Other(ConnectError::Refused { address, reason }))
+                if self.withholds_tcp(all) =>
+            {
+                let reason = format!("{reason}. {TCP_IS_WITHHELD}");
+                Err(ConnectError::Refused { address, reason })
             }
             Ok(dialed) => Ok(dialed),
             Err(DialError::NotProven(error) | DialError::Other(error)) => Err(error),
         };
-        match outcome {
-            Ok(dialed) => {
-                let is_protected = dialed.welcome.endpoint.kind != TCP;
-                self.was_protected.fetch_or(is_protected, Ordering::Relaxed);
-                Ok(dialed)
-            }
-            Err(ConnectError::Refused { address, reason }) if self.withholds_tcp(all) => {
-                let reason = format!("{reason}. {TCP_IS_WITHHELD}");
-                Err(ConnectError::Refused { address, reason })
-            }
-            Err(error) => Err(error),
+        let dialed = outcome?;
+        let is_protected = dialed.welcome.endpoint.kind != TCP;
+        let was_protected = self.was_protected.fetch_or(is_protected, Ordering::Relaxed);
+        match was_protected && !is_protected {
+            // Another poller's attempt has ended since this one began.
+            true => self.dial(address, session, deadline.left().unwrap_or(Duration::ZERO)),
+            false => Ok(dialed),
         }
     }
 }
-
-const TCP_IS_WITHHELD: &str = "This channel was connected over another device before, so it does not offer \
-     TCP, over which whoever listens at the address would get its calls: if the server has moved to where only \
-     TCP leads, connect a new channel";
 
 /// Why a server was not connected.
 enum DialError {
@@ -210,17 +216,19 @@ impl HandshakeDialer {
         };
         let clock = ClockEstimate::new(asked_us, welcome.clock_us, monotonic_us());
         // Queue pairs that the server did not choose are dropped here.
-        let LaneOffer { lane, qp_init, .. } = offers::chosen(offers, &welcome, handshake.version())
-            .map_err(|reason| ConnectError::NotVerbline {
-                address: address.to_owned(),
-                reason,
+        let LaneOffer { lane, qp_init, .. } =
+            offers::chosen(offers, address, &welcome, handshake.version()).map_err(|reason| {
+                ConnectError::NotVerbline {
+                    address: address.to_owned(),
+                    reason,
+                }
             })?;
         let mut qp_rts = lane
             .queue_pairs
             .connect(qp_init, &welcome.endpoint)
             .map_err(|e| device_error(e.into()))?;
         if let Some(secret) = welcome.link_secret {
-            let link = dial_link(remote, secret, deadline);
+            let link = dial_link(remote, secret, (timeout, deadline));
             let link = link.map_err(|error| match error {
                 LinkError::Refused(reason) => ConnectError::Refused {
                     address: address.to_owned(),
@@ -333,15 +341,13 @@ fn refusal_after_welcome(
 fn dial_link(
     remote: SocketAddr,
     secret: LinkSecret,
-    deadline: &Deadline,
+    (timeout, deadline): (Duration, &Deadline),
 ) -> Result<TcpStream, LinkError> {
-    let dialed = TcpStream::connect_timeout(&remote, deadline.left()?);
+    let dialed = dial_again(remote, (timeout, deadline));
     let mut link = dialed.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => error.into(),
         _ => LinkError::Unreachable(error),
     })?;
-    keep_from_children(&link).map_err(io::Error::from)?;
-    link.set_nodelay(true)?;
     deadline.write(&mut link, &secret.hello())?;
     // The answer is for the queue pair to read; a refusal is a message of the handshake.
     let mut beginning = [0; MAGIC.len()];

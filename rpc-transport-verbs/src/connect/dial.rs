@@ -71,6 +71,16 @@ fn interleaved(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     all
 }
 
+/// Opens another connection to the address of an established one.
+pub(super) fn dial_again(
+    remote: SocketAddr,
+    (timeout, deadline): (Duration, &Deadline),
+) -> io::Result<TcpStream> {
+    let winner = Race::new(vec![remote], deadline).run();
+    let (stream, _) = winner.map_err(|lost| lost.into_error(1, timeout))?;
+    Ok(stream)
+}
+
 /// The attempts to connect to the addresses of one name.
 struct Race<'a> {
     deadline: &'a Deadline,

@@ -99,7 +99,7 @@ pub(super) fn offers(
             }),
             Err(error) => {
                 let device = lane.queue_pairs.device_address().device;
-                log_limited!(warn, device, %error, "a device cannot create a queue pair and is not offered to the server");
+                log_limited!(warn, for device, device, %error, "a device cannot create a queue pair and is not offered to the server");
                 first_error.get_or_insert(error);
             }
         }
@@ -120,12 +120,40 @@ pub(super) fn prove(
     let index = challenge.client_endpoint;
     let soft = offered(offers, index).filter(|(_, address)| address.kind == SOFT);
     let (place, _) = soft.ok_or(ProofError::Endpoint { index })?;
-    let offer = &offers[place];
-    Ok(offer
-        .lane
+    let LaneOffer { lane, qp_init, .. } = &offers[place];
+    let claimed = lane
         .queue_pairs
-        .claim(&offer.qp_init, challenge.gid, challenge.nonce, time)?)
+        .claim(qp_init, challenge.gid, challenge.nonce, time);
+    claimed.map_err(|source| {
+        let remedy = limit_reached(&source).or_else(|| instead_of_shared_memory(offers));
+        let remedy = remedy.map(|remedy| format!(". {remedy}"));
+        ProofError::Device {
+            source,
+            remedy: remedy.unwrap_or_default(),
+        }
+    })
 }
+
+/// Returns what helps if shared memory cannot be had, unless TCP is offered too.
+fn instead_of_shared_memory(offers: &[LaneOffer<'_>]) -> Option<&'static str> {
+    let mut offered = offers.iter().flat_map(LaneOffer::device_addresses);
+    if offered.any(|address| address.kind == TCP) {
+        return None;
+    }
+    let withholds_tcp = |offer: &LaneOffer<'_>| offer.lane.withholds_tcp(offer.which);
+    Some(match offers.iter().any(withholds_tcp) {
+        true => TCP_IS_WITHHELD,
+        false => ALLOW_PLAINTEXT,
+    })
+}
+
+/// What holds for a channel that may use TCP, and does not offer it.
+pub(super) const TCP_IS_WITHHELD: &str = "This channel was connected over another device before, so it does not \
+     offer TCP, over which whoever listens at the address would get its calls: if the server has moved to where \
+     only TCP leads, connect a new channel";
+
+const ALLOW_PLAINTEXT: &str = "Without shared memory, `allow_plaintext()` on this side's device offers TCP, \
+     which is not encrypted; so does VERBLINE_DEVICE=soft,tcp";
 
 /// Why this side cannot prove its GID.
 #[derive(Debug, thiserror::Error)]
@@ -135,15 +163,18 @@ pub(super) enum ProofError {
     )]
     Endpoint { index: usize },
     #[error(
-        "it cannot be proven to the server that this process has the GID that it offers: {0}. {remedy}",
-        remedy = limit_reached(.0).unwrap_or("Without shared memory, `allow_plaintext()` on this side's device offers TCP, which is not encrypted; so does VERBLINE_DEVICE=soft,tcp")
+        "it cannot be proven to the server that this process has the GID that it offers: {source}{remedy}"
     )]
-    Device(#[from] QueuePairError),
+    Device {
+        source: QueuePairError,
+        remedy: String,
+    },
 }
 
-/// Returns the offer that the server chose, or a message that says why its choice is invalid.
+/// Returns the offer that the server at `server` chose, or a message that says why its choice is invalid.
 pub(super) fn chosen<'a>(
     mut offers: Vec<LaneOffer<'a>>,
+    server: &str,
     welcome: &Welcome,
     version: u32,
 ) -> Result<LaneOffer<'a>, String> {
@@ -159,6 +190,8 @@ pub(super) fn chosen<'a>(
     };
     log_limited!(
         info,
+        for server,
+        server,
         device = address.device,
         kind = remote.kind,
         remote_device = remote.device,

@@ -1,6 +1,7 @@
 //! [`VerbsTransport`] as rpc-core's [`Transport`]: it dials, and moves frames through its lanes.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -42,8 +43,8 @@ impl Transport for VerbsTransport {
         Self::slots_by_state(self)
     }
 
-    fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
-        Arc::new(HandshakeDialer::new(self))
+    fn dialer(&self, was_protected: Arc<AtomicBool>) -> Arc<dyn Dialer<Dialed>> {
+        Arc::new(HandshakeDialer::new(self, was_protected))
     }
 
     fn adopt(&mut self, dialed: Dialed) -> Result<Connected, ConnectError> {

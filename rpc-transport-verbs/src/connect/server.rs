@@ -437,7 +437,7 @@ impl LanePort {
                     });
                 }
                 Err(error) => {
-                    log_limited!(warn, device = local.device, %error, limit = limit_reached(&error), "a device refused a client");
+                    log_limited!(warn, for &local.device, device = local.device, %error, limit = limit_reached(&error), "a device refused a client");
                     rejected.add(local, Rejection::Refused(error));
                 }
             }

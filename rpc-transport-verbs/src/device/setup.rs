@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rpc_core::transport::FabricError;
 use rpc_core::{Intents, OtherDevice, Waiting};
 use verbline_verbs::DeviceAttributes;
+use verbline_verbs::for_transport::WindowTrialError;
 
 use super::memory::Claim;
 use super::name::Name;
@@ -113,18 +114,9 @@ pub(crate) fn open_lanes(
     let devices = std::iter::once(first).chain(others);
     let is_optional = |device: &Opened| device.is_optional;
     let (first, others) = first_and_others(devices, is_optional, |device| {
-        let from = &device.source.address;
-        // Trusted peers need no windows.
-        let why_unprotected = match sizing.trusted_peers || sizing.read_depth == Some(0) {
-            true => None,
-            false => device.context.why_windows_do_not_protect(from),
-        };
-        if let Some(why) = &why_unprotected {
-            tracing::info!(device = %device.name, %why, "long messages travel in fragments");
-        }
         let support = ReadSupport {
-            link_layer: from.link_layer,
-            why_unprotected,
+            link_layer: device.source.address.link_layer,
+            why_unprotected: why_unprotected(&device, sizing),
         };
         let address = match device.source.tcp {
             Some(_) => format!("{}, or TCP", device.source.address),
@@ -142,6 +134,31 @@ pub(crate) fn open_lanes(
     let lanes = std::iter::once(&first).chain(&others);
     let sleep = Sleep::new(wakeup, lanes).map_err(no_files)?;
     Ok(VerbsTransport::new(first, others, limits, sleep))
+}
+
+/// Returns why the device's memory windows are not used, if they are needed and do not protect memory.
+fn why_unprotected(device: &Opened, sizing: &Sizing) -> Option<String> {
+    // Trusted peers need no windows.
+    if sizing.trusted_peers || sizing.read_depth == Some(0) {
+        return None;
+    }
+    let why = device
+        .context
+        .why_windows_do_not_protect(&device.source.address)?;
+    let device = &*device.name;
+    match why {
+        WindowTrialError::Unsuitable(why) => {
+            tracing::info!(device, why, "long messages travel in fragments");
+        }
+        _ => tracing::warn!(
+            device,
+            %why,
+            "the memory windows that a device announces are not used: long messages travel in fragments, which \
+             is slower and otherwise the same. Nothing has to be done; if all peers are trusted, \
+             `Sizing::trusted_peers` has their long messages read without windows"
+        ),
+    }
+    Some(why.to_string())
 }
 
 fn other_device(lane: &Lane) -> OtherDevice {
@@ -295,7 +312,7 @@ fn open_lane(
     )
     .map_err(|e| refused(name, "has no thread that registers memory for messages", e))?;
     if plan.reads.uses_windows {
-        pools.allocate_windows();
+        pools.allocate_first_windows();
     }
     let lane_mask = connections.lane_mask();
     let long_messages =

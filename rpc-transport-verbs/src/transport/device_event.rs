@@ -103,7 +103,7 @@ impl DeviceEvent {
         match consequence.level() {
             Level::ERROR => tracing::error!("{self}"),
             Level::WARN if matches!(consequence, Consequence::ConnectionFails(_)) => {
-                log_limited!(warn, "{self}");
+                log_limited!(warn, for &self.device, "{self}");
             }
             Level::WARN => tracing::warn!("{self}"),
             Level::INFO => tracing::info!("{self}"),

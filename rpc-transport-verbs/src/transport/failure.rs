@@ -112,6 +112,9 @@ fn what_to_check(status: CompletionStatus, is_over_tcp: bool) -> &'static str {
         CompletionStatus::RemoteAccess => {
             "A READ of a long message was refused: the peer does not let this connection read the memory that it has announced, or has revoked the key too early. Check that the peer runs a compatible version of Verbline"
         }
+        CompletionStatus::MemoryWindowBind => {
+            "The device does not bind memory windows any more: later long messages are sent in fragments. Check the system's log for the device"
+        }
         CompletionStatus::LocalProtection | CompletionStatus::LocalAccess => {
             "A request used memory that is not registered for it: this is a bug in Verbline. Please report it"
         }

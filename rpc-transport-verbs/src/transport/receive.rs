@@ -304,6 +304,7 @@ impl Lane {
         if claimed.is_err() {
             self.count_stale();
         } else if status != SUCCESS {
+            self.note_failed_binding(index, number, status);
             self.fail_completion(index, WorkKind::Send, status);
         } else if connection.one_sided.awaits_completion() {
             self.complete_one_sided(index, number);

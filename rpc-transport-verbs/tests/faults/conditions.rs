@@ -86,12 +86,15 @@ pub(super) fn deaths(
     (0..processes).map(death).collect()
 }
 
-/// Lets the devices of a fifth of the seeds refuse memory windows at some time. Drawn apart from all
-/// else, so that the other seeds stay what they were.
+/// Lets the devices of some seeds refuse memory windows at some time, and those of others bind none from
+/// some time on. Drawn apart from all else, so that the other seeds stay what they were.
 pub(super) fn window_fault(seed: u64, is_fault_free: bool) -> WindowFault {
     let random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x81d0);
-    match !is_fault_free && random.happens(200) {
-        true => WindowFault::AtMost(random.below(1 << random.below(7)) as usize),
+    let is_refused = !is_fault_free && random.happens(200);
+    let after = || random.below(1 << random.below(7)) as usize;
+    match is_refused {
+        true => WindowFault::AtMost(after()),
+        false if !is_fault_free && random.happens(100) => WindowFault::UnbindableAfter(after()),
         false => WindowFault::Nothing,
     }
 }

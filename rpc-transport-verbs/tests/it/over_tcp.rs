@@ -6,11 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rpc_core::transport::{Admission, Admitted, Fabric, Refusal, Transport};
 use rpc_core::{
     Caller, Channel, Code, Idempotency, Intents, LocalPoller, MethodKind, MethodSpec, Methods,
     Request, Response, Server, ServerHandle, Service, Status,
@@ -18,6 +19,7 @@ use rpc_core::{
 use rpc_transport_verbs::Device;
 
 use crate::other_address::connect_from;
+use crate::transport_harness::{AdmitAll, PATIENCE, Side};
 
 const WHO: MethodSpec = method("test.Asked/Who");
 const ECHO: MethodSpec = method("test.Asked/Echo");
@@ -138,37 +140,46 @@ fn a_server_takes_connections_over_tcp_only_if_it_says_so() {
 /// take a port while its server does not run. A client that nobody told to use TCP gives it none.
 #[test]
 fn whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow_plaintext() {
-    if std::env::var(SERVER_OF_ANOTHER_USER).is_ok() {
+    if let Ok(device_and_address) = std::env::var(SERVER_OF_ANOTHER_USER) {
         // This is the other process.
-        let address = std::env::var(SERVER_OF_ANOTHER_USER).unwrap();
-        let server = Server::builder(&device("tcp")).intents(intents());
-        let server = server.add_service(Asked).bind(&address).unwrap();
+        let (name, address) = device_and_address.split_once(' ').unwrap();
+        let server = Server::builder(&device(name)).intents(intents());
+        let server = server.add_service(Asked).bind(address).unwrap();
         // Not by `println`, which the test harness may capture.
         let line = format!("LISTENS {}\n", server.local_addr());
         std::io::stdout().write_all(line.as_bytes()).unwrap();
         return server.run().unwrap();
     }
     if std::env::var("VERBLINE_DEVICE").is_ok() {
-        // The environment names the devices, and `tcp` may be among them.
+        // The environment names the devices, and `tcp` may be among them: another process has none that
+        // does.
+        let mut unnamed = Command::new(THIS_PROGRAM);
+        unnamed
+            .args(["--exact", WHOEVER])
+            .env_remove("VERBLINE_DEVICE");
+        let output = unnamed.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
         return;
     }
     let best = Device::best().unwrap();
     // At the first connect.
-    let (other, address) = server_of_another_user("127.0.0.1:0");
+    let (other, address) = AnotherUser::serves("tcp", "127.0.0.1:0");
     let error = ask(&best, &address, &ECHO, Vec::new()).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("no kind of device in common"), "{error}");
     assert!(error.contains("allow_plaintext()"), "{error}");
     let allowed = best.clone().allow_plaintext();
     assert_eq!(ask(&allowed, &address, &ECHO, vec![1]).unwrap(), [1]);
-    end(other);
+    drop(other);
 
-    // When a channel that was connected over another device connects again: not even if it may use TCP.
+    // When a channel that was connected over another device connects again: not even if it may use TCP, and
+    // not at the poller that was never connected.
     for device in [&best, &allowed] {
+        let is_allowed = std::ptr::eq(device, &allowed);
         let server = serve(&best);
         let address = server.local_addr().to_string();
         let channel = Channel::builder(device, &address).intents(intents());
-        let channel = channel.connect_lazy().unwrap();
+        let channel = channel.pollers(2).connect_lazy().unwrap();
         let who = |timeout| {
             let request = Request::new(Vec::new())
                 .wait_for_ready(true)
@@ -178,18 +189,34 @@ fn whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow
         let patience = Duration::from_secs(30);
         let before = who(patience).unwrap().into_inner();
         server.shutdown().unwrap();
-        let (other, _) = server_of_another_user(&address);
-        // Until the other process listens, the connection is refused.
-        let error = loop {
-            let error = who(Duration::from_millis(500)).unwrap_err().to_string();
-            if !error.contains("Connection refused") {
-                break error;
+        // Until both pollers have met the other process, the errors are of what was at the address before.
+        let errors = |words: &str| {
+            let mut found = Vec::new();
+            let until = Instant::now() + patience;
+            while found.len() < 4 {
+                let error = who(Duration::from_millis(500)).unwrap_err().to_string();
+                assert!(Instant::now() < until, "{error}");
+                if error.contains(words) {
+                    found.push(error);
+                }
             }
+            found
         };
-        assert!(error.contains("no kind of device in common"), "{error}");
-        let says_why = error.contains("connect a new channel");
-        assert_eq!(says_why, std::ptr::eq(device, &allowed), "{error}");
-        end(other);
+        let (other, _) = AnotherUser::serves("tcp", &address);
+        for error in errors("no kind of device in common") {
+            let says_why = error.contains("connect a new channel");
+            assert_eq!(says_why, is_allowed, "{error}");
+        }
+        drop(other);
+        if can_be_another_user() {
+            let (other, _) = AnotherUser::serves("soft", &address);
+            for error in errors("it cannot be proven") {
+                let says_why = error.contains("connect a new channel");
+                assert_eq!(says_why, is_allowed, "{error}");
+                assert_eq!(error.contains("allow_plaintext()"), !is_allowed, "{error}");
+            }
+            drop(other);
+        }
         let server = Server::builder(&best).intents(intents()).add_service(Asked);
         let server = server.bind(&address).unwrap().spawn();
         assert_eq!(who(patience).unwrap().into_inner(), before);
@@ -199,27 +226,76 @@ fn whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow
 
 const SERVER_OF_ANOTHER_USER: &str = "SERVER_OF_ANOTHER_USER";
 
-/// Starts a server over TCP as another user, or as this one without the rights to do so: over TCP, the
-/// two look the same.
-fn server_of_another_user(address: &str) -> (Child, String) {
-    let name = "over_tcp::whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow_plaintext";
-    let mut other = Command::new(std::env::current_exe().unwrap());
-    other.args(["--exact", name, "--nocapture"]);
-    other.env(SERVER_OF_ANOTHER_USER, address);
-    if rustix::process::geteuid().is_root() {
-        const NOBODY: u32 = 65534;
-        other.uid(NOBODY);
+const WHOEVER: &str = "over_tcp::whoever_has_the_port_of_a_server_gets_no_call_of_a_client_that_does_not_allow_plaintext";
+
+/// This program, whoever may enter the folder that it lies in.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
+fn can_be_another_user() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        const WHY: &str =
+            "NOT RUN: the part over shared memory starts another user's process, so it needs root";
+        assert!(std::env::var_os("CI").is_none(), "{WHY}");
+        // Not by `eprintln`, which the test harness captures.
+        let _ = writeln!(std::io::stderr(), "{WHY}");
     }
-    let mut other = other.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(other.stdout.take().unwrap()).lines();
-    let mut lines = lines.map_while(Result::ok);
-    let address = lines.find_map(|line| Some(line.split_once("LISTENS ")?.1.to_owned()));
-    (other, address.expect("the other process listens"))
+    is_root
 }
 
-fn end(mut process: Child) {
-    process.kill().unwrap();
-    process.wait().unwrap();
+/// A server's process of another user, or of this one without the rights to start such a process: over
+/// TCP, the two look the same. It is killed on drop.
+struct AnotherUser(Child);
+
+impl AnotherUser {
+    fn serves(device: &str, address: &str) -> (Self, String) {
+        let mut other = Command::new(THIS_PROGRAM);
+        other.args(["--exact", WHOEVER, "--nocapture"]);
+        other.env(SERVER_OF_ANOTHER_USER, format!("{device} {address}"));
+        if rustix::process::geteuid().is_root() {
+            const NOBODY: u32 = 65534;
+            other.uid(NOBODY);
+        }
+        let mut other = Self(other.stdout(Stdio::piped()).spawn().unwrap());
+        let lines = BufReader::new(other.0.stdout.take().unwrap()).lines();
+        let mut lines = lines.map_while(Result::ok);
+        let address = lines.find_map(|line| Some(line.split_once("LISTENS ")?.1.to_owned()));
+        (other, address.expect("the other process listens"))
+    }
+}
+
+impl Drop for AnotherUser {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Another poller of the channel is connected over another device while the handshake goes on.
+#[test]
+fn a_handshake_over_tcp_is_given_up_if_another_poller_was_connected_over_another_device() {
+    struct ConnectsAnother(Arc<AtomicBool>, Arc<AdmitAll>);
+    impl Admission for ConnectsAnother {
+        fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+            self.0.store(true, Ordering::Relaxed);
+            self.1.admit(session)
+        }
+    }
+    let tcp = device("tcp");
+    let server = Side::open(&tcp, &intents());
+    let was_protected = Arc::<AtomicBool>::default();
+    let admission = ConnectsAnother(Arc::clone(&was_protected), AdmitAll::with_pollers(1));
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ports = vec![tcp.port(&server.transport)];
+    let listener = tcp.listen(socket, ports, Arc::new(admission)).unwrap();
+    let address = listener.local_addr().to_string();
+    let client = Side::open(&device("soft,tcp"), &intents());
+    let dialer = client.transport.dialer(was_protected);
+    let error = dialer.dial(&address, b"hello", PATIENCE).unwrap_err();
+    assert!(
+        error.to_string().contains("connect a new channel"),
+        "{error}"
+    );
 }
 
 /// The variable is the operator's word: a program that allows plaintext adds nothing to its list.

@@ -7,7 +7,9 @@ use std::time::Instant;
 #[cfg(feature = "test-util")]
 pub use with_simulation::{Fault, Hooks, Point, Post, deliveries, install, is_simulated};
 #[cfg(feature = "test-util")]
-pub(crate) use with_simulation::{accepted_count, at_point, has_simulation, is_injected};
+pub(crate) use with_simulation::{
+    accepted_count, at_point, has_simulation, is_injected, note_unbindable,
+};
 
 /// Returns the time of the system's monotonic clock or, in a simulation, of the simulated clock.
 #[inline]
@@ -190,6 +192,9 @@ mod with_simulation {
         fn is_injected(&self, fault: Fault) -> bool;
         /// Returns how many of `count` requests are accepted.
         fn accepted(&self, post: Post, count: usize, blamed: Option<u32>) -> usize;
+        /// Notes that the device of the running process binds no window any more, which may end all
+        /// its connections.
+        fn note_unbindable(&self);
     }
 
     thread_local! {
@@ -240,6 +245,13 @@ mod with_simulation {
         match installed() {
             Some(hooks) => hooks.accepted(post, count, blamed),
             None => count,
+        }
+    }
+
+    /// Notes that an injected fault keeps a window from being bound.
+    pub(crate) fn note_unbindable() {
+        if let Some(hooks) = installed() {
+            hooks.note_unbindable();
         }
     }
 

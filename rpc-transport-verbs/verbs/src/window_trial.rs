@@ -39,6 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Why the windows of a device are not used.
 #[derive(Debug, thiserror::Error)]
 pub enum WindowTrialError {
+    /// The device does not announce what is needed, or is known not to keep it. Nothing was tried.
+    #[error("{0}")]
+    Unsuitable(&'static str),
     /// The device gives none.
     #[error("the device announces memory windows of type 2 and gives none ({0})")]
     None(#[source] Box<dyn Error + Send + Sync>),
@@ -94,14 +97,14 @@ impl Context {
     ///
     /// The software device is not tried: the conformance suite is.
     #[doc(hidden)]
-    pub fn why_windows_do_not_protect(&self, from: &PortAddress) -> Option<String> {
+    pub fn why_windows_do_not_protect(&self, from: &PortAddress) -> Option<WindowTrialError> {
         if let Some(why) = self.raw.why_windows_do_not_protect() {
-            return Some(why.to_owned());
+            return Some(WindowTrialError::Unsuitable(why));
         }
         if !self.raw.has_unknown_windows() {
             return None;
         }
-        self.try_windows(from).err().map(|error| error.to_string())
+        self.try_windows(from).err()
     }
 
     /// Tries whether memory windows of type 2 protect memory from peers. Takes some milliseconds.

@@ -19,6 +19,9 @@ mod transport {
     pub(crate) mod peer_clock;
 }
 
+#[path = "../../../rpc-transport-verbs/verbs/src/system_error.rs"]
+mod system_error;
+
 /// Those of a build that simulates nothing.
 mod hooks {
     macro_rules! point {

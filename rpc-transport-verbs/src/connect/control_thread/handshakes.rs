@@ -20,13 +20,14 @@ use rpc_core::transport::Host;
 
 use super::Token;
 use crate::connect::handshake::MAX_HELLO_LEN;
+use crate::connect::handshake::frame::PROLOGUE_LEN;
 
 /// The limits if the process may open enough files. A thousand clients of one host that start
 /// together fit. Over TCP, half as many do: the connection for a client's calls counts, too, until
-/// its first bytes have come. Each handshake takes a socket, and some 8 KiB for its hello and for what
-/// was read after it: 16 MiB in all.
+/// its first bytes have come. Each handshake takes a socket, and at most the memory of a hello and of
+/// one read after it: 17 MiB in all.
 const MAX_HANDSHAKES: usize = 2048;
-const _: () = assert!(MAX_HANDSHAKES * (MAX_HELLO_LEN + READ_LEN) <= 16 << 20);
+const _: () = assert!(MAX_HANDSHAKES * (PROLOGUE_LEN + MAX_HELLO_LEN + READ_LEN) <= 17 << 20);
 
 /// The most bytes that are read from a client at a time.
 pub(super) const READ_LEN: usize = 4096;

@@ -13,7 +13,7 @@ use super::{HandshakeError, MAGIC, MAX_HELLO_LEN, MAX_MESSAGE_LEN, VERSIONS};
 const RANGE_OFFSET: usize = 10;
 
 /// Length of all that precedes the message. It is the same in every version.
-const PROLOGUE_LEN: usize = RANGE_OFFSET + 4;
+pub(crate) const PROLOGUE_LEN: usize = RANGE_OFFSET + 4;
 
 /// Encodes a message of `version` as a frame of a side that speaks `spoken`.
 ///
@@ -159,8 +159,9 @@ impl Inbound {
         }
     }
 
-    /// Appends received bytes.
+    /// Appends received bytes, and allocates no more than they need: strangers have handshakes, too.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.reserve_exact(bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -286,6 +287,20 @@ mod tests {
             assert_eq!(next(&mut inbound), Some(hello(b"methods".to_vec())));
             assert!(inbound.is_empty());
         }
+    }
+
+    #[test]
+    fn a_frame_that_arrives_byte_by_byte_takes_its_own_memory_only() {
+        let frame = encode(hello(vec![1; MAX_HELLO_LEN - 20])).unwrap();
+        let mut inbound = inbound();
+        for byte in &frame[..frame.len() - 1] {
+            inbound.feed(&[*byte]);
+            assert!(inbound.next().unwrap().is_none());
+        }
+        let read = [&frame[frame.len() - 1..], &[0; 4095]].concat();
+        inbound.feed(&read);
+        let capacity = inbound.bytes.capacity();
+        assert!(capacity <= frame.len() - 1 + read.len(), "{capacity}");
     }
 
     #[test]

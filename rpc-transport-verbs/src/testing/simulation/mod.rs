@@ -173,6 +173,12 @@ impl Hooks for Simulation {
         }
         taken
     }
+
+    fn note_unbindable(&self) {
+        if let Some(state) = self.running_state() {
+            state.is_broken.set(true);
+        }
+    }
 }
 
 impl Simulation {

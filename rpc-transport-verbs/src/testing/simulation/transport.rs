@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -211,7 +212,7 @@ impl Transport for SimulatedTransport {
         Transport::slots_by_state(&self.verbs)
     }
 
-    fn dialer(&self) -> Arc<dyn Dialer<DialRequest>> {
+    fn dialer(&self, _: Arc<AtomicBool>) -> Arc<dyn Dialer<DialRequest>> {
         Arc::new(DirectDialer)
     }
 

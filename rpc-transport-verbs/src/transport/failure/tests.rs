@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -68,8 +69,8 @@ impl Transport for Breakable {
     fn slots_by_state(&self) -> SlotsByState {
         self.transport.slots_by_state()
     }
-    fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
-        self.transport.dialer()
+    fn dialer(&self, was_protected: Arc<AtomicBool>) -> Arc<dyn Dialer<Dialed>> {
+        self.transport.dialer(was_protected)
     }
     fn adopt(&mut self, dialed: Dialed) -> Result<Connected, ConnectError> {
         self.transport.adopt(dialed)

@@ -93,6 +93,12 @@ impl OneSided {
         !self.posted.is_empty() || !self.to_fetch.is_empty() || !self.to_invalidate.is_empty()
     }
 
+    /// Returns true if request `number` is a binding that has not ended.
+    pub(super) fn is_bind(&self, number: u32) -> bool {
+        let is_it = |posted: &Posted| posted.number == number && posted.request == Request::Bind;
+        self.posted.iter().any(is_it)
+    }
+
     /// Removes the oldest request that a successful completion of request `number` covers.
     pub(super) fn take_completed(&mut self, number: u32) -> Option<Request> {
         // The numbers are the lower bits of numbers that are far less than 2³¹ apart.
@@ -121,6 +127,7 @@ mod tests {
         ] {
             requests.push(number, request, false);
         }
+        assert!(requests.is_bind(u32::MAX - 1) && !requests.is_bind(3));
         assert_eq!(requests.take_completed(u32::MAX - 2), None);
         // The completion of a frame between them.
         assert_eq!(requests.take_completed(1), Some(Request::Bind));

@@ -1,7 +1,7 @@
 //! Posts the one-sided requests of a lane's connections, and handles their completions.
 
 use rpc_core::transport::{ConnectionId, Event, LongMessages, SendError};
-use verbline_verbs::WorkRequest;
+use verbline_verbs::{CompletionStatus, WorkRequest};
 
 use super::one_sided::Request;
 use super::read_turns::Found;
@@ -136,6 +136,24 @@ impl Lane {
         }
         if !self.long_messages.ring.is_empty() {
             self.pending.set(Pending::LONG_MESSAGES);
+        }
+    }
+
+    /// Has later long messages sent in fragments if the failed request `number` is a binding: the device
+    /// would fail the next ones too, and each ends its connection.
+    #[cold]
+    pub(crate) fn note_failed_binding(&mut self, index: u32, number: u32, status: u32) {
+        let status = CompletionStatus::from_code(status);
+        let Some((id, connection)) = self.connections.at(index) else {
+            return;
+        };
+        let is_flushed = status == CompletionStatus::WorkRequestFlushed;
+        if is_flushed || !connection.one_sided.is_bind(number) {
+            return;
+        }
+        if self.long_messages.pools.give_windows_up() {
+            let device = &self.plan.limits.device;
+            tracing::warn!(device, connection = %id, %status, "the device failed to bind a memory window, although it bound some when it was opened: from now on, this poller sends long messages in fragments. The connection ends, and so do those of messages that have begun with windows. To try the windows again, open the device again");
         }
     }
 

@@ -136,8 +136,13 @@ impl Pools {
     }
 
     /// Allocates the first windows.
-    pub(crate) fn allocate_windows(&self) {
-        self.sending.allocate_windows();
+    pub(crate) fn allocate_first_windows(&self) {
+        self.sending.allocate_first_windows();
+    }
+
+    /// Gives no window any more, because the device does not bind them. Returns true the first time.
+    pub(super) fn give_windows_up(&self) -> bool {
+        self.sending.give_windows_up()
     }
 
     /// Notes that a window which was taken does not come back.

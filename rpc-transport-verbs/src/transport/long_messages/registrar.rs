@@ -178,6 +178,14 @@ fn add<P: RegisteringPool + 'static>(work: &mut Work, pool: &Weak<P>) {
     }
 }
 
+/// Returns true if the thread ticks for a pool.
+#[cfg(test)]
+pub(super) fn does_tick<P: RegisteringPool + 'static>(pool: &Weak<P>) -> bool {
+    let work = SHARED.lock();
+    let mut ticking = work.pools.iter();
+    ticking.any(|known| std::ptr::addr_eq(known.as_ptr(), pool.as_ptr()))
+}
+
 fn run() {
     loop {
         let asked = SHARED

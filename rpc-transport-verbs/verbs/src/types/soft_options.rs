@@ -33,8 +33,8 @@ pub enum WindowFault {
     RefusedAfter(usize),
     /// The device refuses a window while this many exist.
     AtMost(usize),
-    /// It binds no window.
-    Unbindable,
+    /// The device binds no window once it has bound this many.
+    UnbindableAfter(usize),
     /// A bound window spans its whole region.
     Wide,
     /// Every queue pair may use a bound window.

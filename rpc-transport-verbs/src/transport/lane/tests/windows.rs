@@ -1,7 +1,12 @@
 //! Devices that announce memory windows and have none, or whose windows protect nothing.
 
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
 use bytes::Bytes;
-use rpc_core::transport::{Chunks, ConnectionId, ExposeError, LongMessages, Transport};
+use rpc_core::transport::{
+    Chunks, CloseReason, ConnectionId, ExposeError, LongMessages, Transport,
+};
 use verbline_verbs::for_transport::WindowFault;
 use verbline_verbs::{LinkLayer, SoftOptions};
 
@@ -13,6 +18,17 @@ use crate::device::sizing::Sizing;
 
 /// Windows that the trial takes when the device is opened.
 const TRIAL: usize = 5;
+
+/// Windows that it binds.
+const TRIAL_BINDINGS: usize = 4;
+
+/// Returns what the work on this thread logs.
+fn logged(work: impl FnOnce()) -> String {
+    let (mut log, writer) = UnixStream::pair().unwrap();
+    let lines = tracing_subscriber::fmt().with_ansi(false);
+    tracing::subscriber::with_default(lines.with_writer(Arc::new(writer)).finish(), work);
+    std::io::read_to_string(&mut log).unwrap()
+}
 
 /// Opens a transport over a device with this fault.
 fn side_with(window_fault: WindowFault) -> Side {
@@ -39,17 +55,38 @@ fn expose(side: &mut Side, connection: ConnectionId) -> Result<(), ExposeError> 
     Ok(())
 }
 
+/// Exposes a piece once there is memory for it.
+fn expose_when_possible(side: &mut Side, connection: ConnectionId) -> Result<(), ExposeError> {
+    let exposed = (0..10_000).find_map(|_| {
+        side.turn();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        match expose(side, connection) {
+            Err(ExposeError::NotNow) => None,
+            exposed => Some(exposed),
+        }
+    });
+    exposed.expect("there is memory")
+}
+
 #[test]
 fn windows_that_are_not_there_or_protect_nothing_are_found_when_the_device_is_opened() {
     for (fault, why) in [
         (WindowFault::RefusedAfter(0), "and gives none"),
         (WindowFault::RefusedAfter(1), "and gives none"),
-        (WindowFault::Unbindable, "a binding ended with MW_BIND_ERR"),
+        (
+            WindowFault::UnbindableAfter(0),
+            "a binding ended with MW_BIND_ERR",
+        ),
         (WindowFault::Wide, "in front of a memory window"),
         (WindowFault::Shared, "of another queue pair"),
         (WindowFault::Kept, "whose key was invalidated"),
     ] {
-        let (mut server, mut client, (at_client, at_server)) = connected(fault);
+        let mut rig = None;
+        let log = logged(|| rig = Some(connected(fault)));
+        let is_warned = |line: &str| line.contains(" WARN ") && line.contains(why);
+        assert!(log.lines().any(is_warned), "{fault:?}: {log}");
+        assert!(log.contains("`Sizing::trusted_peers`"), "{fault:?}: {log}");
+        let (mut server, mut client, (at_client, at_server)) = rig.unwrap();
         let limits = client.transport.limits();
         assert_eq!(limits.read_depth, 0, "{fault:?}");
         let said = &limits.long_messages;
@@ -69,15 +106,7 @@ fn windows_that_work_are_used() {
     assert_eq!(client.transport.limits().read_depth, 16);
     let travel = client.transport.long_messages(at_client);
     assert_eq!(travel, LongMessages::Read);
-    let exposed = (0..10_000).find_map(|_| {
-        client.turn();
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        match expose(&mut client, at_client) {
-            Err(ExposeError::NotNow) => None,
-            exposed => Some(exposed),
-        }
-    });
-    assert_eq!(exposed, Some(Ok(())));
+    assert_eq!(expose_when_possible(&mut client, at_client), Ok(()));
 }
 
 /// The trial was a success, and the device gives no window after it.
@@ -90,4 +119,44 @@ fn no_long_message_waits_for_windows_that_a_device_refuses_later() {
         assert_eq!(expose(&mut client, at_client), refused);
         client.turn();
     }
+}
+
+/// The trial was a success, and the device binds no window after it.
+#[test]
+fn a_device_that_binds_no_window_later_ends_one_connection() {
+    let fault = WindowFault::UnbindableAfter(TRIAL_BINDINGS + 1);
+    let (mut server, mut client, (first, _)) = connected(fault);
+    let (second, at_server) = server.accept(&mut client);
+    assert_eq!(expose_when_possible(&mut client, second), Ok(()));
+    let mut reason = None;
+    let log = logged(|| {
+        assert_eq!(expose_when_possible(&mut client, first), Ok(()));
+        while client.closed.is_empty() {
+            client.turn();
+        }
+        reason = client.closed.pop();
+        for _ in 0..3 {
+            let none = Err(ExposeError::NoWindow { may_come: false });
+            assert_eq!(expose(&mut client, second), none);
+            client.turn();
+        }
+    });
+    let Some((closed, CloseReason::Failed(error))) = reason else {
+        panic!("{reason:?}");
+    };
+    let error = error.to_string();
+    assert_eq!(closed, first);
+    assert!(
+        error.contains("MW_BIND_ERR") && error.contains("in fragments"),
+        "{error}"
+    );
+    let is_warned = |line: &&str| line.contains(" WARN ") && line.contains("MW_BIND_ERR");
+    let warnings = log.lines().filter(is_warned).count();
+    assert_eq!(warnings, 2, "of the device and of the connection: {log}");
+    assert!(
+        log.contains("this poller sends long messages in fragments"),
+        "{log}"
+    );
+    // The other connection goes on.
+    exchange(&mut server.side, at_server, &mut client, second);
 }

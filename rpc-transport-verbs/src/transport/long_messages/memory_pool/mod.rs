@@ -153,6 +153,9 @@ impl MemoryPool {
     /// the poller is woken when there are, or when one is given back.
     pub(super) fn take_window(&self, is_accepted: bool) -> Result<MemoryWindow, NoWindow> {
         let mut state = self.lock();
+        if state.are_windows_given_up {
+            return Err(NoWindow::Over);
+        }
         if (is_accepted || state.windows.len() > 1)
             && let Some(window) = state.windows.pop()
         {
@@ -167,6 +170,18 @@ impl MemoryPool {
             registrar::request(&self.this);
         }
         Err(none)
+    }
+
+    /// Has [`take_window`](Self::take_window) find none any more. Returns true the first time.
+    pub(super) fn give_windows_up(&self) -> bool {
+        let mut state = self.lock();
+        let is_first = !std::mem::replace(&mut state.are_windows_given_up, true);
+        let is_awaited = std::mem::take(&mut state.is_window_awaited);
+        drop(state);
+        if is_awaited {
+            self.config.wakeup.notify();
+        }
+        is_first
     }
 
     /// Notes that a window which was taken has been deallocated. The device may give another in its
@@ -210,9 +225,17 @@ impl MemoryPool {
         tracing::warn!(%error, block_len, registered, "cannot register more memory for long messages: they share what is registered, and registering is tried again in some seconds");
     }
 
-    /// Allocates some windows. The lane does so when it is opened, so that its first long message finds
-    /// some if the device has any; the registrar when more are wanted.
-    pub(super) fn allocate_windows(&self) {
+    /// Allocates some windows when the lane is opened, so that its first long message finds some if the
+    /// device has any. If it has none now, the registrar counts the ticks until it is asked again.
+    pub(super) fn allocate_first_windows(&self) {
+        self.allocate_windows();
+        if self.lock().were_windows_refused() {
+            registrar::request(&self.this);
+        }
+    }
+
+    /// Allocates some windows.
+    fn allocate_windows(&self) {
         let mut windows = Vec::with_capacity(WINDOW_BATCH);
         let mut refusal = None;
         while windows.len() < WINDOW_BATCH && refusal.is_none() {

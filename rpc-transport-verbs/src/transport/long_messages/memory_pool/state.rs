@@ -33,6 +33,8 @@ pub(super) struct State {
     /// The windows that exist: the free ones, and those that were taken and are not gone.
     pub(super) window_count: usize,
     pub(super) wants_windows: bool,
+    /// True once the device has failed to bind a window.
+    pub(super) are_windows_given_up: bool,
     /// True if the poller is to be woken when memory is given back.
     pub(super) is_awaited: bool,
     /// True if the poller is to be woken when a window is given back.

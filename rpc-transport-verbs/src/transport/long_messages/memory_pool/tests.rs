@@ -10,7 +10,7 @@ use verbline_verbs::Context;
 use super::super::process_memory::CountedBytes;
 #[cfg(feature = "test-util")]
 use super::super::registrar::IS_UNHEARD;
-use super::super::registrar::{Shared, TICK, ask, round, start};
+use super::super::registrar::{Shared, TICK, ask, does_tick, round, start};
 use super::state::REFUSAL_TICKS;
 use super::*;
 
@@ -367,6 +367,22 @@ fn whoever_waits_for_a_window_sleeps_until_one_is_given_back() {
     // Other windows of the device are free: after some ticks, they are asked for.
     assert!(pool.take_window(true).is_err());
     windows.clear();
+    tick_until("windows may be asked for again", &pool, || {
+        !pool.lock().were_windows_refused()
+    });
+    drop(take_window(&pool));
+}
+
+/// Nothing else asks the registrar: without windows, messages travel in fragments.
+#[test]
+fn windows_that_were_refused_when_the_lane_was_opened_are_asked_for_again() {
+    let pool = pool(MIB);
+    let next = || pool.config.domain.alloc_mw(WindowType::Type2).ok();
+    let others: Vec<_> = std::iter::from_fn(next).collect();
+    pool.allocate_first_windows();
+    assert_eq!(pool.take_window(true).err(), Some(NoWindow::Over));
+    drop(others);
+    assert!(does_tick(&pool.this));
     tick_until("windows may be asked for again", &pool, || {
         !pool.lock().were_windows_refused()
     });

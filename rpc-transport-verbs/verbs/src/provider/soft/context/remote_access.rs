@@ -115,12 +115,19 @@ impl Common {
         });
         #[cfg(feature = "test-util")]
         match (self.options.window_fault, &mut bound) {
-            (WindowFault::Unbindable, _) => return Err(refused),
+            (WindowFault::UnbindableAfter(count), _) if count <= self.windows_bound => {
+                crate::hooks::note_unbindable();
+                return Err(refused);
+            }
             (WindowFault::Wide, Some(bound)) => {
                 (bound.offset, bound.len) = (0, region.len() as u64);
             }
             (WindowFault::Shared, Some(bound)) => bound.only_through = None,
             _ => {}
+        }
+        #[cfg(feature = "test-util")]
+        {
+            self.windows_bound += 1;
         }
         window.key = binding.key;
         window.bound = bound;

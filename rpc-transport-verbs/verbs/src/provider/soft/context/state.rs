@@ -81,6 +81,9 @@ pub(crate) struct Common {
     /// Windows that were allocated so far.
     #[cfg(feature = "test-util")]
     pub(crate) windows_given: usize,
+    /// Bindings of windows that were carried out so far.
+    #[cfg(feature = "test-util")]
+    pub(crate) windows_bound: usize,
 }
 
 /// A ring that is polled directly.
@@ -140,6 +143,8 @@ impl State {
                 options,
                 #[cfg(feature = "test-util")]
                 windows_given: 0,
+                #[cfg(feature = "test-util")]
+                windows_bound: 0,
             },
         }
     }
