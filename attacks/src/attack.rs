@@ -48,6 +48,8 @@ pub(crate) enum Attack {
     Deaf,
     /// A stranger connects over TCP by the rules, and makes no call
     Silent,
+    /// A stranger on another host connects over TCP by the rules, and makes one call on each connection
+    Onecall,
 }
 
 /// The user and group of strangers: `nobody`, which has no rights.
@@ -79,6 +81,7 @@ impl Attack {
         Self::Halves,
         Self::Deaf,
         Self::Silent,
+        Self::Onecall,
         Self::Deadcalls,
         Self::Fewfiles,
     ];
@@ -97,7 +100,8 @@ impl Attack {
             | Self::Lies
             | Self::Halves
             | Self::Deaf
-            | Self::Silent => Some(NOBODY),
+            | Self::Silent
+            | Self::Onecall => Some(NOBODY),
             Self::Blockwake
             | Self::Blockread
             | Self::Deadcalls
@@ -152,6 +156,7 @@ impl Attack {
             Self::Halves => over_tcp::halves(target, time),
             Self::Deaf => over_tcp::deaf(target, time),
             Self::Silent => over_tcp::silent(target, time),
+            Self::Onecall => over_tcp::one_call(target, time),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::formats::tcp::{self, Header, OPCODES};
-use super::peer::tcp as dial;
+use super::peer::{tcp as dial, tcp_from_another_host};
 use super::tcp_peer::{TcpPeer, offer};
 use crate::attack::Target;
 use benches::Outcome;
@@ -106,7 +106,7 @@ pub(crate) fn lies(target: &Target, time: Duration) -> Outcome<String> {
     let (mut told, mut believed) = (0, Vec::new());
     while Instant::now() < end {
         let number = told % LIES.len();
-        let mut peer = TcpPeer::connect(target)?;
+        let mut peer = TcpPeer::connect(target, dial)?;
         let message = lie(number, &peer);
         // The server may close the link in the middle.
         let _ = peer.send(&message);
@@ -137,7 +137,7 @@ pub(crate) fn halves(target: &Target, time: Duration) -> Outcome<String> {
             thread::sleep(PAUSE);
             continue;
         }
-        let Ok(mut peer) = TcpPeer::connect(target) else {
+        let Ok(mut peer) = TcpPeer::connect(target, dial) else {
             // The server has as many connections as it takes.
             thread::sleep(PAUSE);
             continue;
@@ -176,7 +176,7 @@ pub(crate) fn deaf(target: &Target, time: Duration) -> Outcome<String> {
     while Instant::now() < end {
         if held.len() < MOST {
             // Fails if the server has as many connections as it takes.
-            held.extend(TcpPeer::connect(target).ok());
+            held.extend(TcpPeer::connect(target, dial).ok());
         }
         for peer in &mut held {
             // One whose link is full or closed is left alone.
@@ -201,7 +201,7 @@ pub(crate) fn silent(target: &Target, time: Duration) -> Outcome<String> {
     let end = Instant::now() + time;
     let (mut held, mut made) = (Vec::new(), 0);
     while Instant::now() < end {
-        match TcpPeer::connect_silently(target) {
+        match TcpPeer::connect_silently(target, dial) {
             Ok(peer) => {
                 held.push(peer);
                 made += 1;
@@ -214,4 +214,30 @@ pub(crate) fn silent(target: &Target, time: Duration) -> Outcome<String> {
         }
     }
     Ok(format!("{made} connections without a call"))
+}
+
+/// Connects by the rules from another address than the clients, and makes one call on each connection.
+///
+/// # Errors
+///
+/// Fails if the attack cannot be tried.
+pub(crate) fn one_call(target: &Target, time: Duration) -> Outcome<String> {
+    /// Connections that are held at a time.
+    const MOST: usize = 200;
+    let end = Instant::now() + time;
+    let (mut held, mut made) = (Vec::new(), 0);
+    while Instant::now() < end {
+        match TcpPeer::connect(target, tcp_from_another_host) {
+            Ok(peer) => {
+                held.push(peer);
+                made += 1;
+            }
+            // The server has as many connections as it takes.
+            Err(_) => thread::sleep(PAUSE),
+        }
+        if held.len() > MOST {
+            held.drain(..MOST / 2);
+        }
+    }
+    Ok(format!("{made} connections with one call"))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -147,7 +147,24 @@ pub(crate) fn set_patience(socket: impl AsFd) -> io::Result<()> {
 ///
 /// Fails if the server does not accept it.
 pub(crate) fn tcp(address: &str) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address)?;
+    with_patience(TcpStream::connect(address)?)
+}
+
+/// Like [`tcp`], as if from another host.
+///
+/// # Errors
+///
+/// Fails if the server cannot be reached.
+pub(crate) fn tcp_from_another_host(address: &str) -> io::Result<TcpStream> {
+    let server: SocketAddr = address.parse().map_err(io::Error::other)?;
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), 0)))?;
+    connect(&socket, &server)?;
+    with_patience(TcpStream::from(socket))
+}
+
+fn with_patience(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)

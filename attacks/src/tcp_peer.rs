@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::formats::handshake::{self, Body, ServerHello};
 use super::formats::tcp::{self, BASE_LEN, Header};
-use super::peer::{PSN, QP_NUMBER, tcp};
+use super::peer::{PSN, QP_NUMBER};
 use crate::attack::Target;
 use benches::Outcome;
 use benches::spin::Work;
@@ -26,6 +26,9 @@ pub(crate) fn offer(stream: &TcpStream) -> Outcome<ServerHello> {
         other => Err(format!("the server answered {other:?}").into()),
     }
 }
+
+/// Opens a TCP connection to the server at an address.
+pub(crate) type Dial = fn(&str) -> io::Result<TcpStream>;
 
 /// A peer with an open connection, which has been answered.
 #[derive(Debug)]
@@ -46,8 +49,8 @@ impl TcpPeer {
     /// # Errors
     ///
     /// Fails if the server does not admit the peer.
-    pub(crate) fn connect(target: &Target) -> Outcome<Self> {
-        let mut peer = Self::connect_silently(target)?;
+    pub(crate) fn connect(target: &Target, dial: Dial) -> Outcome<Self> {
+        let mut peer = Self::connect_silently(target, dial)?;
         peer.request()?;
         while peer.receive()? != tcp::SEND {}
         Ok(peer)
@@ -58,10 +61,10 @@ impl TcpPeer {
     /// # Errors
     ///
     /// Fails if the server does not admit the peer.
-    pub(crate) fn connect_silently(target: &Target) -> Outcome<Self> {
-        let stream = tcp(&target.address)?;
+    pub(crate) fn connect_silently(target: &Target, dial: Dial) -> Outcome<Self> {
+        let stream = dial(&target.address)?;
         let welcome = offer(&stream)?;
-        let mut link = tcp(&target.address)?;
+        let mut link = dial(&target.address)?;
         link.set_nodelay(true)?;
         link.write_all(&tcp::hello(&welcome.link_secret))?;
         let mut peer = Self {

@@ -181,18 +181,6 @@ pub(crate) struct Abandoned<B> {
     pub(crate) waiting: WakeTarget,
 }
 
-impl<B> Default for Abandoned<B> {
-    fn default() -> Self {
-        Self {
-            response: None,
-            timer: None,
-            was_in_flight: false,
-            was_receiving: false,
-            waiting: WakeTarget::None,
-        }
-    }
-}
-
 impl<B> Default for CallTable<B> {
     fn default() -> Self {
         Self {
@@ -242,6 +230,11 @@ impl<B> CallTable<B> {
     fn entry(&mut self, id: CallId) -> Option<&mut Entry<B>> {
         let entry = self.entries.get_mut(id.index());
         entry.filter(|entry| entry.id == id)
+    }
+
+    /// Returns true if a call has ended, so that the next one in its entry has another id.
+    pub(crate) fn has_completed(&self) -> bool {
+        self.entries.iter().any(|entry| entry.id.generation() > 0)
     }
 
     /// Returns true if a call has not ended, or has not been taken.
@@ -376,7 +369,13 @@ impl<B> CallTable<B> {
     /// Abandons a call whose future is dropped or gives up.
     pub(crate) fn abandon(&mut self, id: CallId) -> Abandoned<B> {
         let Some(entry) = self.entry(id) else {
-            return Abandoned::default();
+            return Abandoned {
+                response: None,
+                timer: None,
+                was_in_flight: false,
+                was_receiving: false,
+                waiting: WakeTarget::None,
+            };
         };
         let abandoned = Abandoned {
             response: entry.response.take(),
@@ -489,7 +488,7 @@ impl<B> CallTable<B> {
         // The next call in this entry gets another id, so that a late response to this call matches
         // nothing.
         let index = id.index() as u32;
-        entry.id = CallId::new(index, (id.0 >> 20).wrapping_add(1));
+        entry.id = CallId::new(index, id.generation().wrapping_add(1));
         self.free.push(index);
     }
 }

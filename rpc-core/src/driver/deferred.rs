@@ -113,7 +113,7 @@ impl<T: Transport> State<T> {
             };
             // On a link that has ended or is about to, wake all waiters, so that they fail as never
             // sent.
-            let room = if link.ended.is_some() || link.going_away {
+            let room = if link.takes_no_calls() {
                 u32::MAX
             } else {
                 link.connection.requests_allowed()

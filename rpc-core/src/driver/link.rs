@@ -44,11 +44,19 @@ pub(crate) struct Link<B> {
     pub(super) longest_message: MessageLimit,
     /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
-    /// Client: the server has announced its shutdown, so no more calls are started.
-    pub(crate) going_away: bool,
+    /// Client: the server has announced the end of the connection for this reason, so no more calls are
+    /// started.
+    pub(crate) going_away: Option<CloseReason>,
+    /// Client: a call had got its response when the connection ended.
+    pub(super) has_served: bool,
     /// The time since which no call was begun, according to the checks by
     /// [`Driver::on_idle`](super::Driver::on_idle).
     pub(crate) idle_since: Option<Instant>,
+    /// The time since which the peer has sent no request and no message, and no call was in flight,
+    /// according to [`note_use`](Self::note_use). Only on the server's side.
+    pub(super) unused_since: Option<Instant>,
+    /// How many requests for connections have found it so in the meantime.
+    pub(super) unused_looks: u32,
     /// Set when this side has decided to close the connection, or when the transport has closed it.
     pub(crate) ended: Option<CloseReason>,
     pub(super) closed: bool,
@@ -67,12 +75,22 @@ impl<B> Link<B> {
     /// Returns true if no call may be started on this link any more.
     #[inline]
     pub(super) fn takes_no_calls(&self) -> bool {
-        self.ended.is_some() | self.going_away
+        self.ended.is_some() | self.going_away.is_some()
     }
 
     /// Returns the number of entries that wait for a control frame.
     pub(super) fn entries_owed(&self) -> usize {
         self.streams.entries_owed() + self.transfers.entries_owed()
+    }
+
+    /// Looks whether the client has used the connection since the last look.
+    pub(super) fn note_use(&mut self, now: Instant) {
+        if self.connection.take_was_called() || !self.connection.is_at_rest() {
+            self.unused_since = None;
+            self.unused_looks = 0;
+        } else {
+            self.unused_since.get_or_insert(now);
+        }
     }
 
     /// Returns true if this is the server's side. Only that side holds a connection quota.

@@ -17,7 +17,7 @@ use crate::limits::MessageLimit;
 use crate::peer::Peer;
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
-use crate::protocol::frame::{CallId, Flags, FrameHeader, HEADER_LEN};
+use crate::protocol::frame::{CallId, EVICTED, Flags, FrameHeader, FrameKind, HEADER_LEN};
 use crate::protocol::session::{ClientSession, ServerSession, longest_message};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
 
@@ -53,7 +53,7 @@ impl<T: Transport> Driver<T> {
     /// Returns the state of a link.
     pub(crate) fn link_state(&self, key: LinkKey) -> LinkState {
         match self.state.borrow().links.get(key.index()) {
-            Some(link) if link.ended.is_none() && link.going_away => LinkState::GoingAway,
+            Some(link) if link.ended.is_none() && link.going_away.is_some() => LinkState::GoingAway,
             Some(link) if link.ended.is_none() => LinkState::Up,
             _ => LinkState::Ended,
         }
@@ -64,10 +64,21 @@ impl<T: Transport> Driver<T> {
         self.state.borrow().send_limits(key)
     }
 
-    /// Returns the reason that a link has ended, if it has.
+    /// Returns the reason that a link has ended, or is about to.
     pub(crate) fn close_reason(&self, key: LinkKey) -> Option<CloseReason> {
         let state = self.state.borrow();
-        state.links.get(key.index())?.ended.clone()
+        let link = state.links.get(key.index())?;
+        link.ended.clone().or_else(|| link.going_away.clone())
+    }
+
+    /// Returns true if a call of a link has got its response.
+    pub(crate) fn has_served(&self, key: LinkKey) -> bool {
+        let state = self.state.borrow();
+        let link = state.links.get(key.index());
+        link.is_some_and(|link| match link.closed {
+            true => link.has_served,
+            false => link.calls.has_completed(),
+        })
     }
 
     /// Returns the number of a link's calls whose response has not arrived or has not been taken.
@@ -162,8 +173,11 @@ impl<T: Transport> State<T> {
             transfers: LinkTransfers::default(),
             longest_message,
             handles: 0,
-            going_away: false,
+            going_away: None,
+            has_served: false,
             idle_since: None,
+            unused_since: None,
+            unused_looks: 0,
             ended: None,
             closed: false,
             owes: false,
@@ -247,11 +261,16 @@ impl<T: Transport> State<T> {
 
     /// Handles the flags of a frame that few frames have.
     #[cold]
-    pub(super) fn handle_rare_flags(&mut self, key: LinkKey, flags: Flags) {
+    pub(super) fn handle_rare_flags(&mut self, key: LinkKey, header: &FrameHeader) {
         let link = &mut self.links[key.index()];
         // Waiting calls are woken so that they fail, and the credits are returned.
-        if flags.contains(Flags::GOING_AWAY) && !std::mem::replace(&mut link.going_away, true) {
-            tracing::debug!(connection = %link.id, "the server is shutting down");
+        if header.flags.contains(Flags::GOING_AWAY) && link.going_away.is_none() {
+            let reason = match (header.kind, header.selector) {
+                (FrameKind::Control, EVICTED) => CloseReason::Evicted,
+                _ => CloseReason::GoingAway,
+            };
+            tracing::debug!(connection = %link.id, %reason, "the server ends the connection");
+            link.going_away = Some(reason);
             self.links_changed = true;
             // Those that have not been opened fail.
             self.resume_all(key);
@@ -355,10 +374,11 @@ impl<T: Transport> State<T> {
         self.links_changed = true;
         let link = &mut self.links[key.index()];
         link.closed = true;
-        let reason = match reason {
-            CloseReason::PeerGone if link.going_away => CloseReason::GoingAway,
-            reason => reason,
+        let reason = match (reason, &link.going_away) {
+            (CloseReason::PeerGone, Some(reason)) => reason.clone(),
+            (reason, _) => reason,
         };
+        link.has_served = link.calls.has_completed();
         let reason = link.ended.get_or_insert(reason).clone();
         tracing::debug!(connection = %id, %reason, "connection closed");
         self.counters.closed(&reason);

@@ -334,10 +334,8 @@ impl Obstacle {
 /// Returns the reason that a link takes no call, or not this one.
 #[cold]
 fn never_sent_cause<B>(link: &Link<B>, request: &RequestHead, has_expired: bool) -> Cause {
-    if let Some(reason) = &link.ended {
+    if let Some(reason) = link.ended.as_ref().or(link.going_away.as_ref()) {
         Cause::Disconnected(reason.clone())
-    } else if link.going_away {
-        Cause::Disconnected(CloseReason::GoingAway)
     } else if has_expired {
         Cause::DeadlineExceeded { latest: None }
     } else {

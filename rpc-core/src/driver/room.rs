@@ -1,78 +1,216 @@
-//! Room for new clients, when a poller has as many connections as it takes.
+//! Room for new clients, when a server has as many connections as it takes.
 //!
-//! A connection that is not used costs its client nothing. So a full poller ends such connections when
-//! new clients come:
+//! A connection that is not in use costs its client nothing. So pollers end such connections for new
+//! clients, in this order:
 //!
-//! - those on which no call has arrived, some time after they were accepted;
-//! - those whose peers keep this side waiting: for the rest of a message, or for the acknowledgement
-//!   of a response ([`Transport::stalled_connections`]).
+//! 1. *Unused* ones, for any client: no call has arrived in the first [`TIME_TO_CALL`], or the peer keeps
+//!    this side waiting: for the rest of a message, or for the acknowledgement of a response
+//!    ([`Transport::stalled_connections`]). The first is the oldest of the host that has most of these.
+//! 2. *Idle* ones, for a client of another host: for [`IDLE_TIME`] no call was in flight and no stream
+//!    open. The first is the one that has been idle for the longest time, of the host that has most
+//!    connections: more than the client's host, the new one included.
 //!
-//! Of these, the oldest one of the host that has most of them ends. A client that has made a call, and
-//! then waits as long as it likes, keeps its connection.
+//! So hosts share the connections that are not in use, and never take them from each other once they
+//! have as many. A connection in use is never ended.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::Driver;
 use super::link::LinkKey;
+use super::sleep::IDLE_TIME;
+use super::{Driver, State};
 use crate::peer::Host;
+use crate::protocol::frame::{CallId, EVICTED, FrameKind, HEADER_LEN};
 use crate::transport::{CloseReason, RoomMade, RoomWanted, Stalled, Transport};
 
 /// How long a new connection may be without a call. A client's first call mostly follows its handshake
 /// at once.
 const TIME_TO_CALL: Duration = Duration::from_millis(100);
 
+/// A connection that may be ended for a new client.
+struct Candidate {
+    key: LinkKey,
+    /// `None` if the transport does not know it.
+    host: Option<Host>,
+    kind: Kind,
+    /// When it was accepted, or since when it is idle: the age that decides between two of one host, and
+    /// between those of two hosts with as many.
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    NeverCalled,
+    Stalled,
+    Idle,
+}
+
+impl Kind {
+    fn why(self) -> &'static str {
+        match self {
+            Self::NeverCalled => "no call has arrived on it",
+            Self::Stalled => "its peer neither reads nor completes its messages",
+            Self::Idle => "it is idle, and its host has more connections than the new client's",
+        }
+    }
+}
+
+/// The connections of each host: of the server, and those of this poller that are unused.
+struct Hosts {
+    places: HashMap<Host, usize>,
+    unused: HashMap<Option<Host>, usize>,
+}
+
+impl Hosts {
+    fn places(&self, host: Option<Host>) -> usize {
+        let places = host.and_then(|host| self.places.get(&host));
+        places.copied().unwrap_or_default()
+    }
+
+    /// Returns the order in which connections end: the greatest is the first.
+    fn rank(&self, candidate: &Candidate) -> (bool, usize) {
+        match candidate.kind {
+            Kind::Idle => (false, self.places(candidate.host)),
+            _ => (true, self.unused.get(&candidate.host).copied().unwrap_or(0)),
+        }
+    }
+
+    /// Counts a connection that ends for a client of another host, or of the same one.
+    fn hand_over(&mut self, candidate: &Candidate, client: Host) {
+        if candidate.kind != Kind::Idle
+            && let Some(unused) = self.unused.get_mut(&candidate.host)
+        {
+            *unused -= 1;
+        }
+        if let Some(places) = candidate.host.and_then(|host| self.places.get_mut(&host)) {
+            *places = places.saturating_sub(1);
+        }
+        *self.places.entry(client).or_default() += 1;
+    }
+}
+
 impl<T: Transport> Driver<T> {
     /// Ends connections for new clients, and tells how many.
     #[cold]
-    pub(super) fn make_room(&self, wanted: RoomWanted) {
-        let now = self.clock.now();
+    pub(super) fn make_room(&self, mut wanted: RoomWanted) {
+        // This thread may have been stopped, or in a handler, for long: what has arrived meanwhile tells
+        // which connections are in use.
+        if !self.take_events() {
+            let (ended, may_follow) = (0, true);
+            return wanted.answer(RoomMade { ended, may_follow });
+        }
         let state = &mut *self.state.borrow_mut();
-        let Stalled {
-            connections: stalled,
-            may_follow,
-        } = state.transport.stalled_connections(now);
-        let mut may_follow = may_follow;
-        let mut yielding: HashMap<Option<Host>, Vec<(Instant, LinkKey)>> = HashMap::new();
-        for (index, link) in &state.links {
-            let Some(since) = link.accepted_at.filter(|_| link.ended.is_none()) else {
-                continue;
-            };
-            if link.connection.has_been_called() {
-                if !stalled.contains(&link.id) {
-                    continue;
-                }
-            } else if now.saturating_duration_since(since) < TIME_TO_CALL {
-                may_follow = true;
+        let (clients, places) = wanted.take_hosts();
+        let mut hosts = Hosts {
+            places,
+            unused: HashMap::new(),
+        };
+        let least = clients.iter().map(|client| hosts.places(Some(*client)));
+        let least = least.min().unwrap_or_default();
+        let (mut candidates, may_follow) = state.find_candidates(&mut hosts, least, wanted.looks());
+        // For hosts with as many connections, there is none.
+        let mut in_vain = usize::MAX;
+        let mut ended = 0;
+        for client in clients {
+            let own = hosts.places(Some(client));
+            if own >= in_vain {
                 continue;
             }
-            let host = link.peer.as_ref().map(|peer| Host::from(peer.address()));
-            let links = yielding.entry(host).or_default();
-            links.push((since, LinkKey(index as u32)));
-        }
-        for links in yielding.values_mut() {
-            // The oldest is last.
-            links.sort_unstable_by_key(|(since, _)| std::cmp::Reverse(*since));
-        }
-        let mut ended = 0;
-        while ended < wanted.count()
-            && let Some(most) = yielding.values_mut().max_by_key(|links| links.len())
-            && let Some((_, key)) = most.pop()
-        {
-            let link = &mut state.links[key.index()];
-            log_limited!(
-                warn,
-                connection = %link.id,
-                peer = link.peer.as_deref().map(tracing::field::display),
-                "ended a connection for a new client: the server has as many as it takes, and no call \
-                 has arrived on this one, or its peer neither reads nor completes its messages. If both \
-                 are your clients, raise `connections` on the server"
-            );
-            link.ended = Some(CloseReason::Local);
-            state.transport.close(link.id);
+            let of_host = candidates.iter().enumerate().filter(|(_, candidate)| {
+                candidate.kind != Kind::Idle || hosts.places(candidate.host) > own + 1
+            });
+            let first = of_host.max_by_key(|(_, candidate)| {
+                let age = Reverse((candidate.since, candidate.key.0));
+                (hosts.rank(candidate), age)
+            });
+            let Some((index, _)) = first else {
+                in_vain = own;
+                continue;
+            };
+            let chosen = candidates.swap_remove(index);
+            hosts.hand_over(&chosen, client);
+            state.evict(&chosen);
             ended += 1;
         }
-        let may_follow = may_follow || yielding.values().any(|links| !links.is_empty());
         wanted.answer(RoomMade { ended, may_follow });
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Returns the connections that may be ended for clients whose hosts have `least` connections or
+    /// more. Also returns true if there may be more soon, which `looks` requests before this one have
+    /// found, too.
+    fn find_candidates(
+        &mut self,
+        hosts: &mut Hosts,
+        least: usize,
+        looks: u32,
+    ) -> (Vec<Candidate>, bool) {
+        let now = self.clock.now();
+        let Stalled {
+            connections: stalled,
+            mut may_follow,
+        } = self.transport.stalled_connections(looks);
+        let stalled: HashSet<_> = stalled.into_iter().collect();
+        let mut candidates = Vec::new();
+        for (index, link) in &mut self.links {
+            let Some(accepted_at) = link.accepted_at.filter(|_| link.ended.is_none()) else {
+                continue;
+            };
+            link.note_use(now);
+            link.unused_looks += u32::from(link.unused_since.is_some());
+            let host = link.peer.as_ref().map(|peer| Host::from(peer.address()));
+            let (kind, since, least_age) = if !link.connection.has_been_called() {
+                (Kind::NeverCalled, accepted_at, TIME_TO_CALL)
+            } else if stalled.contains(&link.id) {
+                (Kind::Stalled, accepted_at, Duration::ZERO)
+            } else if let Some(since) = link.unused_since
+                && hosts.places(host) > least + 1
+            {
+                (Kind::Idle, since, IDLE_TIME)
+            } else {
+                continue;
+            };
+            if now.saturating_duration_since(since) < least_age {
+                may_follow |= kind == Kind::NeverCalled || link.unused_looks > looks;
+                continue;
+            }
+            if kind != Kind::Idle {
+                *hosts.unused.entry(host).or_default() += 1;
+            }
+            candidates.push(Candidate {
+                key: LinkKey(index as u32),
+                host,
+                kind,
+                since,
+            });
+        }
+        (candidates, may_follow)
+    }
+
+    /// Ends a connection for a new client, and tells its client why, if that one reads.
+    fn evict(&mut self, candidate: &Candidate) {
+        let link = &mut self.links[candidate.key.index()];
+        log_limited!(
+            warn,
+            connection = %link.id,
+            peer = link.peer.as_deref().map(tracing::field::display),
+            why = candidate.kind.why(),
+            "ended a connection for a new client: the server has as many as it takes. If both are your \
+             clients, raise `connections` on the server"
+        );
+        link.connection.go_away();
+        if link.connection.may_send_control_frame()
+            && let Ok(mut buf) = self.transport.reserve(link.id, HEADER_LEN)
+        {
+            let kind = FrameKind::Control;
+            let header = link.connection.next_header(kind, CallId(0), EVICTED);
+            header.encode(buf.as_mut());
+            // If the connection has ended, nobody needs to know why.
+            let _ = self.transport.send(link.id, buf);
+        }
+        link.ended = Some(CloseReason::Local);
+        self.transport.close(link.id);
     }
 }

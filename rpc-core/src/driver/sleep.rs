@@ -26,9 +26,10 @@ const SHORT_SLEEP: Duration = Duration::from_millis(1);
 /// Longest sleep of any poller, so that idle connections are maintained periodically.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
-/// Time without new calls after which a connection's credits are returned: long enough that a
-/// client that calls periodically does not lose its window between two calls.
-const IDLE_TIME: Duration = Duration::from_secs(1);
+/// Time without new calls after which a connection's credits are returned, and after which it may be
+/// given to a client of another host if the server has none left: long enough that a client that calls
+/// periodically does not lose its window, or its connection, between two calls.
+pub(super) const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
     /// Gives the surplus credits of idle connections back to their peers: a client connection on
@@ -48,6 +49,7 @@ impl<T: Transport> Driver<T> {
         state.streams.trim();
         let owing_before = state.owing.len();
         for (index, link) in &mut state.links {
+            link.note_use(now);
             if link.ended.is_some() || link.connection.take_was_used() {
                 link.idle_since = None;
                 continue;

@@ -75,7 +75,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Takes the events that the transport has. Returns false if there may be more.
-    fn take_events(&self) -> bool {
+    pub(super) fn take_events(&self) -> bool {
         for _ in 0..EVENTS_PER_LOOK {
             // The next events may be about long messages, which can wait: the application, which has
             // its response, often makes the next call.

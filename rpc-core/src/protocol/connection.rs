@@ -59,6 +59,39 @@ enum Activity {
     Idle,
 }
 
+/// The peer's latest frame that takes a credit. One byte, which each such frame overwrites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct LatestFrame(u8);
+
+impl LatestFrame {
+    /// There was none.
+    const NONE: Self = Self(0);
+    const ARRIVED: u8 = 1;
+    /// It took the peer's last credit. Only the peer can know this, because credits that this side
+    /// granted may still be in flight.
+    const SPENT: u8 = Flags::SPENT.bits();
+    /// [`LatestFrame::take_is_new`] has seen it.
+    const SEEN: u8 = 4;
+
+    #[inline]
+    fn of(header: &FrameHeader) -> Self {
+        Self(header.flags.bits() & Self::SPENT | Self::ARRIVED)
+    }
+
+    #[inline]
+    fn has_spent(self) -> bool {
+        self.0 & Self::SPENT != 0
+    }
+
+    fn take_is_new(&mut self) -> bool {
+        let is_new = self.0 & (Self::ARRIVED | Self::SEEN) == Self::ARRIVED;
+        if is_new {
+            self.0 |= Self::SEEN;
+        }
+        is_new
+    }
+}
+
 /// The state of one connection that both sides share.
 #[derive(Debug)]
 #[cfg_attr(any(test, feature = "test-util"), derive(Clone, PartialEq, Eq, Hash))]
@@ -88,9 +121,7 @@ pub struct Connection {
     /// Server: a frame has announced the shutdown to the client.
     has_announced: bool,
     activity: Activity,
-    /// Whether the peer's latest frame that takes a credit took its last one, if there was a frame. Only
-    /// the peer can know this, because credits that this side granted may still be in flight.
-    peer_used_all_credits: Option<bool>,
+    latest: LatestFrame,
 }
 
 impl Connection {
@@ -133,7 +164,7 @@ impl Connection {
             freed: 0,
             has_announced: false,
             activity: Activity::Unused,
-            peer_used_all_credits: None,
+            latest: LatestFrame::NONE,
         }
     }
 
@@ -261,7 +292,7 @@ impl Connection {
     #[inline]
     #[must_use]
     pub(crate) fn has_used_all_credits(&self) -> bool {
-        self.peer_used_all_credits == Some(true)
+        self.latest.has_spent()
     }
 
     /// Returns the number of receives by which to grow the window, given the number of free
@@ -269,7 +300,7 @@ impl Connection {
     /// quarter of the free receives, so that other connections can grow too.
     #[must_use]
     pub fn wants_growth(&self, free: u32) -> u32 {
-        if self.peer_used_all_credits != Some(true) || self.going_away {
+        if !self.latest.has_spent() || self.going_away {
             return 0;
         }
         let size = self.window.size();
@@ -361,8 +392,12 @@ impl Connection {
     /// then returned all of its credits.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
-        self.window.is_spent()
-            && (self.calls_in_flight | self.streams | self.sending | self.receiving) == 0
+        self.window.is_spent() && self.is_at_rest()
+    }
+
+    /// Returns true if no call is in flight, no stream is open, and no pieces of long messages follow.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        (self.calls_in_flight | self.streams | self.sending | self.receiving) == 0
     }
 
     /// Returns true if the connection was used since the last call of this method: a client sent a
@@ -380,7 +415,12 @@ impl Connection {
     /// Returns true if the peer has sent a frame that takes a credit. Its first one is a request, if
     /// this side is the server.
     pub(crate) fn has_been_called(&self) -> bool {
-        self.peer_used_all_credits.is_some()
+        self.latest != LatestFrame::NONE
+    }
+
+    /// Returns true if the peer has sent a frame that takes a credit since the last call of this method.
+    pub(crate) fn take_was_called(&mut self) -> bool {
+        self.latest.take_is_new()
     }
 
     /// Records that the connection has not been used for long. Until it is used again, this side

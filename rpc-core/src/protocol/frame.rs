@@ -12,7 +12,7 @@
 //! | --- | --- | --- | --- |
 //! | 1 request | number of the method on this connection | deadline, 0 for none | encoded request |
 //! | 2 response | status code | pushback, 0 if the handler may have started | encoded response, or [`StatusBody`] if the code is not 0 |
-//! | 3 control | 0 | 0 | [`ControlEntry`]s, which may be none |
+//! | 3 control | [`EVICTED`] or 0 | 0 | [`ControlEntry`]s, which may be none |
 //! | 4 message | [`NO_MESSAGE`], [`ONE_MESSAGE`] or [`MESSAGE_BATCH`] | window grant in bytes, 0 for none | what the selector states |
 //! | 5 acknowledgement | 0 | 0 | none |
 //! | 6 continuation | [`FRAGMENT`], [`SEGMENTS`] or [`ABANDONED`] | 0 | what the selector states |
@@ -25,7 +25,7 @@
 //! | --- | --- |
 //! | 1 ack | the sender has consumed the receiver's control frame |
 //! | 2 spent | (request, message, continuation, response with 0x10) the frame took the sender's last credit; ignored in other frames |
-//! | 4 going away | (any kind, from the server) the server is shutting down: the client must start no more calls |
+//! | 4 going away | (any kind, from the server) the server is shutting down, or, in a control frame with [`EVICTED`], ends this connection: the client must start no more calls |
 //! | 8 returned | (control) the credits are returned rather than granted |
 //! | 0x10 stream | (request) the call is a stream: its response takes a credit; (response) it took one |
 //! | 0x20 open | (request with 0x10) messages of the client follow, and the request has no message itself |
@@ -77,6 +77,10 @@ pub const ONE_MESSAGE: u16 = 1;
 /// Selector of a message frame whose body is a sequence of messages, each of which follows its
 /// length as a little-endian `u32`.
 pub const MESSAGE_BATCH: u16 = 2;
+
+/// Selector of a control frame with [`Flags::GOING_AWAY`] by which a server without a connection left
+/// says that it ends this one for a new client.
+pub const EVICTED: u16 = 1;
 
 /// The bit of a kind that says that the message is long.
 const LONG: u8 = 0x80;
@@ -161,6 +165,13 @@ impl CallId {
     pub fn new(index: u32, generation: u32) -> Self {
         debug_assert!(index <= Self::MAX_INDEX);
         Self(generation << Self::INDEX_BITS | index)
+    }
+
+    /// Returns the number of calls that the entry had before this one, modulo 2¹².
+    #[inline]
+    #[must_use]
+    pub(crate) fn generation(self) -> u32 {
+        self.0 >> Self::INDEX_BITS
     }
 
     /// Returns the index into the client's call table.

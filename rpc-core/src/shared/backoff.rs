@@ -51,7 +51,12 @@ impl Backoff {
         Duration::from_secs_f64(limit * (least + (1.0 - least) * self.uniform()))
     }
 
-    /// Resets the delays, because a connection was established.
+    /// Returns the upper limit of the delay after many failures.
+    pub(crate) fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// Resets the delays, because a connection was of use.
     pub(crate) fn succeed(&mut self) {
         self.failures = 0;
     }

@@ -108,6 +108,7 @@ enum ConnectionState {
     Connected {
         link: LinkKey,
         methods: MethodNumbers,
+        since: Instant,
     },
     /// Waiting until the time of the next attempt. `latest` is the error of the previous attempt,
     /// if it failed.
@@ -151,7 +152,7 @@ impl<T: Transport> Reconnect<T> {
     /// Returns the link that accepts calls, with the server's method numbers.
     pub(super) fn connected(&mut self) -> Option<(LinkKey, &mut MethodNumbers)> {
         match &mut self.state {
-            ConnectionState::Connected { link, methods } => Some((*link, methods)),
+            ConnectionState::Connected { link, methods, .. } => Some((*link, methods)),
             _ => None,
         }
     }
@@ -216,8 +217,8 @@ impl<T: Transport> Reconnect<T> {
     pub(super) fn maintain(&mut self) -> Option<Attempt> {
         let attempt = match &self.state {
             ConnectionState::Idle => None,
-            ConnectionState::Connected { link, .. } => {
-                self.retire_if_unusable(*link);
+            ConnectionState::Connected { link, since, .. } => {
+                self.retire_if_unusable(*link, *since);
                 None
             }
             ConnectionState::Dialing { .. } => match self.dialed.1.try_recv() {
@@ -233,15 +234,19 @@ impl<T: Transport> Reconnect<T> {
         attempt
     }
 
-    fn retire_if_unusable(&mut self, link: LinkKey) {
-        let reason = match self.driver.link_state(link) {
-            LinkState::Up => return,
-            // Calls in flight finish on this link, while new ones use the next connection.
-            LinkState::GoingAway => CloseReason::GoingAway,
-            // The reference is kept until all of its calls have been settled, which may take some
-            // turns.
-            LinkState::Ended => self.driver.close_reason(link).unwrap_or(CloseReason::Local),
-        };
+    fn retire_if_unusable(&mut self, link: LinkKey, since: Instant) {
+        // Calls in flight on a link whose server goes away finish on it, while new ones use the next
+        // connection. The reference is kept until all calls have been settled, which may take some turns.
+        if self.driver.link_state(link) == LinkState::Up {
+            return;
+        }
+        let reason = self.driver.close_reason(link).unwrap_or(CloseReason::Local);
+        // Others are like attempts that failed: two idle channels would take the last connection of a
+        // server from each other without a pause.
+        let age = self.driver.clock.now().saturating_duration_since(since);
+        if self.driver.has_served(link) || age >= self.target.backoff.longest() {
+            self.target.backoff.succeed();
+        }
         let Target { address, index, .. } = &self.target;
         log_limited!(info, for address, address, poller = index, %reason, "disconnected from the server");
         self.retiring.push(link);
@@ -355,7 +360,6 @@ impl<T: Transport> Reconnect<T> {
             Err(error) => return self.fail(error),
         };
         self.driver.acquire_ref(connected.link);
-        self.target.backoff.succeed();
         self.failures = 0;
         self.latest = None;
         let Target { address, index, .. } = &self.target;
@@ -363,6 +367,7 @@ impl<T: Transport> Reconnect<T> {
         self.set_state(ConnectionState::Connected {
             link: connected.link,
             methods: MethodNumbers::from_session(&connected.session),
+            since: self.driver.clock.now(),
         });
         self.report_first(Ok(()));
         Attempt::Connected

@@ -197,7 +197,9 @@ impl PollerCounters {
         let connections = &self.connections;
         let counter = match reason {
             CloseReason::Local => &connections.closed_locally,
-            CloseReason::PeerGone | CloseReason::GoingAway => &connections.closed_by_peer,
+            CloseReason::PeerGone | CloseReason::GoingAway | CloseReason::Evicted => {
+                &connections.closed_by_peer
+            }
             CloseReason::Failed(error) if error.is::<ProtocolError>() => &connections.violated,
             CloseReason::Failed(_) => &connections.failed,
         };

@@ -1,10 +1,11 @@
 //! [`Admission`]: decides which clients may connect.
 
-use std::fmt;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fmt, mem};
 
-use super::{ConnectionId, Peer};
+use super::{ConnectionId, Host, Peer};
 
 /// The core's part of a handshake on the server's side. Called by the listener's thread.
 pub trait Admission: Send + Sync {
@@ -61,10 +62,12 @@ impl Drop for ConnectionQuota {
     }
 }
 
-/// A listener's request to a poller that has as many connections as it takes: to end some that nobody
-/// uses, in favor of new clients. It is answered once, also if it is dropped.
+/// A listener's request to a poller of a server that has as many connections as it takes: to end some
+/// that are not in use, in favor of new clients. It is answered once, also if it is dropped.
 pub struct RoomWanted {
-    count: usize,
+    clients: Vec<Host>,
+    places: HashMap<Host, usize>,
+    looks: u32,
     answer: Option<Box<dyn FnOnce(RoomMade) + Send>>,
 }
 
@@ -78,19 +81,35 @@ pub struct RoomMade {
 }
 
 impl RoomWanted {
-    /// Creates a request for `count` connections at most.
+    /// Creates a request for these clients, by their hosts, the one that has waited longest first.
+    /// `places` are the connections of the server that each host has. The clients wait for a connection
+    /// that may be ended soon if `looks` requests before this one have found that, too.
     #[must_use]
-    pub fn new(count: usize, answer: impl FnOnce(RoomMade) + Send + 'static) -> Self {
+    pub fn new(
+        clients: Vec<Host>,
+        places: HashMap<Host, usize>,
+        looks: u32,
+        answer: impl FnOnce(RoomMade) + Send + 'static,
+    ) -> Self {
         Self {
-            count,
+            clients,
+            places,
+            looks,
             answer: Some(Box::new(answer)),
         }
     }
 
-    /// Returns the number of clients that wait.
+    /// Takes the hosts of the clients that wait, and the connections of the server that each host has.
     #[must_use]
-    pub fn count(&self) -> usize {
-        self.count
+    pub fn take_hosts(&mut self) -> (Vec<Host>, HashMap<Host, usize>) {
+        (mem::take(&mut self.clients), mem::take(&mut self.places))
+    }
+
+    /// Returns the number of requests before this one that have to have found that a connection may be
+    /// ended soon, if the clients are to wait for it.
+    #[must_use]
+    pub fn looks(&self) -> u32 {
+        self.looks
     }
 
     /// Answers the request.
@@ -112,7 +131,7 @@ impl Drop for RoomWanted {
 impl fmt::Debug for RoomWanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RoomWanted")
-            .field("count", &self.count)
+            .field("clients", &self.clients)
             .finish_non_exhaustive()
     }
 }

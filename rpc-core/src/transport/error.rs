@@ -22,6 +22,8 @@ pub enum CloseReason {
     /// The peer, a server, is shutting down. No more calls are started on the connection. Calls in
     /// flight may still receive responses before it ends.
     GoingAway,
+    /// The peer, a server that had no connection left, has given this one to a new client.
+    Evicted,
     /// The connection failed. The error comes from the device, or reports a silent peer or a
     /// protocol violation.
     Failed(Arc<dyn Error + Send + Sync>),
@@ -33,6 +35,10 @@ impl fmt::Display for CloseReason {
             Self::Local => f.write_str("closed by this side"),
             Self::PeerGone => f.write_str("the peer closed the connection or its process ended"),
             Self::GoingAway => f.write_str("the server is shutting down"),
+            Self::Evicted => f.write_str(
+                "the server has no connection left, and has given this one, which was not in use, to a new \
+                 client: raise `connections` on the server",
+            ),
             Self::Failed(error) => write!(f, "the connection failed: {error}"),
         }
     }

@@ -36,7 +36,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use self::admission::{
     Admission, Admitted, ConnectionQuota, Refusal, RoomMade, RoomWanted, Stalled,
@@ -391,10 +391,12 @@ pub trait Transport: 'static {
     /// the client needs it, whose requests have deadlines; a server may return `None`.
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock>;
 
-    /// Looks for connections whose peers keep this side waiting. Called while new clients wait for
-    /// connections. The default is right for a transport that reports no [`Event::RoomWanted`].
-    fn stalled_connections(&mut self, now: Instant) -> Stalled {
-        let _ = now;
+    /// Looks for connections whose peers keep this side waiting. Called for each
+    /// [`Event::RoomWanted`]. Others [may follow](Stalled::may_follow) if they have kept this side waiting
+    /// at this look and at least `looks` before. The default is right for a transport that reports no such
+    /// event.
+    fn stalled_connections(&mut self, looks: u32) -> Stalled {
+        let _ = looks;
         Stalled::default()
     }
 

@@ -19,8 +19,8 @@ use rpc_core::stats::Counter;
 use rpc_core::transport::{
     Admission, AllocateError, Chunks, CloseReason, ConnectError, Connected, ConnectionId,
     CounterReader, Counters, Dialer, Event, ExposeError, Exposed, ExposureKey, FetchKey,
-    LongMessages, MemoryByOwner, PeerClock, RemoteSegment, ReserveError, SendError, SlotsByState,
-    Transport,
+    LongMessages, MemoryByOwner, Peer, PeerClock, RemoteSegment, ReserveError, RoomWanted,
+    SendError, SlotsByState, Stalled, Transport,
 };
 
 pub(crate) use self::dialed::Dialed;
@@ -57,6 +57,8 @@ struct Endpoint {
     sending: u32,
     reads: Reads,
     counters: Arc<EndpointCounters>,
+    /// Connections whose peers keep this side waiting.
+    stalled: Vec<ConnectionId>,
 }
 
 #[derive(Default)]
@@ -111,6 +113,8 @@ pub struct Loopback {
     wires: Rc<RefCell<Wires>>,
     index: usize,
     limits: Limits,
+    /// What servers are told about this process.
+    peer: Option<Arc<Peer>>,
     faults: Faults,
     random: Random,
     /// Events left in the current batch.
@@ -135,10 +139,16 @@ impl Loopback {
             wires: Rc::clone(wires),
             index,
             limits,
+            peer: None,
             faults,
             random,
             batch_left: None,
         }
+    }
+
+    /// Sets the address from which this process connects.
+    pub(crate) fn set_address(&mut self, address: Option<SocketAddr>) {
+        self.peer = address.map(|address| Arc::new(Peer::new(address, "loopback")));
     }
 
     /// Draws the faults of a poll. Returns the number of events in its batch.
@@ -175,6 +185,14 @@ impl Loopback {
 
     pub(crate) fn connections(&self) -> Vec<ConnectionId> {
         self.wires.borrow().connections(self.index)
+    }
+
+    pub(crate) fn ask_for_room(&self, wanted: RoomWanted) {
+        self.with_endpoint(|endpoint| endpoint.incoming.push_back(Event::RoomWanted(wanted)));
+    }
+
+    pub(crate) fn stall(&self, connection: ConnectionId) {
+        self.with_endpoint(|endpoint| endpoint.stalled.push(connection));
     }
 
     pub(crate) fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
@@ -235,7 +253,7 @@ impl Transport for Loopback {
             let source = std::io::ErrorKind::ConnectionRefused.into();
             return Err(ConnectError::Unreachable { address, source });
         };
-        let admitted = admission
+        let mut admitted = admission
             .admit(&session)
             .map_err(|refusal| ConnectError::Refused {
                 address,
@@ -246,6 +264,7 @@ impl Transport for Loopback {
             Some((server, remote));
         wires.endpoints[server].connections[remote.index as usize].peer =
             Some((self.index, connection));
+        admitted.peer.clone_from(&self.peer);
         let session = admitted.server_session.clone();
         wires.endpoints[server].incoming.push_back(Event::Accepted {
             connection: remote,
@@ -410,6 +429,13 @@ impl Transport for Loopback {
 
     fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {
         Some(PeerClock::SAME_HOST)
+    }
+
+    fn stalled_connections(&mut self, _: u32) -> Stalled {
+        Stalled {
+            connections: self.with_endpoint(|endpoint| endpoint.stalled.clone()),
+            may_follow: false,
+        }
     }
 
     fn close(&mut self, connection: ConnectionId) {

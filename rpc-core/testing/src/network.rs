@@ -1,6 +1,7 @@
 //! [`Network`] and [`Pair`]: nodes that communicate over a loopback.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub struct Network {
     faults: Faults,
     random: Random,
     slot_message_len: Cell<usize>,
+    address: Cell<Option<SocketAddr>>,
     nodes: Vec<Rc<Node>>,
     shared: Vec<Rc<SharedNode<Loopback>>>,
     raw: RefCell<Vec<Rc<RawPeer>>>,
@@ -48,6 +50,7 @@ impl Network {
             faults,
             random: Random::new(seed),
             slot_message_len: Cell::new(SLOT_MESSAGE_LEN),
+            address: Cell::new(None),
             nodes: Vec::new(),
             shared: Vec::new(),
             raw: RefCell::default(),
@@ -81,6 +84,11 @@ impl Network {
         self.slot_message_len.set(message_len);
     }
 
+    /// Lets the nodes that are added from now on connect from this address.
+    pub fn use_address(&self, address: SocketAddr) {
+        self.address.set(Some(address));
+    }
+
     /// Returns the limits that a device without limits of its own would derive.
     fn limits_of(&self, intents: &Intents) -> Limits {
         let slot_message_len = intents.max_message_len.min(self.slot_message_len.get());
@@ -107,7 +115,8 @@ impl Network {
         limits: Limits,
         register: impl FnOnce(&mut Methods),
     ) -> Rc<Node> {
-        let transport = Loopback::new(&self.wires, limits, self.faults, self.random.clone());
+        let mut transport = Loopback::new(&self.wires, limits, self.faults, self.random.clone());
+        transport.set_address(self.address.get());
         let endpoint = transport.index();
         let node = Rc::new(Node::over(transport, &self.clock, register));
         let admission = Arc::clone(node.admission());
@@ -120,7 +129,8 @@ impl Network {
     pub fn share(&mut self, server: &str, intents: &Intents) -> Rc<SharedNode<Loopback>> {
         let (limits, random) = (self.limits_of(intents), self.random.clone());
         let seed = random.next_u64();
-        let transport = Loopback::new(&self.wires, limits, self.faults, random);
+        let mut transport = Loopback::new(&self.wires, limits, self.faults, random);
+        transport.set_address(self.address.get());
         let node = Rc::new(SharedNode::over(transport, &self.clock, server, seed));
         self.shared.push(Rc::clone(&node));
         node

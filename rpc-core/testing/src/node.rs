@@ -1,7 +1,7 @@
 //! [`Node`]: a poller that is stepped by hand; [`LoopbackNode`]: what one does over a loopback.
 
 use rpc_core::for_testing;
-use rpc_core::transport::ConnectionId;
+use rpc_core::transport::{ConnectionId, RoomWanted};
 
 use crate::loopback::{Loopback, SlotCounts};
 
@@ -18,6 +18,12 @@ pub trait LoopbackNode {
 
     /// Delivers a frame that no peer has sent.
     fn inject(&self, connection: ConnectionId, frame: Vec<u8>);
+
+    /// Asks the node for connections, behind what has arrived.
+    fn ask_for_room(&self, wanted: RoomWanted);
+
+    /// Lets the peer of a connection keep the node waiting from now on.
+    fn stall(&self, connection: ConnectionId);
 }
 
 impl LoopbackNode for Node {
@@ -31,5 +37,13 @@ impl LoopbackNode for Node {
 
     fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
         self.with_transport(|loopback| loopback.inject(connection, frame));
+    }
+
+    fn ask_for_room(&self, wanted: RoomWanted) {
+        self.with_transport(|loopback| loopback.ask_for_room(wanted));
+    }
+
+    fn stall(&self, connection: ConnectionId) {
+        self.with_transport(|loopback| loopback.stall(connection));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rpc_core::Limits;
 use rpc_core::transport::{
@@ -214,8 +214,8 @@ impl Transport for VerbsTransport {
         self.lane_ref(connection.index)?.peer_clock(connection)
     }
 
-    fn stalled_connections(&mut self, now: Instant) -> Stalled {
-        let lanes = self.lanes_mut().map(|lane| lane.stalled_connections(now));
+    fn stalled_connections(&mut self, looks: u32) -> Stalled {
+        let lanes = self.lanes_mut().map(|lane| lane.stalled_connections(looks));
         lanes.fold(Stalled::default(), |mut all, lane| {
             all.connections.extend(lane.connections);
             all.may_follow |= lane.may_follow;

@@ -35,7 +35,6 @@ use crate::transport::queue_pairs::{Plaintext, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{self, ReserveCounters};
 use crate::transport::routes::Routes;
-use crate::transport::send_watch::SendWatch;
 use crate::transport::sleep::Sleep;
 use crate::transport::stall_watch::StallWatch;
 use crate::transport::wakeup::Wakeup;
@@ -336,8 +335,8 @@ fn open_lane(
         receives,
         dirty: Vec::with_capacity(max_connections),
         long_messages,
-        send_watch: SendWatch::new(max_connections),
-        stall_watch: StallWatch::default(),
+        send_watch: StallWatch::new(max_connections),
+        stall_watch: StallWatch::new(0),
         counters: Arc::default(),
         device_counters: Arc::new(DeviceCounterReader {
             context: context.clone(),

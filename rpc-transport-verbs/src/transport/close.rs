@@ -44,7 +44,7 @@ impl Lane {
             && connection.is_open()
         {
             // What a peer does not acknowledge is not delivered either.
-            let step = match self.has_stalled(id, hooks::now()) {
+            let step = match self.has_stalled(id) {
                 true => Step::FLUSHING,
                 false => Step::Delivering,
             };

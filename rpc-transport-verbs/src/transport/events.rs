@@ -34,7 +34,7 @@ use crate::transport::failure::LaneFailure;
 use crate::transport::notices::{Notice, NoticeSender};
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::reserve::ReservePoster;
-use crate::transport::send_watch::LOOK_PERIOD;
+use crate::transport::stall_watch::LOOK_PERIOD;
 
 /// The async-event thread, which is stopped when this value is dropped.
 pub(crate) struct EventThread {
@@ -137,7 +137,7 @@ struct EventHandler {
     stop: Arc<AtomicBool>,
     notice_sender: NoticeSender,
     /// How often the poller is to look at its sends, if it is: see
-    /// [`send_watch`](crate::transport::send_watch).
+    /// [`stall_watch`](crate::transport::stall_watch).
     look_period: Option<Duration>,
 }
 

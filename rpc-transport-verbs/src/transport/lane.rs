@@ -37,7 +37,6 @@ use crate::transport::queue_pairs::{QpRts, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
-use crate::transport::send_watch::SendWatch;
 use crate::transport::stall_watch::StallWatch;
 
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
@@ -74,7 +73,9 @@ pub(crate) struct Lane {
     /// Connection indexes by the key of their TCP connection, to handle notices. One entry for each
     /// connection.
     pub(crate) liveness_index: HashMap<LivenessKey, u32>,
-    pub(crate) send_watch: SendWatch,
+    /// For sends that are stuck in the device.
+    pub(crate) send_watch: StallWatch,
+    /// For peers that stall while new clients wait.
     pub(crate) stall_watch: StallWatch,
     pub(crate) queue_pairs: Arc<QueuePairs>,
     pub(crate) notice_sender: NoticeSender,

@@ -30,7 +30,6 @@ pub(crate) mod receive_queue;
 pub(crate) mod reserve;
 pub(crate) mod routes;
 pub(crate) mod send_queue;
-pub(crate) mod send_watch;
 pub(crate) mod sleep;
 pub(crate) mod stall_watch;
 pub(crate) mod transmit;

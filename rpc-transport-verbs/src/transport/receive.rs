@@ -1,7 +1,6 @@
 //! The receive path: polls the completion queue and handles completions and notices.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event, Stalled};
 use verbline_verbs::{CompletionStatus, QpNum, Slot, WorkCompletion, WorkKind};
@@ -13,7 +12,7 @@ use crate::transport::failure::{self, LaneFailure, LivenessFailure, QueuePairFai
 use crate::transport::lane::Lane;
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 use crate::transport::pending::Pending;
-use crate::transport::send_watch::WATCHED_TIME;
+use crate::transport::stall_watch::{Awaited, STALLED_AFTER, STUCK_AFTER, WATCHED_TIME};
 
 /// The status of a request that was carried out, as a number.
 const SUCCESS: u32 = 0;
@@ -334,9 +333,11 @@ impl Lane {
         let waiting = self.connections.indexes().filter_map(|index| {
             let (id, connection) = self.connections.at(index)?;
             let is_due = connection.in_flight() > connection.sends.uncovered();
-            is_due.then(|| (id, connection.queue_pair.oldest_send()))
+            is_due.then(|| (id, Awaited::Send(connection.queue_pair.oldest_send())))
         });
-        for id in self.send_watch.look(waiting) {
+        self.send_watch.look(waiting);
+        let stuck: Vec<_> = self.send_watch.found_at(STUCK_AFTER).collect();
+        for id in stuck {
             let Some(connection) = self.connections.get(id) else {
                 continue;
             };
@@ -350,8 +351,9 @@ impl Lane {
         }
     }
 
-    /// Looks for connections whose peers keep this side waiting.
-    pub(crate) fn stalled_connections(&mut self, now: Instant) -> Stalled {
+    /// Looks for connections whose peers keep this side waiting. Others may follow if they have done so
+    /// at `looks` looks before this one.
+    pub(crate) fn stalled_connections(&mut self, looks: u32) -> Stalled {
         let indexes = self.connections.indexes();
         let awaited = indexes.flat_map(|index| {
             let Some((id, connection)) = self.connections.at(index) else {
@@ -359,14 +361,20 @@ impl Lane {
             };
             connection.awaited().map(|awaited| Some((id, awaited?)))
         });
-        self.stall_watch.look(awaited.flatten(), now)
+        self.stall_watch.look(awaited.flatten());
+        let connections: Vec<_> = self.stall_watch.found_at(STALLED_AFTER).collect();
+        let may_follow = self.stall_watch.found_at(looks + 1).count() > connections.len();
+        Stalled {
+            connections,
+            may_follow,
+        }
     }
 
     /// Returns true if nothing more is to be expected of the peer.
-    pub(crate) fn has_stalled(&self, id: ConnectionId, now: Instant) -> bool {
+    pub(crate) fn has_stalled(&self, id: ConnectionId) -> bool {
         let awaited = self.connections.get_ref(id).map(Connection::awaited);
         let mut awaited = awaited.into_iter().flatten().flatten();
-        awaited.any(|awaited| self.stall_watch.has_stalled(id, awaited, now))
+        awaited.any(|awaited| self.stall_watch.looks(id, awaited) >= STALLED_AFTER)
     }
 
     #[cold]

@@ -6,6 +6,7 @@ mod other_address;
 #[path = "../transport_harness/mod.rs"]
 mod transport_harness;
 
+mod full_server;
 mod handler_blocks;
 mod over_tcp;
 mod server_shutdown;

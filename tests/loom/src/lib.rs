@@ -2,7 +2,7 @@
 //! models are in the same files.
 
 // What only the rest of their packages uses is unused here.
-#![allow(dead_code, missing_docs, unused_imports)]
+#![allow(dead_code, missing_docs, unreachable_pub, unused_imports)]
 
 #[path = "../../../rpc-core/src/driver"]
 mod driver {

@@ -154,10 +154,10 @@ impl<T: Transport> State<T> {
         self.cancel_call(link, call);
     }
 
-    /// Fails a stream that has not been opened, because its server shuts down.
+    /// Fails a stream that has not been opened, because its server ends the connection.
     #[cold]
-    pub(super) fn fail_going_away(&mut self, key: StreamKey) {
-        let cause = Cause::Disconnected(CloseReason::GoingAway);
+    pub(super) fn fail_going_away(&mut self, key: StreamKey, reason: CloseReason) {
+        let cause = Cause::Disconnected(reason);
         let error = CallError::new(cause, Execution::NeverSent);
         self.abandon_stream(key, Some(error));
     }

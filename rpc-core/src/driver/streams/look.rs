@@ -173,8 +173,9 @@ impl<T: Transport> State<T> {
             self.abandon_stream(key, None);
             return false;
         }
-        if self.links[link.index()].going_away {
-            self.fail_going_away(key);
+        if let Some(reason) = &self.links[link.index()].going_away {
+            let reason = reason.clone();
+            self.fail_going_away(key, reason);
             return false;
         }
         self.send_opening(key)

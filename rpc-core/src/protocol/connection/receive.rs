@@ -1,6 +1,6 @@
 //! The frames that arrive on a [`Connection`]: the rules that they obey, and their effect.
 
-use super::{Activity, Connection, ProtocolError, Role};
+use super::{Activity, Connection, LatestFrame, ProtocolError, Role};
 use crate::protocol::frame::{
     ABANDONED, Flags, FrameError, FrameHeader, FrameKind, MESSAGE_BATCH, ONE_MESSAGE,
 };
@@ -154,7 +154,7 @@ impl Connection {
             });
         }
         self.calls_in_flight += 1;
-        self.peer_used_all_credits = Some(header.flags.contains(Flags::SPENT));
+        self.latest = LatestFrame::of(header);
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Connection {
 
     fn receive_credited(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         self.window.consume()?;
-        self.peer_used_all_credits = Some(header.flags.contains(Flags::SPENT));
+        self.latest = LatestFrame::of(header);
         Ok(())
     }
 }

@@ -1,9 +1,12 @@
 //! Room for new clients: which handshakes end for them, and which clients wait for a connection.
 //!
 //! When a server has no connection left, an unfinished handshake gives its own up (`places.rs`). If
-//! there is none, the pollers are asked in turn to end connections that nobody uses, and the client
-//! waits as long as one of them may have some. Otherwise it is refused.
+//! there is none, the pollers are asked one after another to end connections that are not in use. The
+//! client waits as long as one of them has ended some or may do so soon, up to the time limit of its
+//! handshake. Otherwise it is refused.
 
+use std::collections::HashSet;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use rpc_core::transport::{Host, RoomMade, RoomWanted};
@@ -12,13 +15,17 @@ use verbline_verbs::log_limited;
 
 use super::handshakes::Stage;
 use super::sockets::{Sockets, Source};
+use super::waiting::{AskedForRoom, Waiting};
 use super::{Command, Token};
 
-/// How long to wait before a poller is asked again for connections, if it had none to end yet.
+/// The pause between two rounds of questions to the pollers. A peer that is waited for in
+/// [`STALLED_AFTER`](crate::transport::stall_watch::STALLED_AFTER) rounds stalls: in a second.
 const ASK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The same if it has ended some, which come back meanwhile.
-const CLOSE_PAUSE: Duration = Duration::from_millis(50);
+/// Clients wait for connections that so many rounds have found about to be ended: for a tenth of a
+/// second, and fewer if the clients have waited for less. On a busy server, there are always some that
+/// have just been found so, and are in use.
+const ROUNDS_TO_WAIT_FOR: u32 = 5;
 
 impl Sockets {
     /// Ends a client's handshake in favor of a new client.
@@ -46,46 +53,80 @@ impl Sockets {
         let listener = client.listener;
         let host = Host::from(client.peer());
         let waiting = self.waiting.iter();
-        let waiting = waiting.filter(|(other, _)| *other == listener).count();
+        let waiting = waiting.filter(|it| it.listener == listener).count();
         if waiting == 0 && client.server_has_room() {
             return self.admit_one(listener, token);
         }
         // A client may leave after a handshake has ended for it. The connection of that handshake is
         // for the next client, for which no other handshake ends.
         let returning = self.returning.get(&listener).copied().unwrap_or(0);
-        if returning > waiting || self.free_a_connection(listener, host) {
-            self.waiting.push_back((listener, token));
+        if returning >= waiting {
+            // Pollers are asked for nobody at the moment.
+            self.asked.entry(listener).or_default().rounds = 0;
+        }
+        let has_one = returning > waiting || self.free_a_connection(listener, host);
+        self.waiting.push_back(Waiting {
+            listener,
+            client: token,
+            host,
+            is_asked_for: false,
+        });
+        if !has_one {
+            self.ask_for_room(listener);
+        }
+    }
+
+    /// Returns the listener's clients that wait for a connection of which none is on its way.
+    fn unserved(&mut self, listener: Token) -> impl Iterator<Item = &mut Waiting> {
+        let returning = self.returning.get(&listener).copied().unwrap_or(0);
+        let waiting = self.waiting.iter_mut();
+        waiting
+            .filter(move |it| it.listener == listener)
+            .skip(returning)
+    }
+
+    /// Asks a poller to end connections that are not in use, unless one has been asked just now.
+    fn ask_for_room(&mut self, listener: Token) {
+        let asked = self.asked.entry(listener).or_default();
+        let is_soon = |at: Instant| Instant::now() < at;
+        if asked.awaits_answer || asked.again_at.is_some_and(is_soon) {
             return;
         }
-        self.waiting.push_back((listener, token));
-        self.ask_for_room(listener);
-    }
-
-    /// Returns the number of a listener's clients that wait for a connection of which none is on its way.
-    fn unserved(&self, listener: Token) -> usize {
-        let waiting = self.waiting.iter();
-        let waiting = waiting.filter(|(other, _)| *other == listener).count();
-        let returning = self.returning.get(&listener).copied().unwrap_or(0);
-        waiting.saturating_sub(returning)
-    }
-
-    /// Asks a poller to end connections that nobody uses, unless one has been asked just now.
-    fn ask_for_room(&mut self, listener: Token) {
-        let count = self.unserved(listener);
+        let begins = asked.answers == 0;
+        let hosts: Vec<_> = self
+            .unserved(listener)
+            .map(|waiting| {
+                waiting.is_asked_for |= begins;
+                waiting.host
+            })
+            .collect();
+        let mut places = self.places.by_host(listener);
+        for host in &hosts {
+            if let Some(places) = places.get_mut(host) {
+                *places = places.saturating_sub(1);
+            }
+        }
+        let asked = self.asked.entry(listener).or_default();
+        if hosts.is_empty() {
+            // Looks are counted, so none may follow another at once.
+            let again_at = (!begins).then(|| Instant::now() + ASK_PAUSE);
+            *asked = AskedForRoom {
+                port: asked.port,
+                again_at,
+                ..AskedForRoom::default()
+            };
+            return;
+        }
         let Some(Source::Listener(_, config)) = self.sources.get(&listener) else {
             return;
         };
-        let asked = self.asked.entry(listener).or_default();
-        let now = Instant::now();
-        if count == 0 || asked.awaits_answer || asked.again_at.is_some_and(|at| now < at) {
-            return;
-        }
         let Some(port) = config.ports.get(asked.port % config.ports.len().max(1)) else {
             return self.refuse_unserved(listener);
         };
         asked.awaits_answer = true;
+        let looks = asked.rounds.min(ROUNDS_TO_WAIT_FOR - 1);
         let control = self.control.clone();
-        port.ask_for_room(RoomWanted::new(count, move |made| {
+        port.ask_for_room(RoomWanted::new(hosts, places, looks, move |made| {
             // Without the control thread there is nothing to notify.
             let _ = control.command(Command::RoomMade(listener, made));
         }));
@@ -97,37 +138,33 @@ impl Sockets {
             Some(Source::Listener(_, config)) => config.ports.len(),
             _ => return,
         };
+        *self.returning.entry(listener).or_default() += made.ended;
         let asked = self.asked.entry(listener).or_default();
         asked.awaits_answer = false;
-        if made.ended > 0 || made.may_follow {
-            asked.without_any = 0;
-            let pause = if made.ended > 0 {
-                CLOSE_PAUSE
-            } else {
-                ASK_PAUSE
-            };
-            asked.again_at = Some(Instant::now() + pause);
-            return;
-        }
-        asked.without_any += 1;
         asked.port += 1;
-        if asked.without_any < ports {
+        asked.answers += 1;
+        asked.has_any |= made.ended > 0 || made.may_follow;
+        if asked.answers < ports {
             return self.ask_for_room(listener);
         }
-        asked.without_any = 0;
-        self.refuse_unserved(listener);
+        asked.answers = 0;
+        asked.again_at = Some(Instant::now() + ASK_PAUSE);
+        if mem::take(&mut asked.has_any) {
+            asked.rounds += 1;
+        } else {
+            asked.rounds = 0;
+            self.refuse_unserved(listener);
+        }
     }
 
+    /// Refuses the clients for which all pollers have been asked.
     fn refuse_unserved(&mut self, listener: Token) {
-        for _ in 0..self.unserved(listener) {
-            let last = self
-                .waiting
-                .iter()
-                .rposition(|(other, _)| *other == listener);
-            if let Some((_, token)) = last.and_then(|last| self.waiting.remove(last)) {
-                // The core refuses it with the reason.
-                self.admit_now(token);
-            }
+        let unserved = self.unserved(listener).filter(|it| it.is_asked_for);
+        let refused: HashSet<_> = unserved.map(|waiting| waiting.client).collect();
+        self.waiting.retain(|it| !refused.contains(&it.client));
+        for client in refused {
+            // The core refuses it with the reason.
+            self.admit_now(client);
         }
     }
 
@@ -144,7 +181,8 @@ impl Sockets {
     /// connection returns it, so that takes a moment.
     pub(super) fn admit_waiting(&mut self) {
         let mut without_room = Vec::new();
-        for (listener, token) in std::mem::take(&mut self.waiting) {
+        for waiting in mem::take(&mut self.waiting) {
+            let (listener, token) = (waiting.listener, waiting.client);
             let Some(Source::Incoming(client)) = self.sources.get(&token) else {
                 continue;
             };
@@ -154,7 +192,7 @@ impl Sockets {
             }
             if without_room.contains(&listener) || !client.server_has_room() {
                 without_room.push(listener);
-                self.waiting.push_back((listener, token));
+                self.waiting.push_back(waiting);
                 continue;
             }
             self.admit_one(listener, token);

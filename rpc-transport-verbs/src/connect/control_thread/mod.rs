@@ -30,6 +30,7 @@ mod run_clock;
 mod sockets;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;

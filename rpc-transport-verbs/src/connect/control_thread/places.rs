@@ -1,5 +1,5 @@
-//! The connections of servers that unfinished handshakes hold, and which handshake gives its
-//! connection up.
+//! The connections of servers that each host has, and which unfinished handshake gives its connection
+//! up.
 //!
 //! A server takes a limited number of connections, and a client counts as one from the moment at
 //! which it is admitted. A stranger can send a hello and nothing more: over TCP and over RDMA
@@ -11,8 +11,8 @@
 //! those who share its address.
 //!
 //! A client whose `Ready` is delayed in the network counts as unfinished, although it may already have
-//! sent calls over RDMA. Connections whose handshake is complete are the pollers' matter
-//! (`making_room.rs`).
+//! sent calls over RDMA. Which connections end whose handshake is complete is the pollers' matter
+//! (`making_room.rs`); how many each host has is told them from here.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -22,20 +22,22 @@ use rpc_core::transport::Host;
 use super::Token;
 use super::handshakes::Stage;
 
-/// The handshakes that hold a connection of their server or wait for one.
+/// The connections of servers, and the handshakes that hold one or wait for one.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// The listener and the host of each handshake.
+    /// The listener and the host of each.
     entries: HashMap<Token, (Token, Host)>,
-    /// The handshakes of each listener by their host.
+    /// Those of each listener by their host.
     hosts: HashMap<Token, HashMap<Host, Held>>,
 }
 
-/// The handshakes of one host at one listener.
+/// The connections and the handshakes of one host at one listener.
 #[derive(Debug, Default)]
 struct Held {
-    count: usize,
-    /// Those that wait for their client, the oldest first.
+    /// Connections whose handshake is complete.
+    open: BTreeSet<Token>,
+    handshakes: usize,
+    /// Handshakes that wait for their client, the oldest first.
     welcomed: BTreeSet<Token>,
 }
 
@@ -50,14 +52,29 @@ impl Places {
         let held = self.hosts.entry(listener).or_default();
         let held = held.entry(host).or_default();
         if self.entries.insert(token, (listener, host)).is_none() {
-            held.count += 1;
+            held.handshakes += 1;
         }
         if is_welcomed {
             held.welcomed.insert(token);
         }
     }
 
-    /// Removes a handshake that has ended, or is complete.
+    /// Records a connection whose handshake is complete.
+    pub(super) fn open(&mut self, token: Token, listener: Token, host: Host) {
+        self.entries.insert(token, (listener, host));
+        let held = self.hosts.entry(listener).or_default();
+        held.entry(host).or_default().open.insert(token);
+    }
+
+    /// Returns the number of connections, and of handshakes that hold one or wait for one, of each host.
+    pub(super) fn by_host(&self, listener: Token) -> HashMap<Host, usize> {
+        let hosts = self.hosts.get(&listener).into_iter().flatten();
+        hosts
+            .map(|(host, held)| (*host, held.open.len() + held.handshakes))
+            .collect()
+    }
+
+    /// Removes a handshake that has ended or is complete, or a connection that has ended.
     pub(super) fn remove(&mut self, token: Token) {
         let Some((listener, host)) = self.entries.remove(&token) else {
             return;
@@ -66,9 +83,11 @@ impl Places {
             return;
         };
         if let Some(held) = hosts.get_mut(&host) {
-            held.count -= 1;
-            held.welcomed.remove(&token);
-            if held.count == 0 {
+            if !held.open.remove(&token) {
+                held.handshakes -= 1;
+                held.welcomed.remove(&token);
+            }
+            if held.handshakes == 0 && held.open.is_empty() {
                 hosts.remove(&host);
             }
         }
@@ -90,7 +109,7 @@ impl Places {
     /// the stage [`Waiting`](Stage::Waiting).
     pub(super) fn victim_for(&self, listener: Token, host: Host) -> Option<Token> {
         let hosts = self.hosts.get(&listener)?;
-        let own = hosts.get(&host).map_or(0, |held| held.count);
+        let own = hosts.get(&host).map_or(0, |held| held.handshakes);
         let candidates = hosts.iter().filter_map(|(&of, held)| {
             let oldest = *held.welcomed.first()?;
             let least = if of == host { 1 } else { own };
@@ -179,5 +198,24 @@ mod tests {
             places.entries.is_empty() && places.hosts.is_empty(),
             "{places:?}"
         );
+    }
+
+    #[test]
+    fn connections_and_handshakes_of_a_host_count_until_they_end() {
+        let mut places = Places::default();
+        welcome(&mut places, 1, 1);
+        welcome(&mut places, 2, 1);
+        // A handshake is complete.
+        places.remove(2);
+        places.open(3, LISTENER, host(1));
+        places.open(4, LISTENER, host(2));
+        places.open(5, LISTENER + 1, host(2));
+        let by_host = places.by_host(LISTENER);
+        assert_eq!(by_host, HashMap::from([(host(1), 2), (host(2), 1)]));
+        assert_eq!(places.victim_for(LISTENER, host(3)), Some(1));
+        for token in [1, 3, 4, 5] {
+            places.remove(token);
+        }
+        assert!(places.hosts.is_empty(), "{places:?}");
     }
 }

@@ -21,6 +21,7 @@ use super::incoming_client::{IncomingClient, NextAction};
 use super::places::Places;
 use super::preparer::{Job, JobResult, Preparers};
 use super::run_clock::{RunClock, TICK};
+use super::waiting::{AskedForRoom, Waiting};
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
 use crate::connect::link::LinkSecret;
 use crate::transport::notices::LivenessEnd;
@@ -62,11 +63,10 @@ pub(super) struct Sockets {
     pub(super) handshakes: Handshakes,
     /// The connections that they hold or wait for.
     pub(super) places: Places,
-    /// The clients that wait for a connection, in the order in which they get one, each with its
-    /// listener.
-    pub(super) waiting: VecDeque<(Token, Token)>,
-    /// By listener, how many connections of handshakes that were ended for other clients have not been
-    /// given to a client yet.
+    /// The clients that wait for a connection, in the order in which they get one.
+    pub(super) waiting: VecDeque<Waiting>,
+    /// By listener, how many connections that were ended for other clients, handshakes included, have
+    /// not been given to a client yet.
     pub(super) returning: HashMap<Token, usize>,
     /// By listener, the request to its pollers for connections.
     pub(super) asked: HashMap<Token, AskedForRoom>,
@@ -80,17 +80,6 @@ pub(super) struct Sockets {
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
     /// Waits in a row that failed, for the log.
     pub(super) failed_waits: u32,
-}
-
-/// The request for connections to the pollers of a listener, one at a time.
-#[derive(Debug, Default)]
-pub(super) struct AskedForRoom {
-    /// The poller that is asked next, or was asked and has not answered.
-    pub(super) port: usize,
-    pub(super) awaits_answer: bool,
-    pub(super) again_at: Option<Instant>,
-    /// Pollers in a row that have none to end.
-    pub(super) without_any: usize,
 }
 
 pub(super) enum Source {
@@ -255,7 +244,10 @@ impl Sockets {
                 }
                 epoll::delete(&self.epoll, &client.stream)
             }
-            Source::Liveness(liveness) => epoll::delete(&self.epoll, &liveness.stream),
+            Source::Liveness(liveness) => {
+                self.places.remove(token);
+                epoll::delete(&self.epoll, &liveness.stream)
+            }
         };
         if let Err(error) = deleted {
             log_limited!(warn, %error, "a socket cannot be removed from epoll");
@@ -333,11 +325,17 @@ impl Sockets {
                 }
             }
             NextAction::Open(liveness, read) => {
-                self.remove(token);
+                let client = self.remove(token);
                 // Report that it is open before anything can end it. The poller may have ended
                 // since the welcome: then the socket is closed here, which tells the client.
                 if liveness.report_open() {
                     self.watch(liveness, &read);
+                    if let Some(Source::Incoming(client)) = client
+                        && self.sources.contains_key(&self.last_token)
+                    {
+                        let host = client.peer().into();
+                        self.places.open(self.last_token, client.listener, host);
+                    }
                 }
             }
             NextAction::Challenge => {

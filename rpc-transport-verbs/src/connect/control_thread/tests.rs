@@ -135,18 +135,19 @@ fn hello_of_another_host(server: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Adds a server all of whose connections are taken by clients from `127.0.0.1` that were welcomed.
-/// Returns the listener's token and address, and the sockets of these clients with the notices to their
+/// Adds a server with pollers, all of whose connections are taken by clients from `127.0.0.1` that were
+/// welcomed. Returns the listener's token and address, and the sockets of these clients with the notices to their
 /// poller.
 fn full_server(
     sockets: &mut Sockets,
     clients: usize,
+    pollers: usize,
 ) -> (Token, SocketAddr, (Vec<TcpStream>, NoticeReceiver)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
     let full = Arc::new(ListenerConfig {
-        ports: Vec::new(),
+        ports: (0..pollers).map(|_| Port::new(Vec::new())).collect(),
         admission: Arc::new(Full),
     });
     let Ok(listening) = sockets.add(Source::Listener(listener, Arc::clone(&full))) else {
@@ -176,7 +177,7 @@ fn full_server(
 #[test]
 fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_not_come() {
     let (_control, mut sockets) = Control::new().unwrap();
-    let (listening, address, (_streams, notices)) = full_server(&mut sockets, 2);
+    let (listening, address, (_streams, notices)) = full_server(&mut sockets, 2, 0);
     let mut client = hello_of_another_host(address);
     sockets.accept(listening);
     let mut present = stages(&sockets);
@@ -204,7 +205,7 @@ fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_n
 #[test]
 fn clients_that_leave_again_and_again_end_one_handshake_of_another_host() {
     let (_control, mut sockets) = Control::new().unwrap();
-    let (listening, address, _strangers) = full_server(&mut sockets, 20);
+    let (listening, address, _strangers) = full_server(&mut sockets, 20, 0);
     let welcomed = |sockets: &Sockets| {
         let stages = stages(sockets).into_iter();
         stages.filter(|stage| *stage == Stage::Welcomed).count()
@@ -218,6 +219,100 @@ fn clients_that_leave_again_and_again_end_one_handshake_of_another_host() {
     // A client that stays is the next one, and another one ends the next handshake.
     let _staying = [(); 2].map(|()| wait_as_another_host(&mut sockets, listening, address));
     assert_eq!(welcomed(&sockets), 18);
+}
+
+const NONE: RoomMade = RoomMade {
+    ended: 0,
+    may_follow: false,
+};
+const SOON: RoomMade = RoomMade {
+    ended: 0,
+    may_follow: true,
+};
+const ONE: RoomMade = RoomMade {
+    ended: 1,
+    may_follow: false,
+};
+
+/// Returns true if a poller has been asked for connections. The pollers of these tests have ended, so
+/// each answers at once; the tests answer in their place.
+fn is_asked(sockets: &Sockets) -> bool {
+    let answer = sockets.commands.try_recv();
+    answer.is_ok_and(|answer| matches!(answer, Command::RoomMade(..)))
+}
+
+/// Waits until a poller is asked in the next round.
+fn await_question(sockets: &mut Sockets) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_asked(sockets) {
+        assert!(Instant::now() < deadline, "nobody is asked");
+        sockets.admit_waiting();
+    }
+}
+
+#[test]
+fn each_poller_is_asked_in_each_round_and_a_client_is_refused_when_none_has_a_connection() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let (listening, address, _) = full_server(&mut sockets, 0, 3);
+    let (_, mut client) = wait_as_another_host(&mut sockets, listening, address);
+    // One always says that it may have one soon, and the others are asked all the same.
+    for round in 0..3 {
+        for answer in [SOON, NONE, NONE] {
+            await_question(&mut sockets);
+            sockets.room_made(listening, answer);
+        }
+        assert!(!is_asked(&sockets), "there is a pause after round {round}");
+    }
+    for _ in 0..2 {
+        await_question(&mut sockets);
+        sockets.room_made(listening, NONE);
+    }
+    // Another client has come meanwhile. The first pollers have not been asked for it.
+    let (_, mut other) = wait_as_another_host(&mut sockets, listening, address);
+    assert!(is_asked(&sockets));
+    sockets.room_made(listening, NONE);
+    let told = read_some(&mut client);
+    assert!(told.contains("the server is full"), "{told}");
+    assert_eq!(
+        stages(&sockets)
+            .iter()
+            .filter(|it| **it == Stage::Waiting)
+            .count(),
+        1
+    );
+    for _ in 0..3 {
+        await_question(&mut sockets);
+        sockets.room_made(listening, NONE);
+    }
+    let told = read_some(&mut other);
+    assert!(told.contains("the server is full"), "{told}");
+}
+
+#[test]
+fn pollers_are_not_asked_again_for_a_connection_that_is_on_its_way() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let (listening, address, _) = full_server(&mut sockets, 0, 2);
+    let (_, mut client) = wait_as_another_host(&mut sockets, listening, address);
+    await_question(&mut sockets);
+    sockets.room_made(listening, ONE);
+    let until = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < until {
+        sockets.admit_waiting();
+        assert!(!is_asked(&sockets));
+    }
+    // It never comes. The client is refused at the time limit of its handshake, and the next one does
+    // not wait for it.
+    let mut now = Instant::now();
+    for _ in 0..60 {
+        now += TICK;
+        sockets.clock.advance(now);
+        sockets.admit_waiting();
+    }
+    sockets.end_expired_handshakes();
+    let told = read_some(&mut client);
+    assert!(told.contains("the server is full"), "{told}");
+    let _next = wait_as_another_host(&mut sockets, listening, address);
+    await_question(&mut sockets);
 }
 
 /// Connects from `127.0.0.2` to a full server, and reads the hello. Returns the client's token and

@@ -4,7 +4,7 @@ use rpc_core::transport::Transport;
 
 use super::transport_harness::{frame, step_until};
 use super::{ROCE, Server, assert_all_slots_back, side_with};
-use crate::transport::send_watch::STUCK_AFTER;
+use crate::transport::stall_watch::STUCK_AFTER;
 
 #[test]
 fn a_connection_ends_whose_sends_the_device_neither_completes_nor_fails() {
