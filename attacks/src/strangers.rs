@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SocketFlags, connect, recv};
 
 use super::formats;
 use super::formats::handshake::{self, Body};
-use super::peer::{link_socket, listen_as, offer, tcp};
+use super::peer::{link_socket, listen_as, offer, tcp, tcp_from_another_host};
 use crate::attack::Target;
 use benches::Outcome;
 use benches::in_flight::allow_more_files;
@@ -241,7 +241,8 @@ pub(crate) fn half_open(target: &Target, time: Duration) -> Outcome<String> {
 }
 
 /// Keeps different numbers of such connections open in turn, so that the server has every small
-/// number of files left at some time.
+/// number of files left at some time. They come from another address than the clients: with few files,
+/// a host has few handshakes, and its newest may take the places of its others.
 ///
 /// # Errors
 ///
@@ -257,7 +258,7 @@ pub(crate) fn few_files(target: &Target, time: Duration) -> Outcome<String> {
         waiting.drop_answered();
         waiting.0.truncate(count);
         while waiting.0.len() < count {
-            waiting.add(tcp(&target.address)?)?;
+            waiting.add(tcp_from_another_host(&target.address)?)?;
             made += 1;
         }
         thread::sleep(Duration::from_millis(100));
