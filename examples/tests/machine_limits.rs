@@ -37,17 +37,19 @@ struct Row {
 
 const WORKS: &[&str] = &[];
 
-/// A mapping of ours names the limit. The system names none for a thread whose stack does not fit, and
-/// a message that does not fit is the receiver's to refuse.
+/// The stack of a thread does not fit. The system does not say which of its limits it was.
+const NO_STACK: &str = "its address space (`ulimit -v`) or its locked memory (`ulimit -l`";
+
+/// A message that does not fit is the receiver's to refuse.
 const SHORT_OF_ADDRESSES: &[&str] = &[
     "(RLIMIT_AS): raise the limit (ulimit -v",
-    "its address space (`ulimit -v`)",
+    NO_STACK,
     "or the limits of its process",
 ];
 
 const SHORT_OF_LOCKED_MEMORY: &[&str] = &[
     "(RLIMIT_MEMLOCK). Raise the limit (ulimit -l",
-    "its locked memory (`ulimit -l`",
+    NO_STACK,
     "or the limits of its process",
 ];
 

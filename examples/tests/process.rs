@@ -4,17 +4,16 @@
 mod echo_process;
 
 use std::future::Future;
-use std::io::{Read, Write};
+use std::io::{Read, Write, pipe};
 use std::net::TcpListener;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::pin;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs::File, thread};
 
 use echo_process::{NEVER, Process, call};
 use proto::echo::{EchoClient, EchoRequest, EchoServer};
@@ -62,11 +61,7 @@ fn fork(run: impl FnOnce()) -> Pid {
 
 /// Runs `run` in a child and returns what it has said.
 fn said_in_child(run: impl FnOnce() -> String) -> String {
-    let mut ends = [0; 2];
-    // SAFETY: the kernel writes two numbers of files.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    // SAFETY: the pipe was just made, and nothing else has its files.
-    let [mut reads, writes] = ends.map(|end| File::from(unsafe { OwnedFd::from_raw_fd(end) }));
+    let (mut reads, writes) = pipe().unwrap();
     let child = fork(|| {
         // A child that hangs is ended by this signal.
         // SAFETY: it only sets a timer.
@@ -98,8 +93,9 @@ fn server_process() {
 fn client_process() {
     let (poller, echo) = echo_process::connect(&std::env::var("VERBLINE_TEST_SERVER").unwrap());
     let mut waits = pin!(call(&echo, NEVER));
-    poller.block_on(call(&echo, b"here")).unwrap();
     let _ = waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    // It is answered, and was sent after the other one.
+    poller.block_on(call(&echo, b"here")).unwrap();
     report_child();
     println!("\nconnected");
     thread::sleep(Duration::from_secs(600));
@@ -175,28 +171,28 @@ fn the_end_of_a_server_is_noticed_at_once_although_a_forked_child_lives_on() {
         let local = EchoClient::new(poller.connect(&address).unwrap());
         let shared = EchoClient::new(block_on(Channel::connect(&device, &address)).unwrap());
         let mut waits = pin!(call(&local, NEVER));
-        poller.block_on(call(&local, b"here")).unwrap();
         let _ = waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let never = EchoRequest {
             payload: NEVER.to_vec(),
         };
-        let in_flight = thread::spawn({
-            let shared = shared.clone();
-            move || block_on(shared.echo(never))
-        });
+        let mut in_flight = pin!(shared.echo(never));
+        let _ = in_flight
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        // Calls of a channel are sent in their order: these are answered, and were sent after the others.
+        poller.block_on(call(&local, b"here")).unwrap();
         block_on(shared.echo(EchoRequest::default())).unwrap();
         let child = server.fork_and_die();
         let killed = Instant::now();
-        let error = poller.block_on(waits).unwrap_err();
-        assert!(
-            matches!(error.cause(), Cause::Disconnected(_)),
-            "{name}: {error}"
-        );
-        let error = in_flight.join().unwrap().unwrap_err();
-        assert!(
-            matches!(error.cause(), Cause::Disconnected(_)),
-            "{name}: {error}"
-        );
+        let is_disconnected = |error: CallError| {
+            assert!(
+                matches!(error.cause(), Cause::Disconnected(_)),
+                "{name}: {error}"
+            );
+            assert_ne!(error.execution(), Execution::NeverSent, "{name}: {error}");
+        };
+        is_disconnected(poller.block_on(waits).unwrap_err());
+        is_disconnected(block_on(in_flight).unwrap_err());
         let error = poller.connect(&address).unwrap_err();
         assert!(
             matches!(error, ConnectError::Unreachable { .. }),

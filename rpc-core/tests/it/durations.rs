@@ -416,6 +416,29 @@ fn a_connect_timeout_of_zero_is_an_error_that_names_it() {
     }
 }
 
+/// Each call would fail, with a status that does not say why.
+#[test]
+fn a_deadline_policy_of_zero_is_an_error_that_names_it() {
+    let device = Device::open("soft").unwrap();
+    let (zero, policy) = (Some(Duration::ZERO), DeadlinePolicy::default());
+    let (cap, default) = (
+        DeadlinePolicy {
+            cap: zero,
+            ..policy
+        },
+        DeadlinePolicy {
+            default: zero,
+            ..policy
+        },
+    );
+    for (setting, policy) in [("cap", cap), ("default", default)] {
+        let server = Server::builder(&device).deadlines(policy);
+        let error = shown(server.bind("127.0.0.1:0").unwrap_err());
+        let wanted = format!("DeadlinePolicy::{setting} = 0 does not fit");
+        assert!(error.starts_with(&wanted), "{error}");
+    }
+}
+
 /// A new setting needs a row.
 #[test]
 fn the_table_has_every_public_item_that_takes_a_time() {

@@ -359,6 +359,21 @@ fn open_lane(
 mod tests {
     use super::*;
 
+    /// A device may go between its opening by the program and that by a poller.
+    #[test]
+    fn a_poller_leaves_out_only_the_optional_ones_of_the_devices_that_are_gone() {
+        let open_list = |list: &str| {
+            let names = list.split(',').map(Name::parse);
+            let names: Vec<_> = names.collect::<Result<_, _>>().unwrap();
+            let plaintext = Plaintext::Refused;
+            let opened = open(&names, plaintext, &Intents::default(), &Sizing::default());
+            opened.map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(open_list("soft,?gone_0"), Ok(()));
+        let error = open_list("soft,gone_0").unwrap_err();
+        assert!(error.contains("gone_0"), "{error}");
+    }
+
     /// A device that lacks something was left out, whoever had named it.
     #[test]
     fn only_an_optional_device_is_left_out() {

@@ -189,3 +189,21 @@ fn map_arena(node: &Node, link: &Link, number: u64, file: &PeerFile) -> Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system_error::not_mapped;
+
+    /// The link to a peer that has done nothing wrong stays.
+    #[test]
+    fn memory_that_cannot_be_mapped_is_a_lack_of_this_process_and_no_fault_of_the_peer() {
+        // These say which limit it was.
+        for number in [Errno::AGAIN, Errno::NOMEM] {
+            let failure = Failure::from(not_mapped(number, 1));
+            assert!(matches!(failure, Failure::Lacking(_)), "{failure}");
+        }
+        let failure = Failure::from(io::Error::from(io::ErrorKind::InvalidData));
+        assert!(matches!(failure, Failure::Wrong(_)), "{failure}");
+    }
+}
