@@ -259,13 +259,20 @@ impl<T: Transport> State<T> {
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted a connection");
     }
 
-    /// Handles the flags of a frame that few frames have.
+    /// Handles the flags of a frame that few frames have. The fields of its header are passed one by one:
+    /// a reference to the header would keep all headers in memory.
     #[cold]
-    pub(super) fn handle_rare_flags(&mut self, key: LinkKey, header: &FrameHeader) {
+    pub(super) fn handle_rare_flags(
+        &mut self,
+        key: LinkKey,
+        flags: Flags,
+        kind: FrameKind,
+        selector: u16,
+    ) {
         let link = &mut self.links[key.index()];
         // Waiting calls are woken so that they fail, and the credits are returned.
-        if header.flags.contains(Flags::GOING_AWAY) && link.going_away.is_none() {
-            let reason = match (header.kind, header.selector) {
+        if flags.contains(Flags::GOING_AWAY) && link.going_away.is_none() {
+            let reason = match (kind, selector) {
                 (FrameKind::Control, EVICTED) => CloseReason::Evicted,
                 _ => CloseReason::GoingAway,
             };

@@ -178,7 +178,7 @@ impl<T: Transport> Driver<T> {
             }
         };
         if header.flags.intersects(RARE_FLAGS) {
-            state.handle_rare_flags(key, &header);
+            state.handle_rare_flags(key, header.flags, header.kind, header.selector);
         }
         let is_stream = header.flags.contains(Flags::STREAM);
         match header.kind {
