@@ -44,9 +44,10 @@ pub(crate) struct Link<B> {
     pub(super) longest_message: MessageLimit,
     /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
-    /// Client: the server has announced the end of the connection for this reason, so no more calls are
-    /// started.
-    pub(crate) going_away: Option<CloseReason>,
+    /// Client: the server has announced the end of the connection, so no more calls are started.
+    pub(crate) going_away: bool,
+    /// It ends it for a new client.
+    pub(super) is_evicted: bool,
     /// Client: a call had got its response when the connection ended.
     pub(super) has_served: bool,
     /// The time since which no call was begun, according to the checks by
@@ -75,12 +76,25 @@ impl<B> Link<B> {
     /// Returns true if no call may be started on this link any more.
     #[inline]
     pub(super) fn takes_no_calls(&self) -> bool {
-        self.ended.is_some() | self.going_away.is_some()
+        self.ended.is_some() | self.going_away
     }
 
     /// Returns the number of entries that wait for a control frame.
     pub(super) fn entries_owed(&self) -> usize {
         self.streams.entries_owed() + self.transfers.entries_owed()
+    }
+
+    /// Returns the reason for which the connection has ended, or which the server has announced.
+    pub(crate) fn end(&self) -> Option<CloseReason> {
+        self.ended.clone().or_else(|| self.announced_end())
+    }
+
+    /// Returns the reason for which the server has announced the end of the connection.
+    pub(super) fn announced_end(&self) -> Option<CloseReason> {
+        self.going_away.then_some(match self.is_evicted {
+            true => CloseReason::Evicted,
+            false => CloseReason::GoingAway,
+        })
     }
 
     /// Looks whether the client has used the connection since the last look.

@@ -53,7 +53,7 @@ impl<T: Transport> Driver<T> {
     /// Returns the state of a link.
     pub(crate) fn link_state(&self, key: LinkKey) -> LinkState {
         match self.state.borrow().links.get(key.index()) {
-            Some(link) if link.ended.is_none() && link.going_away.is_some() => LinkState::GoingAway,
+            Some(link) if link.ended.is_none() && link.going_away => LinkState::GoingAway,
             Some(link) if link.ended.is_none() => LinkState::Up,
             _ => LinkState::Ended,
         }
@@ -67,8 +67,7 @@ impl<T: Transport> Driver<T> {
     /// Returns the reason that a link has ended, or is about to.
     pub(crate) fn close_reason(&self, key: LinkKey) -> Option<CloseReason> {
         let state = self.state.borrow();
-        let link = state.links.get(key.index())?;
-        link.ended.clone().or_else(|| link.going_away.clone())
+        state.links.get(key.index())?.end()
     }
 
     /// Returns true if a call of a link has got its response.
@@ -173,7 +172,8 @@ impl<T: Transport> State<T> {
             transfers: LinkTransfers::default(),
             longest_message,
             handles: 0,
-            going_away: None,
+            going_away: false,
+            is_evicted: false,
             has_served: false,
             idle_since: None,
             unused_since: None,
@@ -271,13 +271,14 @@ impl<T: Transport> State<T> {
     ) {
         let link = &mut self.links[key.index()];
         // Waiting calls are woken so that they fail, and the credits are returned.
-        if flags.contains(Flags::GOING_AWAY) && link.going_away.is_none() {
-            let reason = match (kind, selector) {
-                (FrameKind::Control, EVICTED) => CloseReason::Evicted,
-                _ => CloseReason::GoingAway,
-            };
-            tracing::debug!(connection = %link.id, %reason, "the server ends the connection");
-            link.going_away = Some(reason);
+        if flags.contains(Flags::GOING_AWAY) && !link.going_away {
+            link.going_away = true;
+            link.is_evicted = (kind, selector) == (FrameKind::Control, EVICTED);
+            tracing::debug!(
+                connection = %link.id,
+                reason = link.announced_end().as_ref().map(tracing::field::display),
+                "the server ends the connection"
+            );
             self.links_changed = true;
             // Those that have not been opened fail.
             self.resume_all(key);
@@ -381,8 +382,8 @@ impl<T: Transport> State<T> {
         self.links_changed = true;
         let link = &mut self.links[key.index()];
         link.closed = true;
-        let reason = match (reason, &link.going_away) {
-            (CloseReason::PeerGone, Some(reason)) => reason.clone(),
+        let reason = match (reason, link.announced_end()) {
+            (CloseReason::PeerGone, Some(reason)) => reason,
             (reason, _) => reason,
         };
         link.has_served = link.calls.has_completed();

@@ -334,8 +334,8 @@ impl Obstacle {
 /// Returns the reason that a link takes no call, or not this one.
 #[cold]
 fn never_sent_cause<B>(link: &Link<B>, request: &RequestHead, has_expired: bool) -> Cause {
-    if let Some(reason) = link.ended.as_ref().or(link.going_away.as_ref()) {
-        Cause::Disconnected(reason.clone())
+    if let Some(reason) = link.end() {
+        Cause::Disconnected(reason)
     } else if has_expired {
         Cause::DeadlineExceeded { latest: None }
     } else {

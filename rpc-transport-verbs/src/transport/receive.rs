@@ -69,7 +69,8 @@ impl Lane {
 
     /// Polls the device until a completion is an event for the driver, or none is left. Some rare
     /// completions queue an event. Unless `TAKES_QUEUED`, it stays in the queue.
-    #[inline]
+    // Always inlined: each turn is one call, and the compiler decides otherwise now and then.
+    #[inline(always)]
     fn poll_device<const TAKES_QUEUED: bool>(&mut self) -> Option<Event<RecvBuf>> {
         let mut left = self.plan.poll_batch;
         loop {

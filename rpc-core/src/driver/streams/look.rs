@@ -173,8 +173,7 @@ impl<T: Transport> State<T> {
             self.abandon_stream(key, None);
             return false;
         }
-        if let Some(reason) = &self.links[link.index()].going_away {
-            let reason = reason.clone();
+        if let Some(reason) = self.links[link.index()].announced_end() {
             self.fail_going_away(key, reason);
             return false;
         }

@@ -110,8 +110,8 @@ impl<T: Transport> State<T> {
         let Some(entry) = self.links.get(link.index()) else {
             return Some(Cause::Disconnected(CloseReason::Local));
         };
-        if let Some(reason) = entry.ended.as_ref().or(entry.going_away.as_ref()) {
-            return Some(Cause::Disconnected(reason.clone()));
+        if let Some(reason) = entry.end() {
+            return Some(Cause::Disconnected(reason));
         }
         let limit = self.transport.longest_frame(entry.id);
         let most = usize::from(u16::MAX);
