@@ -28,6 +28,10 @@ use crate::transport::{CloseReason, RoomMade, RoomWanted, Stalled, Transport};
 /// at once.
 const TIME_TO_CALL: Duration = Duration::from_millis(100);
 
+/// The most looks for events before connections are ended. Requests are only queued meanwhile, and what
+/// peers may send is bounded by the credits that they have, so the looks mostly find the end of it.
+const LOOKS_FOR_EVENTS: u32 = 64;
+
 /// A connection that may be ended for a new client.
 struct Candidate {
     key: LinkKey,
@@ -96,7 +100,7 @@ impl<T: Transport> Driver<T> {
     pub(super) fn make_room(&self, mut wanted: RoomWanted) {
         // This thread may have been stopped, or in a handler, for long: what has arrived meanwhile tells
         // which connections are in use.
-        if !self.take_events() {
+        if !(0..LOOKS_FOR_EVENTS).any(|_| self.take_events()) {
             let (ended, may_follow) = (0, true);
             return wanted.answer(RoomMade { ended, may_follow });
         }

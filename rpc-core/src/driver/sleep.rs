@@ -28,7 +28,7 @@ const LONG_SLEEP: Duration = Duration::from_secs(1);
 
 /// Time without new calls after which a connection's credits are returned, and after which it may be
 /// given to a client of another host if the server has none left: long enough that a client that calls
-/// periodically does not lose its window, or its connection, between two calls.
+/// more often does not lose its window, or its connection, between two calls.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {

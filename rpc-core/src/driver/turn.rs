@@ -151,7 +151,7 @@ impl<T: Transport> Driver<T> {
             } => self.fetched(connection, fetch, len),
             Event::FetchCancelled { connection, fetch } => self.fetch_cancelled(connection, fetch),
             Event::Closed { connection, reason } => self.close(connection, reason),
-            Event::RoomWanted(wanted) => self.make_room(wanted),
+            Event::RoomWanted(wanted) => self.make_room(*wanted),
         }
         None
     }

@@ -113,8 +113,9 @@ pub enum Event<R> {
         /// The message.
         fetch: FetchKey,
     },
-    /// New clients wait for connections of this poller, which has as many as it takes.
-    RoomWanted(RoomWanted),
+    /// New clients wait for connections of this poller, which has as many as it takes. Boxed, so that
+    /// the events of the data path stay small.
+    RoomWanted(Box<RoomWanted>),
     /// The connection has ended. This is the last event for the connection. All frames received
     /// before its end have already been reported.
     Closed {

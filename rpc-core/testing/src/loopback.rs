@@ -188,7 +188,11 @@ impl Loopback {
     }
 
     pub(crate) fn ask_for_room(&self, wanted: RoomWanted) {
-        self.with_endpoint(|endpoint| endpoint.incoming.push_back(Event::RoomWanted(wanted)));
+        self.with_endpoint(|endpoint| {
+            endpoint
+                .incoming
+                .push_back(Event::RoomWanted(Box::new(wanted)))
+        });
     }
 
     pub(crate) fn stall(&self, connection: ConnectionId) {

@@ -412,7 +412,9 @@ impl Lane {
                     }
                 }
                 Notice::LaneFailed(failure) => self.fail_all(failure),
-                Notice::RoomWanted(wanted) => self.queue_event(Event::RoomWanted(wanted)),
+                Notice::RoomWanted(wanted) => {
+                    self.queue_event(Event::RoomWanted(Box::new(wanted)));
+                }
             }
         }
     }

@@ -22,6 +22,9 @@ use super::{Command, Token};
 /// [`STALLED_AFTER`](crate::transport::stall_watch::STALLED_AFTER) rounds stalls: in a second.
 const ASK_PAUSE: Duration = Duration::from_millis(20);
 
+/// The most clients for which a poller is asked at a time: it looks at all of its connections for each.
+const CLIENTS_OF_A_REQUEST: usize = 64;
+
 /// Clients wait for connections that so many rounds have found about to be ended: for a tenth of a
 /// second, and fewer if the clients have waited for less. On a busy server, there are always some that
 /// have just been found so, and are in use.
@@ -95,6 +98,7 @@ impl Sockets {
         let begins = asked.answers == 0;
         let hosts: Vec<_> = self
             .unserved(listener)
+            .take(CLIENTS_OF_A_REQUEST)
             .map(|waiting| {
                 waiting.is_asked_for |= begins;
                 waiting.host

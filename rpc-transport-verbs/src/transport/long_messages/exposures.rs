@@ -63,20 +63,20 @@ impl Lane {
         };
         if !has_room {
             if let Some(window) = window {
-                self.long_messages.pools.give_back_window(window);
+                self.long_messages.pools.put_window_back(window);
             }
             return Err(ExposeError::NotNow);
         }
         let Some(piece) = self.take_piece(id, message, is_accepted) else {
             if let Some(window) = window {
-                self.long_messages.pools.give_back_window(window);
+                self.long_messages.pools.put_window_back(window);
             }
             return Err(self.revoke_for_more());
         };
         // Between two steps of a copy, the device was polled: that may have failed the connection.
         if !self.connections.get(id).is_some_and(|it| it.is_open()) {
             if let Some(window) = window {
-                self.long_messages.pools.give_back_window(window);
+                self.long_messages.pools.put_window_back(window);
             }
             return Err(ExposeError::Closed);
         }

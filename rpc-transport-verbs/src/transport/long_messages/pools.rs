@@ -150,6 +150,11 @@ impl Pools {
         self.sending.forget_window();
     }
 
+    /// Puts back a window that was taken and not bound.
+    pub(super) fn put_window_back(&self, window: MemoryWindow) {
+        self.sending.put_window_back(window);
+    }
+
     /// Takes back a window whose invalidation has completed.
     pub(super) fn give_back_window(&self, window: MemoryWindow) {
         self.sending.give_back_window(window);

@@ -190,13 +190,17 @@ impl MemoryPool {
         self.lock().forget_window();
     }
 
-    /// Takes back a window whose invalidation has completed.
+    /// Puts back a window that was taken and not bound. Nobody is woken: it was there all the time, and
+    /// the poller itself puts one back whenever it finds no memory for its piece.
+    pub(super) fn put_window_back(&self, window: MemoryWindow) {
+        self.lock().windows.push(window);
+    }
+
+    /// Takes back a window whose invalidation has completed. Whoever waits for memory is not woken.
     pub(super) fn give_back_window(&self, window: MemoryWindow) {
         window.note_invalidated();
         let mut state = self.lock();
         state.windows.push(window);
-        // Whoever waits for memory is not woken: that would be the poller itself, which gives back a
-        // window whenever it finds no memory for its piece.
         let is_awaited = std::mem::take(&mut state.is_window_awaited);
         drop(state);
         if is_awaited {
