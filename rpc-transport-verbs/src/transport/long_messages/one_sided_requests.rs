@@ -147,8 +147,13 @@ impl Lane {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
         };
-        let is_flushed = status == CompletionStatus::WorkRequestFlushed;
-        if is_flushed || !connection.one_sided.is_bind(number) {
+        // With another status, not the binding was at fault, but the connection or its peer. Over TCP, no
+        // card binds: a binding waits for what was posted before it, and fails when the peer ends the
+        // connection meanwhile.
+        let is_refused = status == CompletionStatus::MemoryWindowBind
+            && connection.is_open()
+            && !connection.is_read_by_peer;
+        if !is_refused || !connection.one_sided.is_bind(number) {
             return;
         }
         if self.long_messages.pools.give_windows_up() {
