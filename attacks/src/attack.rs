@@ -7,7 +7,8 @@ use benches::Outcome;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::{dead_calls, neighbours, over_tcp, strangers};
+use crate::tcp_peer::TcpPeer;
+use crate::{dead_calls, neighbours, over_tcp, peer, strangers};
 
 /// An attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -155,8 +156,16 @@ impl Attack {
             Self::Lies => over_tcp::lies(target, time),
             Self::Halves => over_tcp::halves(target, time),
             Self::Deaf => over_tcp::deaf(target, time),
-            Self::Silent => over_tcp::silent(target, time),
-            Self::Onecall => over_tcp::one_call(target, time),
+            Self::Silent => {
+                let silent = || TcpPeer::connect_silently(target, peer::tcp);
+                let made = over_tcp::crowd(time, silent)?;
+                Ok(format!("{made} connections without a call"))
+            }
+            Self::Onecall => {
+                let one_call = || TcpPeer::connect(target, peer::tcp_from_another_host);
+                let made = over_tcp::crowd(time, one_call)?;
+                Ok(format!("{made} connections with one call"))
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::formats::tcp::{self, Header, OPCODES};
-use super::peer::{tcp as dial, tcp_from_another_host};
+use super::peer::tcp as dial;
 use super::tcp_peer::{TcpPeer, offer};
 use crate::attack::Target;
 use benches::Outcome;
@@ -190,18 +190,18 @@ pub(crate) fn deaf(target: &Target, time: Duration) -> Outcome<String> {
     ))
 }
 
-/// Connects by the rules, and makes no call.
+/// Connects by the rules, again and again, and does nothing more. Returns the number of connections.
 ///
 /// # Errors
 ///
 /// Fails if the attack cannot be tried.
-pub(crate) fn silent(target: &Target, time: Duration) -> Outcome<String> {
+pub(crate) fn crowd(time: Duration, connect: impl Fn() -> Outcome<TcpPeer>) -> Outcome<u64> {
     /// Connections that are held at a time.
     const MOST: usize = 200;
     let end = Instant::now() + time;
     let (mut held, mut made) = (Vec::new(), 0);
     while Instant::now() < end {
-        match TcpPeer::connect_silently(target, dial) {
+        match connect() {
             Ok(peer) => {
                 held.push(peer);
                 made += 1;
@@ -213,31 +213,5 @@ pub(crate) fn silent(target: &Target, time: Duration) -> Outcome<String> {
             held.drain(..MOST / 2);
         }
     }
-    Ok(format!("{made} connections without a call"))
-}
-
-/// Connects by the rules from another address than the clients, and makes one call on each connection.
-///
-/// # Errors
-///
-/// Fails if the attack cannot be tried.
-pub(crate) fn one_call(target: &Target, time: Duration) -> Outcome<String> {
-    /// Connections that are held at a time.
-    const MOST: usize = 200;
-    let end = Instant::now() + time;
-    let (mut held, mut made) = (Vec::new(), 0);
-    while Instant::now() < end {
-        match TcpPeer::connect(target, tcp_from_another_host) {
-            Ok(peer) => {
-                held.push(peer);
-                made += 1;
-            }
-            // The server has as many connections as it takes.
-            Err(_) => thread::sleep(PAUSE),
-        }
-        if held.len() > MOST {
-            held.drain(..MOST / 2);
-        }
-    }
-    Ok(format!("{made} connections with one call"))
+    Ok(made)
 }

@@ -30,6 +30,7 @@ use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 pub(crate) struct CallTable<B> {
     entries: Vec<Entry<B>>,
     free: Vec<u32>,
+    has_completed: bool,
 }
 
 /// The parts of a call are kept apart from its phase, so that a call moves none but those that change.
@@ -186,6 +187,7 @@ impl<B> Default for CallTable<B> {
         Self {
             entries: Vec::new(),
             free: Vec::new(),
+            has_completed: false,
         }
     }
 }
@@ -232,9 +234,9 @@ impl<B> CallTable<B> {
         entry.filter(|entry| entry.id == id)
     }
 
-    /// Returns true if a call has ended, so that the next one in its entry has another id.
+    /// Returns true if a call has ended.
     pub(crate) fn has_completed(&self) -> bool {
-        self.entries.iter().any(|entry| entry.id.generation() > 0)
+        self.has_completed
     }
 
     /// Returns true if a call has not ended, or has not been taken.
@@ -490,6 +492,7 @@ impl<B> CallTable<B> {
         let index = id.index() as u32;
         entry.id = CallId::new(index, id.generation().wrapping_add(1));
         self.free.push(index);
+        self.has_completed = true;
     }
 }
 

@@ -64,6 +64,22 @@ fn a_late_answer_is_not_taken_for_that_of_the_next_call() {
     assert!(matches!(table.take(new, usize::MAX), TakeOutcome::Pending));
 }
 
+/// The ids of an entry come round after 4,096 calls.
+#[test]
+fn a_table_whose_calls_have_completed_knows_it_after_any_number() {
+    let mut table = CallTable::default();
+    let first = begin(&mut table);
+    assert!(!table.has_completed());
+    let mut id = first;
+    for calls in 1..=4096 {
+        table.complete(id, HEAD, frame(1));
+        table.take(id, usize::MAX);
+        assert!(table.has_completed(), "{calls}");
+        id = begin(&mut table);
+    }
+    assert_eq!(id, first);
+}
+
 #[test]
 fn an_abandoned_call_keeps_its_entry_until_its_response_has_come() {
     let mut table = CallTable::default();

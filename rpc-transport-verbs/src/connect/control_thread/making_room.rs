@@ -1,13 +1,14 @@
 //! Room for new clients: which handshakes end for them, and which clients wait for a connection.
 //!
 //! When a server has no connection left, an unfinished handshake gives its own up (`places.rs`). If
-//! there is none, the pollers are asked one after another to end connections that are not in use. The
-//! client waits as long as one of them has ended some or may do so soon, up to the time limit of its
+//! there is none, the pollers are asked one after another to end connections that are not in use; they
+//! do not wait for one that does not answer, because it is in a long handler. The client waits as long as one of them has ended some or may do so soon, up to the time limit of its
 //! handshake. Otherwise it is refused.
 
 use std::collections::HashSet;
 use std::mem;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use rpc_core::transport::{Host, RoomMade, RoomWanted};
 use rustix::event::epoll::EventFlags;
@@ -15,12 +16,8 @@ use verbline_verbs::log_limited;
 
 use super::handshakes::Stage;
 use super::sockets::{Sockets, Source};
-use super::waiting::{AskedForRoom, Waiting};
+use super::waiting::{AfterTurn, Waiting};
 use super::{Command, Token};
-
-/// The pause between two rounds of questions to the pollers. A peer that is waited for in
-/// [`STALLED_AFTER`](crate::transport::stall_watch::STALLED_AFTER) rounds stalls: in a second.
-const ASK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The most clients for which a poller is asked at a time: it looks at all of its connections for each.
 const CLIENTS_OF_A_REQUEST: usize = 64;
@@ -90,12 +87,24 @@ impl Sockets {
 
     /// Asks a poller to end connections that are not in use, unless one has been asked just now.
     fn ask_for_room(&mut self, listener: Token) {
-        let asked = self.asked.entry(listener).or_default();
-        let is_soon = |at: Instant| Instant::now() < at;
-        if asked.awaits_answer || asked.again_at.is_some_and(is_soon) {
+        let Some(Source::Listener(_, config)) = self.sources.get(&listener) else {
             return;
+        };
+        let config = Arc::clone(config);
+        let pollers = config.ports.len();
+        if pollers == 0 {
+            self.unserved(listener)
+                .for_each(|it| it.is_asked_for = true);
+            return self.refuse_unserved(listener);
         }
-        let begins = asked.answers == 0;
+        let now = Instant::now();
+        let asked = self.asked.entry(listener).or_default();
+        match asked.is_due(now, pollers) {
+            Ok(()) => {}
+            Err(Some(after)) => return self.go_on(listener, after),
+            Err(None) => return,
+        }
+        let begins = asked.begins();
         let hosts: Vec<_> = self
             .unserved(listener)
             .take(CLIENTS_OF_A_REQUEST)
@@ -104,60 +113,48 @@ impl Sockets {
                 waiting.host
             })
             .collect();
+        let asked = self.asked.entry(listener).or_default();
+        if hosts.is_empty() {
+            return asked.stop(now);
+        }
+        let looks = asked.rounds.min(ROUNDS_TO_WAIT_FOR - 1);
+        let port = match asked.ask(now, pollers) {
+            Ok(port) => port,
+            Err(after) => return self.go_on(listener, after),
+        };
         let mut places = self.places.by_host(listener);
         for host in &hosts {
             if let Some(places) = places.get_mut(host) {
                 *places = places.saturating_sub(1);
             }
         }
-        let asked = self.asked.entry(listener).or_default();
-        if hosts.is_empty() {
-            // Looks are counted, so none may follow another at once.
-            let again_at = (!begins).then(|| Instant::now() + ASK_PAUSE);
-            *asked = AskedForRoom {
-                port: asked.port,
-                again_at,
-                ..AskedForRoom::default()
-            };
-            return;
-        }
+        let control = self.control.clone();
+        let wanted = RoomWanted::new(hosts, places, looks, move |made| {
+            // Without the control thread there is nothing to notify.
+            let _ = control.command(Command::RoomMade(listener, port, made));
+        });
+        config.ports[port].ask_for_room(wanted);
+    }
+
+    /// Handles the answer of a poller.
+    pub(super) fn room_made(&mut self, listener: Token, port: usize, made: RoomMade) {
         let Some(Source::Listener(_, config)) = self.sources.get(&listener) else {
             return;
         };
-        let Some(port) = config.ports.get(asked.port % config.ports.len().max(1)) else {
-            return self.refuse_unserved(listener);
-        };
-        asked.awaits_answer = true;
-        let looks = asked.rounds.min(ROUNDS_TO_WAIT_FOR - 1);
-        let control = self.control.clone();
-        port.ask_for_room(RoomWanted::new(hosts, places, looks, move |made| {
-            // Without the control thread there is nothing to notify.
-            let _ = control.command(Command::RoomMade(listener, made));
-        }));
-    }
-
-    /// Handles the answer of a poller. Clients are refused when no poller has a connection for them.
-    pub(super) fn room_made(&mut self, listener: Token, made: RoomMade) {
-        let ports = match self.sources.get(&listener) {
-            Some(Source::Listener(_, config)) => config.ports.len(),
-            _ => return,
-        };
+        let pollers = config.ports.len();
         *self.returning.entry(listener).or_default() += made.ended;
         let asked = self.asked.entry(listener).or_default();
-        asked.awaits_answer = false;
-        asked.port += 1;
-        asked.answers += 1;
-        asked.has_any |= made.ended > 0 || made.may_follow;
-        if asked.answers < ports {
-            return self.ask_for_room(listener);
+        if let Some(after) = asked.answered(port, made, Instant::now(), pollers) {
+            self.go_on(listener, after);
         }
-        asked.answers = 0;
-        asked.again_at = Some(Instant::now() + ASK_PAUSE);
-        if mem::take(&mut asked.has_any) {
-            asked.rounds += 1;
-        } else {
-            asked.rounds = 0;
-            self.refuse_unserved(listener);
+    }
+
+    /// Goes on after the turn of a poller. Clients are refused when no poller has a connection for them.
+    fn go_on(&mut self, listener: Token, after: AfterTurn) {
+        match after {
+            AfterTurn::Next => self.ask_for_room(listener),
+            AfterTurn::Pause => {}
+            AfterTurn::Refuse => self.refuse_unserved(listener),
         }
     }
 

@@ -95,7 +95,7 @@ enum Command {
     /// GID, for the queue pair that the client offers.
     Claimed(Token, bool),
     /// The answer of a poller of this listener that was asked for connections.
-    RoomMade(Token, RoomMade),
+    RoomMade(Token, usize, RoomMade),
 }
 
 /// Identifies a source. Tokens are never reused, so an event in the same batch as the removal of

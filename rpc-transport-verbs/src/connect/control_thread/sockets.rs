@@ -153,9 +153,11 @@ impl Sockets {
                     let _ = reply.send(added.map_err(|(_, error)| error));
                 }
                 Command::StopListening(token, _closed) => self.stop_listening(token),
-                Command::Watch(liveness) => self.watch(liveness, &[]),
+                Command::Watch(liveness) => {
+                    self.watch(liveness, &[]);
+                }
                 Command::JobDone(token, result) => self.job_done(token, result),
-                Command::RoomMade(listener, made) => self.room_made(listener, made),
+                Command::RoomMade(listener, port, made) => self.room_made(listener, port, made),
                 Command::Claimed(token, is_its_own) => {
                     if let Some(Source::Incoming(client)) = self.sources.get_mut(&token) {
                         let next = client.claimed(is_its_own);
@@ -167,8 +169,8 @@ impl Sockets {
     }
 
     /// Starts watching a liveness connection. `read` holds bytes that were already read from its
-    /// socket.
-    pub(super) fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) {
+    /// socket. Returns `None` if it has ended at once.
+    pub(super) fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) -> Option<Token> {
         liveness.start(Instant::now());
         let deadline = liveness.deadline();
         let end = liveness.handle_bytes(read);
@@ -176,9 +178,13 @@ impl Sockets {
             Ok(token) => {
                 self.schedule(token, deadline);
                 self.end_liveness(token, end);
+                self.sources.contains_key(&token).then_some(token)
             }
-            Err((Source::Liveness(liveness), _)) => liveness.report(LivenessEnd::Gone),
-            Err(_) => {}
+            Err((Source::Liveness(liveness), _)) => {
+                liveness.report(LivenessEnd::Gone);
+                None
+            }
+            Err(_) => None,
         }
     }
 
@@ -328,14 +334,12 @@ impl Sockets {
                 let client = self.remove(token);
                 // Report that it is open before anything can end it. The poller may have ended
                 // since the welcome: then the socket is closed here, which tells the client.
-                if liveness.report_open() {
-                    self.watch(liveness, &read);
-                    if let Some(Source::Incoming(client)) = client
-                        && self.sources.contains_key(&self.last_token)
-                    {
-                        let host = client.peer().into();
-                        self.places.open(self.last_token, client.listener, host);
-                    }
+                if liveness.report_open()
+                    && let Some(token) = self.watch(liveness, &read)
+                    && let Some(Source::Incoming(client)) = client
+                {
+                    let host = client.peer().into();
+                    self.places.open(token, client.listener, host);
                 }
             }
             NextAction::Challenge => {

@@ -234,20 +234,31 @@ const ONE: RoomMade = RoomMade {
     may_follow: false,
 };
 
-/// Returns true if a poller has been asked for connections. The pollers of these tests have ended, so
+/// Returns the poller that has been asked for connections. The pollers of these tests have ended, so
 /// each answers at once; the tests answer in their place.
-fn is_asked(sockets: &Sockets) -> bool {
-    let answer = sockets.commands.try_recv();
-    answer.is_ok_and(|answer| matches!(answer, Command::RoomMade(..)))
+fn asked(sockets: &Sockets) -> Option<usize> {
+    match sockets.commands.try_recv() {
+        Ok(Command::RoomMade(_, port, _)) => Some(port),
+        _ => None,
+    }
 }
 
-/// Waits until a poller is asked in the next round.
-fn await_question(sockets: &mut Sockets) {
+/// Waits until a poller is asked, in the next round or when another one has not answered.
+fn await_question(sockets: &mut Sockets) -> usize {
     let deadline = Instant::now() + PATIENCE;
-    while !is_asked(sockets) {
+    loop {
+        if let Some(port) = asked(sockets) {
+            return port;
+        }
         assert!(Instant::now() < deadline, "nobody is asked");
         sockets.admit_waiting();
     }
+}
+
+/// Answers in the place of the poller that is asked next.
+fn answer(sockets: &mut Sockets, listening: Token, made: RoomMade) {
+    let port = await_question(sockets);
+    sockets.room_made(listening, port, made);
 }
 
 #[test]
@@ -257,20 +268,21 @@ fn each_poller_is_asked_in_each_round_and_a_client_is_refused_when_none_has_a_co
     let (_, mut client) = wait_as_another_host(&mut sockets, listening, address);
     // One always says that it may have one soon, and the others are asked all the same.
     for round in 0..3 {
-        for answer in [SOON, NONE, NONE] {
-            await_question(&mut sockets);
-            sockets.room_made(listening, answer);
+        for made in [SOON, NONE, NONE] {
+            answer(&mut sockets, listening, made);
         }
-        assert!(!is_asked(&sockets), "there is a pause after round {round}");
+        assert_eq!(
+            asked(&sockets),
+            None,
+            "there is a pause after round {round}"
+        );
     }
     for _ in 0..2 {
-        await_question(&mut sockets);
-        sockets.room_made(listening, NONE);
+        answer(&mut sockets, listening, NONE);
     }
     // Another client has come meanwhile. The first pollers have not been asked for it.
     let (_, mut other) = wait_as_another_host(&mut sockets, listening, address);
-    assert!(is_asked(&sockets));
-    sockets.room_made(listening, NONE);
+    answer(&mut sockets, listening, NONE);
     let told = read_some(&mut client);
     assert!(told.contains("the server is full"), "{told}");
     assert_eq!(
@@ -281,11 +293,34 @@ fn each_poller_is_asked_in_each_round_and_a_client_is_refused_when_none_has_a_co
         1
     );
     for _ in 0..3 {
-        await_question(&mut sockets);
-        sockets.room_made(listening, NONE);
+        answer(&mut sockets, listening, NONE);
     }
     let told = read_some(&mut other);
     assert!(told.contains("the server is full"), "{told}");
+}
+
+/// It is in a long handler, for example.
+#[test]
+fn the_others_do_not_wait_for_a_poller_that_does_not_answer() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let (listening, address, _) = full_server(&mut sockets, 0, 3);
+    let (_, _client) = wait_as_another_host(&mut sockets, listening, address);
+    let silent = await_question(&mut sockets);
+    for round in 0..3 {
+        for _ in 0..2 {
+            let port = await_question(&mut sockets);
+            assert_ne!(port, silent, "it is asked again in round {round}");
+            sockets.room_made(listening, port, NONE);
+        }
+    }
+    assert_eq!(stages(&sockets), [Stage::Waiting], "it may have one");
+    // The connection that it ends in the end counts.
+    sockets.room_made(listening, silent, ONE);
+    let until = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < until {
+        sockets.admit_waiting();
+        assert_eq!(asked(&sockets), None);
+    }
 }
 
 #[test]
@@ -293,12 +328,11 @@ fn pollers_are_not_asked_again_for_a_connection_that_is_on_its_way() {
     let (_control, mut sockets) = Control::new().unwrap();
     let (listening, address, _) = full_server(&mut sockets, 0, 2);
     let (_, mut client) = wait_as_another_host(&mut sockets, listening, address);
-    await_question(&mut sockets);
-    sockets.room_made(listening, ONE);
+    answer(&mut sockets, listening, ONE);
     let until = Instant::now() + Duration::from_millis(100);
     while Instant::now() < until {
         sockets.admit_waiting();
-        assert!(!is_asked(&sockets));
+        assert_eq!(asked(&sockets), None);
     }
     // It never comes. The client is refused at the time limit of its handshake, and the next one does
     // not wait for it.
