@@ -159,7 +159,7 @@ pub mod message {
     pub use rpc_core::transport::MessageMemory;
     #[doc(inline)]
     pub use rpc_core::{
-        Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
+        Allocate, BY_REFERENCE_LEN, BytesCodec, Chunks, Codec, DecodeError, Decoded, Extensions,
         IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
         LengthChanged, MessageBuf, Messages, MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, allocate,
     };

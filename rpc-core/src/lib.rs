@@ -150,8 +150,8 @@ pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel, SendCaller};
 #[doc(inline)]
 pub use codec::{
-    Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, LengthChanged, MessageBuf,
-    ProstCodec,
+    Allocate, BY_REFERENCE_LEN, BytesCodec, Chunks, Codec, DecodeError, Decoded, LengthChanged,
+    MessageBuf, ProstCodec,
 };
 #[doc(inline)]
 pub use deadline::{CurrentDeadline, DeadlinePolicy};
