@@ -136,8 +136,8 @@ pub mod client {
     #[doc(inline)]
     pub use rpc_core::{
         BlockOnInTurn, Caller, Cause, ChannelBuilder, ConnectivityState, CurrentDeadline,
-        Idempotency, LengthLimit, LocalPollerBuilder, MethodKind, MethodSpec, PollerSource,
-        PollersBuilder, SendCaller, Watch,
+        Idempotency, LengthLimit, LocalPollerBuilder, MessageSource, MethodKind, MethodSpec,
+        PollerSource, PollersBuilder, RemoteMethods, SendCaller, Watch,
     };
 }
 
@@ -145,7 +145,7 @@ pub mod client {
 pub mod server {
     #[doc(inline)]
     pub use rpc_core::{
-        Peer, ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader,
+        Methods, Peer, ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader,
     };
 }
 
@@ -159,7 +159,7 @@ pub mod message {
     pub use rpc_core::transport::MessageMemory;
     #[doc(inline)]
     pub use rpc_core::{
-        Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
+        Allocate, BY_REFERENCE_LEN, BytesCodec, Chunks, Codec, DecodeError, Decoded, Extensions,
         IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
         LengthChanged, MessageBuf, Messages, MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, allocate,
     };

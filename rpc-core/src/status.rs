@@ -224,6 +224,14 @@ impl Status {
         self
     }
 
+    /// Replaces `OK` with `UNKNOWN`: a call that failed has not succeeded.
+    pub(crate) fn of_failure(mut self) -> Self {
+        if self.0.code == Code::Ok {
+            self.0.code = Code::Unknown;
+        }
+        self
+    }
+
     /// Returns the code.
     #[must_use]
     pub fn code(&self) -> Code {
