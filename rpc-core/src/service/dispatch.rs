@@ -27,6 +27,12 @@ pub trait Service: Send + Sync + 'static {
 
     /// Registers the service's methods on one poller. Called once per poller, on its thread.
     fn register(&self, methods: &mut Methods);
+
+    /// Returns the encoded `google.protobuf.FileDescriptorSet` of the service: the file that defines
+    /// it, and all files that it imports. `None` if it was generated without.
+    fn descriptor_set(&self) -> Option<&'static [u8]> {
+        None
+    }
 }
 
 /// The methods that one poller serves.
