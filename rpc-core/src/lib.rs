@@ -214,7 +214,7 @@ pub mod for_testing;
 
 /// Internal, without any promise: what generated services and tests register methods with.
 #[doc(hidden)]
-pub use service::dispatch::Methods;
+pub use service::dispatch::{Methods, ServedService};
 
 /// Internal, without any promise: the layout of frames and sessions, for benchmarks and tests.
 #[doc(hidden)]
