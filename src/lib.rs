@@ -142,8 +142,8 @@ pub mod client {
     #[doc(inline)]
     pub use rpc_core::{
         BlockOnInTurn, Caller, Cause, ChannelBuilder, ConnectivityState, CurrentDeadline,
-        Idempotency, LengthLimit, LocalPollerBuilder, MethodKind, MethodSpec, PollerSource,
-        PollersBuilder, SendCaller, Watch,
+        Idempotency, LengthLimit, LocalPollerBuilder, MessageSource, MethodKind, MethodSpec,
+        PollerSource, PollersBuilder, RemoteMethods, SendCaller, Watch,
     };
 }
 
@@ -151,8 +151,8 @@ pub mod client {
 pub mod server {
     #[doc(inline)]
     pub use rpc_core::{
-        DeadlinePolicy, Peer, ResponseSender, Responses, ServedService, ServerBuilder, Service,
-        Spawned, StatsReader,
+        DeadlinePolicy, Methods, Peer, ResponseSender, Responses, ServedService, ServerBuilder,
+        Service, Spawned, StatsReader,
     };
 }
 
@@ -166,7 +166,7 @@ pub mod message {
     pub use rpc_core::transport::MessageMemory;
     #[doc(inline)]
     pub use rpc_core::{
-        Allocate, BY_REFERENCE_LEN, Chunks, Codec, DecodeError, Decoded, Extensions,
+        Allocate, BY_REFERENCE_LEN, BytesCodec, Chunks, Codec, DecodeError, Decoded, Extensions,
         IntoMetadataKey, IntoMetadataValue, IntoRequest, IntoStreamingRequest, LONGEST_MESSAGE,
         LengthChanged, MessageBuf, Messages, MetadataIter, ProstCodec, SLOT_MESSAGE_LEN, allocate,
     };

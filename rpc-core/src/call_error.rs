@@ -57,6 +57,9 @@ struct Inner {
 pub enum Cause {
     /// The server responded with this status.
     Remote(Status),
+    /// A layer of this process between the application and the server failed the call with this status:
+    /// see [`CallError::from_status`].
+    Local(Status),
     /// The deadline passed on this side's clock.
     DeadlineExceeded {
         /// The error of the latest attempt to connect, if a shared channel was not connected and the
@@ -124,12 +127,43 @@ impl CallError {
     /// Creates the error of a call whose handler the server did not start. `pushback` is how long
     /// the server asks for no further calls.
     pub(crate) fn not_started(status: Status, pushback: Duration) -> Self {
-        Self(Box::new(Inner {
-            cause: Cause::Remote(status),
-            execution: Execution::NotStarted,
-            pushback: (!pushback.is_zero()).then_some(pushback),
-            sentence: OnceLock::new(),
-        }))
+        Self::new(Cause::Remote(status), Execution::NotStarted).with_pushback(pushback)
+    }
+
+    /// Creates the error of a call that did not end on a connection of this crate: for channels over
+    /// channels, channels over other protocols, and mocks.
+    ///
+    /// `execution` is how far the call got. If it is [`Answered`](Execution::Answered) or
+    /// [`NotStarted`](Execution::NotStarted), the status is the server's and becomes
+    /// [`Cause::Remote`]; otherwise it is this side's, and becomes [`Cause::Local`]. A status with
+    /// [`Code::Ok`], which no call that failed has, becomes one with [`Code::Unknown`].
+    ///
+    /// ```
+    /// use rpc_core::{CallError, Execution, Status};
+    ///
+    /// let status = Status::unavailable("no server is left");
+    /// let error = CallError::from_status(status, Execution::NeverSent);
+    /// assert!(error.is_retryable());
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "UNAVAILABLE: no server is left; the call was never sent"
+    /// );
+    /// ```
+    #[must_use]
+    pub fn from_status(status: Status, execution: Execution) -> Self {
+        let status = status.of_failure();
+        let cause = match execution {
+            Execution::Answered | Execution::NotStarted => Cause::Remote(status),
+            Execution::NeverSent | Execution::MayHaveRun => Cause::Local(status),
+        };
+        Self::new(cause, execution)
+    }
+
+    /// Sets how long the server asks for no further calls: see [`pushback`](Self::pushback).
+    #[must_use]
+    pub fn with_pushback(mut self, wait: Duration) -> Self {
+        self.0.pushback = (!wait.is_zero()).then_some(wait);
+        self
     }
 
     /// Returns the cause, to match on.
@@ -152,11 +186,12 @@ impl CallError {
         self.0.pushback
     }
 
-    /// Returns the server's status, if the server failed the call.
+    /// Returns the server's status, if the server failed the call, or that of a layer which failed it
+    /// on this side ([`Cause::Local`]).
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match &self.0.cause {
-            Cause::Remote(status) => Some(status),
+            Cause::Remote(status) | Cause::Local(status) => Some(status),
             _ => None,
         }
     }
@@ -187,7 +222,7 @@ impl CallError {
         !was_started && may_pass && !is_permanent
     }
 
-    /// Returns the message of the server's status, or a sentence about the failure on this side.
+    /// Returns the message of the [`status`](Self::status), or a sentence about the failure on this side.
     #[must_use]
     pub fn message(&self) -> &str {
         match self.status() {
@@ -196,15 +231,15 @@ impl CallError {
         }
     }
 
-    /// Returns the details of the server's status, which are empty if it has none or if this side
-    /// failed the call.
+    /// Returns the details of the [`status`](Self::status), which are empty if it has none or if the
+    /// call failed without one.
     #[must_use]
     pub fn details(&self) -> &[u8] {
         self.status().map_or(&[], Status::details)
     }
 
-    /// Returns the metadata of the server's status, which is empty if it has none or if this side
-    /// failed the call.
+    /// Returns the metadata of the [`status`](Self::status), which is empty if it has none or if the
+    /// call failed without one.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
@@ -215,7 +250,9 @@ impl CallError {
     #[must_use]
     pub fn code(&self) -> Code {
         match &self.0.cause {
-            Cause::Remote(status) | Cause::NotReceived(status) => status.code(),
+            Cause::Remote(status) | Cause::Local(status) | Cause::NotReceived(status) => {
+                status.code()
+            }
             Cause::DeadlineExceeded { .. } => Code::DeadlineExceeded,
             Cause::Cancelled => Code::Cancelled,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
@@ -250,22 +287,19 @@ impl Cause {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.cause {
-            Cause::Remote(status) => {
-                write!(f, "{status}")?;
-                match self.0.pushback {
-                    Some(pushback) => write!(f, "; try again in {pushback:?}"),
-                    None => Ok(()),
-                }
-            }
-            cause => {
-                write!(f, "{}: {cause}", self.code())?;
-                match (cause, self.0.execution) {
-                    (Cause::Undecodable(_), _) => Ok(()),
-                    (_, Execution::NeverSent) => f.write_str("; the call was never sent"),
-                    (_, Execution::Answered) => f.write_str("; the server has answered the call"),
-                    _ => f.write_str("; the call may have run"),
-                }
-            }
+            // The message may be a peer's, and a status without one is printed as its code.
+            Cause::Remote(status) | Cause::Local(status) => write!(f, "{status}")?,
+            cause => write!(f, "{}: {cause}", self.code())?,
+        }
+        match (&self.0.cause, self.0.execution) {
+            (Cause::Remote(_) | Cause::Undecodable(_), _) => {}
+            (_, Execution::NeverSent) => f.write_str("; the call was never sent")?,
+            (_, Execution::Answered) => f.write_str("; the server has answered the call")?,
+            _ => f.write_str("; the call may have run")?,
+        }
+        match self.0.pushback {
+            Some(pushback) => write!(f, "; try again in {pushback:?}"),
+            None => Ok(()),
         }
     }
 }
@@ -274,7 +308,9 @@ impl fmt::Display for CallError {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Remote(status) | Self::NotReceived(status) => f.write_str(status.message()),
+            Self::Remote(status) | Self::Local(status) | Self::NotReceived(status) => {
+                f.write_str(status.message())
+            }
             Self::DeadlineExceeded { latest: None } => f.write_str("the call's deadline passed"),
             Self::DeadlineExceeded {
                 latest: Some(error),
@@ -325,7 +361,9 @@ impl Error for CallError {
     /// a printed chain repeats no sentence.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0.cause {
-            Cause::Remote(status) | Cause::NotReceived(status) => status.source(),
+            Cause::Remote(status) | Cause::Local(status) | Cause::NotReceived(status) => {
+                status.source()
+            }
             Cause::Undecodable(error) => error.source(),
             Cause::Disconnected(CloseReason::Failed(error)) => error.source(),
             Cause::NotConnected {

@@ -224,6 +224,14 @@ impl Status {
         self
     }
 
+    /// Replaces `OK` with `UNKNOWN`: a call that failed has not succeeded.
+    pub(crate) fn of_failure(mut self) -> Self {
+        if self.0.code == Code::Ok {
+            self.0.code = Code::Unknown;
+        }
+        self
+    }
+
     /// Returns the code.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -249,6 +257,15 @@ impl Status {
     }
 
     /// Returns the metadata for modification.
+    ///
+    /// ```
+    /// use rpc_core::Status;
+    ///
+    /// let mut status = Status::not_found("no cart");
+    /// status.metadata_mut().insert("cart-id", "17")?;
+    /// assert_eq!(status.metadata().get("cart-id"), Some("17"));
+    /// # Ok::<(), rpc_core::MetadataError>(())
+    /// ```
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.0.metadata
     }

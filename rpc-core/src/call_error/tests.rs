@@ -181,3 +181,38 @@ fn clients_do_not_learn_which_server_a_handler_calls() {
     let source = status.source().map(ToString::to_string);
     assert!(source.is_some_and(|source| source.contains("10.0.0.5")));
 }
+
+#[test]
+fn a_status_from_elsewhere_is_printed_with_what_is_known_of_the_call() {
+    for (execution, expected) in [
+        (Execution::NeverSent, "ABORTED: no; the call was never sent"),
+        (Execution::MayHaveRun, "ABORTED: no; the call may have run"),
+        (Execution::NotStarted, "ABORTED: no"),
+        (Execution::Answered, "ABORTED: no"),
+    ] {
+        let status = Status::aborted("no").with_details(&b"why"[..]);
+        let error = CallError::from_status(status, execution);
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.execution(), execution);
+        assert_eq!((error.code(), error.message()), (Code::Aborted, "no"));
+        assert_eq!(error.details(), b"why");
+        let is_the_servers = matches!(error.cause(), Cause::Remote(_));
+        let was_received = matches!(execution, Execution::NotStarted | Execution::Answered);
+        assert_eq!(is_the_servers, was_received);
+        let pushed_back = error.with_pushback(Duration::from_secs(1));
+        assert_eq!(pushed_back.pushback(), Some(Duration::from_secs(1)));
+        assert_eq!(
+            pushed_back.to_string(),
+            format!("{expected}; try again in 1s")
+        );
+        assert_eq!(pushed_back.with_pushback(Duration::ZERO).pushback(), None);
+    }
+}
+
+#[test]
+fn an_error_never_says_ok() {
+    let ok = Status::new(Code::Ok, "fine").with_details(&b"why"[..]);
+    let error = CallError::from_status(ok, Execution::Answered);
+    assert_eq!(error.to_string(), "UNKNOWN: fine");
+    assert_eq!(error.details(), b"why");
+}

@@ -5,10 +5,12 @@
 //! - [`ProstCodec`] takes any prost message.
 //! - [`GeneratedCodec`] takes the messages for which `rpc-codegen` wrote [`GeneratedMessage`]. Its
 //!   bytes and values are prost's.
+//! - [`BytesCodec`] takes messages that are encoded already.
 //!
 //! The generated code uses [`field`], [`Writer`] and [`Reader`].
 
 mod budget;
+mod bytes_codec;
 mod chunk_writer;
 mod chunks;
 mod decode_error;
@@ -27,6 +29,7 @@ use bytes::{BufMut, Bytes};
 use prost::{EncodeError, Message};
 
 use self::budget::{Allowance, Decoding, ESTIMATED, UNSCANNED_LEN};
+pub use self::bytes_codec::BytesCodec;
 use self::chunk_writer::{allocate_memory, encode_chunks, encode_prost_chunks};
 pub use self::chunks::Chunks;
 pub use self::decode_error::DecodeError;

@@ -49,7 +49,7 @@ impl PumpError {
         let cause = match self {
             Self::TooLong { message_len, limit } => Cause::request_too_long(message_len, limit),
             Self::Ended => return None,
-            error => Cause::Remote(error.into_status(Direction::Request)),
+            error => Cause::Local(error.into_status(Direction::Request)),
         };
         Some(CallError::new(cause, Execution::MayHaveRun))
     }
