@@ -136,8 +136,8 @@ pub mod client {
     #[doc(inline)]
     pub use rpc_core::{
         BlockOnInTurn, Caller, Cause, ChannelBuilder, ConnectivityState, CurrentDeadline,
-        Idempotency, LengthLimit, LocalPollerBuilder, MethodKind, MethodSpec, PollerSource,
-        PollersBuilder, SendCaller, Watch,
+        Idempotency, LengthLimit, LocalPollerBuilder, MessageSource, MethodKind, MethodSpec,
+        PollerSource, PollersBuilder, RemoteMethods, SendCaller, Watch,
     };
 }
 
@@ -145,7 +145,7 @@ pub mod client {
 pub mod server {
     #[doc(inline)]
     pub use rpc_core::{
-        Peer, ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader,
+        Methods, Peer, ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader,
     };
 }
 

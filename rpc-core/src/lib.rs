@@ -167,6 +167,8 @@ pub use metadata::{
     IntoMetadataKey, IntoMetadataValue, Metadata, MetadataError, MetadataIter, MetadataKey,
 };
 #[doc(inline)]
+pub use method::remote::RemoteMethods;
+#[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
 pub use peer::Peer;
 #[doc(inline)]
@@ -174,7 +176,7 @@ pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block
 #[doc(inline)]
 pub use server::{Server, ServerBuilder, ServerError, ServerHandle, Shutdown};
 #[doc(inline)]
-pub use service::dispatch::Service;
+pub use service::dispatch::{Methods, Service};
 #[doc(inline)]
 pub use service::executor::{Executor, Spawned};
 #[doc(inline)]
@@ -190,6 +192,8 @@ pub use stream::request::IntoStreamingRequest;
 pub use stream::responses::Responses;
 #[doc(inline)]
 pub use stream::sender::{Messages, SendError, Sender, sender};
+#[doc(inline)]
+pub use stream::source::MessageSource;
 #[doc(inline)]
 pub use stream::streaming::Streaming;
 
@@ -211,10 +215,6 @@ pub mod codegen;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod for_testing;
-
-/// Internal, without any promise: what generated services and tests register methods with.
-#[doc(hidden)]
-pub use service::dispatch::Methods;
 
 /// Internal, without any promise: the layout of frames and sessions, for benchmarks and tests.
 #[doc(hidden)]

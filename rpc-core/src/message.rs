@@ -190,6 +190,16 @@ impl<T> Request<T> {
         }
     }
 
+    /// Returns the moment at which the call ends if it begins `now`, or `None` if nothing limits it: for
+    /// types that implement [`Caller`](crate::Caller) over something else than a channel. It is that of
+    /// the request, or of the handler that makes the call if that is earlier.
+    ///
+    /// A moment that `Instant` cannot represent is no limit.
+    #[must_use]
+    pub fn deadline_of_call_at(&self, now: Instant) -> Option<Instant> {
+        self.deadline_of_call(|timeout| now.checked_add(timeout))
+    }
+
     pub(crate) fn waits_for_ready(&self) -> Option<bool> {
         self.waits_for_ready
     }

@@ -1,7 +1,9 @@
 //! [`MethodSpec`]: the static description of a method.
 
+pub(crate) mod remote;
+
 /// A method of a service, as declared in its `.proto` file. Generated code has one constant per
-/// method.
+/// method, and [`RemoteMethods`](crate::RemoteMethods) has those that a server names at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MethodSpec {
     /// `package.Service/Method`: the name by which peers identify the method.
@@ -10,9 +12,9 @@ pub struct MethodSpec {
     pub kind: MethodKind,
     /// Whether the method may be called again with the same request.
     pub idempotency: Idempotency,
-    /// Full name of the request's message type.
+    /// Full name of the request's message type. Empty if it is not known.
     pub request_type: &'static str,
-    /// Full name of the response's message type.
+    /// Full name of the response's message type. Empty if it is not known.
     pub response_type: &'static str,
     /// The most bytes of a request message, if the method has a limit besides the connection's.
     pub max_request_len: Option<u32>,
@@ -64,7 +66,7 @@ impl MethodSpec {
 }
 
 /// Which sides of a method stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MethodKind {
     /// One request, one response.

@@ -1,14 +1,14 @@
 //! [`ChannelCore`]: the state shared by the clones of a channel.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::driver::handle::{ConnectedLink, Poller, SendLimits};
 use crate::driver::link::LinkKey;
-use crate::method::{MethodKind, MethodSpec};
+use crate::method::MethodSpec;
+use crate::method::remote::{Interner, NamedMethods, RemoteMethods, of_names};
 use crate::protocol::inline_frame::SpareFrame;
 use crate::protocol::session::ServerSession;
 use crate::stats::MethodCounters;
@@ -25,6 +25,8 @@ pub(crate) struct ChannelCore {
     pub(crate) inline_frame: SpareFrame,
     address: String,
     numbers: MethodNumbers,
+    /// The server's methods, once the application has asked for them.
+    methods: OnceCell<RemoteMethods>,
     called: OnceCell<Box<CalledMethod>>,
 }
 
@@ -41,7 +43,7 @@ pub(crate) struct CalledMethod {
 /// A server's method numbers on one connection.
 #[derive(Debug)]
 pub(crate) struct MethodNumbers {
-    numbers: HashMap<String, (u16, MethodKind)>,
+    named: Arc<NamedMethods>,
     /// Numbers keyed by the address of the method's constant, so that a call compares a few
     /// pointers instead of hashing a path. Filled as methods are first called.
     resolved: Vec<(*const MethodSpec, Option<u16>)>,
@@ -58,12 +60,19 @@ impl ChannelCore {
             inline_frame: SpareFrame::default(),
             address: address.to_owned(),
             numbers: MethodNumbers::from_session(&connected.session),
+            methods: OnceCell::new(),
             called: OnceCell::new(),
         }
     }
 
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Returns the methods that the server has named.
+    pub(crate) fn methods(&self) -> RemoteMethods {
+        let methods = || of_names(&self.numbers.named, &mut Interner::default());
+        self.methods.get_or_init(methods).clone()
     }
 
     /// Returns a method's number and counters.
@@ -93,15 +102,20 @@ impl ChannelCore {
 impl MethodNumbers {
     pub(crate) fn from_session(session: &ServerSession) -> Self {
         Self {
-            numbers: session.numbers(),
+            named: Arc::new(session.numbers()),
             resolved: Vec::new(),
         }
+    }
+
+    /// Returns what the server has named.
+    pub(crate) fn named(&self) -> &Arc<NamedMethods> {
+        &self.named
     }
 
     /// Returns the server's number for a method, or `None` if the server has no such method, or one
     /// of another kind.
     fn find(&self, method: &MethodSpec) -> Option<u16> {
-        let (number, kind) = *self.numbers.get(method.path)?;
+        let (number, kind) = *self.named.get(method.path)?;
         (kind == method.kind).then_some(number)
     }
 

@@ -30,6 +30,7 @@ use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
+use crate::method::remote::RemoteMethods;
 use crate::protocol::frame::{CallId, HEADER_LEN};
 use crate::status::Code;
 use crate::stream::streaming::Streaming;
@@ -44,6 +45,12 @@ impl LocalChannel {
     #[must_use]
     pub fn allocate(&self, len: usize) -> MessageBuf {
         self.0.poller.allocate(len)
+    }
+
+    /// Returns the methods that the server has named: see [`Channel::methods`](crate::Channel::methods).
+    #[must_use]
+    pub fn methods(&self) -> RemoteMethods {
+        self.0.methods()
     }
 }
 

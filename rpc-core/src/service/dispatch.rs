@@ -35,7 +35,44 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// The methods that one poller serves.
+/// The methods that one poller serves: what a [`Service`] registers.
+///
+/// Generated services register theirs. A service of one's own serves methods that are known at run time
+/// only, such as those of a [`Channel`](crate::Channel), with
+/// [`BytesCodec`](crate::BytesCodec): a proxy, or a mock of any server.
+///
+/// ```
+/// use rpc_core::{BytesCodec, Channel, MethodKind, Methods, RemoteMethods, SendCaller, Service, Status};
+///
+/// /// Passes unary calls on to another server.
+/// struct Proxy {
+///     channel: Channel,
+///     methods: RemoteMethods,
+/// }
+///
+/// impl Service for Proxy {
+///     fn name(&self) -> &'static str {
+///         "proxy"
+///     }
+///
+///     fn register(&self, methods: &mut Methods) {
+///         for spec in self.methods.iter().filter(|spec| spec.kind == MethodKind::Unary) {
+///             let channel = self.channel.clone();
+///             methods.unary_with(spec, BytesCodec, BytesCodec, move |request| {
+///                 let channel = channel.clone();
+///                 async move {
+///                     // The metadata and the deadline are those of the request.
+///                     let response = channel.unary_with(spec, request, BytesCodec, BytesCodec);
+///                     response.await.map_err(|error| match error.status() {
+///                         Some(status) => status.clone(),
+///                         None => Status::from(error),
+///                     })
+///                 }
+///             });
+///         }
+///     }
+/// }
+/// ```
 #[derive(Default)]
 pub struct Methods {
     entries: Vec<(&'static MethodSpec, Rc<dyn Handler>)>,
@@ -208,6 +245,7 @@ impl Methods {
 
     /// Sets the executor for the services that are registered from now on, unless they choose
     /// another place: see [`ServerBuilder::executor`](crate::server::ServerBuilder::executor).
+    #[doc(hidden)]
     pub fn set_executor(&mut self, executor: Arc<dyn Executor>) {
         self.executor = Some(executor);
     }
@@ -232,6 +270,7 @@ impl Methods {
 
     /// Sets the policy for the deadlines of all calls: see
     /// [`ServerBuilder::deadlines`](crate::server::ServerBuilder::deadlines).
+    #[doc(hidden)]
     pub fn set_deadline_policy(&mut self, policy: DeadlinePolicy) {
         self.deadline_policy = policy;
     }
@@ -242,6 +281,7 @@ impl Methods {
 
     /// Limits how many handlers may run concurrently, over all methods: see
     /// [`ServerBuilder::max_concurrent_calls`](crate::server::ServerBuilder::max_concurrent_calls).
+    #[doc(hidden)]
     pub fn limit_concurrent_calls(&mut self, calls: u32) {
         self.max_concurrent_calls = Some(calls);
     }

@@ -18,6 +18,7 @@ use crate::codec::{Codec, MessageBuf};
 use crate::limits::Limits;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
+use crate::method::remote::RemoteMethods;
 use crate::stats::Stats;
 use crate::stream::streaming::Streaming;
 use crate::transport::ConnectError;
@@ -53,6 +54,18 @@ impl Channel {
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(&self.0.connectivity)
+    }
+
+    /// Returns the methods of the server that the channel has connected to latest, or `None` before the
+    /// first connection.
+    ///
+    /// For programs that call methods which they do not know when they are compiled, such as proxies: the
+    /// specs go with [`BytesCodec`](crate::BytesCodec). After the channel has connected again, the server
+    /// may have other methods. A call of one that it does not have, or whose kind has changed, fails with
+    /// `UNIMPLEMENTED`.
+    #[must_use]
+    pub fn methods(&self) -> Option<RemoteMethods> {
+        self.0.connectivity.methods.get()
     }
 
     /// Returns the sizes of each poller, or `None` until a poller has opened its device.

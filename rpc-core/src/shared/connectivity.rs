@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
+use crate::method::remote::LatestMethods;
 use crate::stream::core::wake_all;
 use crate::transport::ConnectError;
 
@@ -51,6 +52,8 @@ pub(crate) struct Connectivity {
     inner: Mutex<Inner>,
     /// For the channel's [dialers](crate::transport::Transport::dialer).
     pub(super) was_protected: Arc<AtomicBool>,
+    /// What the server of the latest connection has named.
+    pub(super) methods: LatestMethods,
 }
 
 #[derive(Debug)]
@@ -76,6 +79,7 @@ impl Connectivity {
                 watches: Slab::new(),
             }),
             was_protected: Arc::default(),
+            methods: LatestMethods::default(),
         }
     }
 

@@ -364,9 +364,12 @@ impl<T: Transport> Reconnect<T> {
         self.latest = None;
         let Target { address, index, .. } = &self.target;
         log_limited!(info, for address, address, poller = index, "connected to the server");
+        let methods = MethodNumbers::from_session(&connected.session);
+        // Before the channel is ready.
+        (self.target.connectivity.methods).set(Arc::clone(methods.named()));
         self.set_state(ConnectionState::Connected {
             link: connected.link,
-            methods: MethodNumbers::from_session(&connected.session),
+            methods,
             since: self.driver.clock.now(),
         });
         self.report_first(Ok(()));

@@ -92,6 +92,14 @@ impl<T> Decode<T> {
             shared: S::decode_shared,
         }
     }
+
+    /// Returns the codec of a stream without a connection, which never decodes anything.
+    pub(super) const fn nothing() -> Self {
+        Self {
+            copied: |_| unreachable!("no connection brings messages"),
+            shared: |_, _| unreachable!("no connection brings messages"),
+        }
+    }
 }
 
 impl<T> Clone for Decode<T> {

@@ -20,6 +20,9 @@
 //! - A *chunk* becomes the body of one frame. Messages that wait together share a chunk, and a
 //!   message that is alone leaves alone. Nothing waits for a timer.
 //!
+//! A `Streaming` may have another source than a connection (`source.rs`): a channel over another
+//! protocol, or a mock.
+//!
 //! # Windows
 //!
 //! Two windows apply, and both count what the receiver has promised:
@@ -52,6 +55,7 @@ pub(crate) mod pump;
 pub(crate) mod request;
 pub(crate) mod responses;
 pub(crate) mod sender;
+pub(crate) mod source;
 pub(crate) mod streaming;
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::batch::{Decode, next_message};
 use super::core::StreamCore;
 use super::inbound::{ResponseBody, StreamEnd, Taken};
 use super::long::ReceivedLong;
+use super::source::{Items, MessageSource, Source, panicked};
 use crate::call_error::CallError;
 use crate::codec::DecodeError;
 use crate::limits::Direction;
@@ -62,8 +63,11 @@ pub struct Streaming<T> {
     longest: usize,
     /// Sends the request stream. The mutex is never locked: it makes `Streaming` be `Sync`.
     pump: Option<Mutex<PumpFuture>>,
-    /// Metadata or error with which the stream has ended.
+    /// Metadata or error with which the stream has ended. One that has a source has ended as far as a
+    /// connection is concerned, so the source is looked at there only.
     end: Option<Result<Metadata, CallError>>,
+    /// Where the messages come from, if not from a connection.
+    source: Option<Source<T>>,
     /// Dropped after the call has been cancelled.
     _kept: Option<KeepAlive>,
 }
@@ -106,8 +110,32 @@ impl<T> Streaming<T> {
             longest,
             pump: None,
             end: None,
+            source: None,
             _kept: None,
         }
+    }
+
+    /// Creates a stream whose messages come from `source` instead of a connection: for channels over
+    /// other protocols, and for mocks. [`MessageSource`] has an example.
+    ///
+    /// Dropping the stream drops the source. If the source panics, the panic passes on, and the stream
+    /// has ended with an error.
+    #[must_use]
+    pub fn from_source(source: impl MessageSource<T> + 'static) -> Self {
+        let (core, decode) = (StreamCore::new(), Decode::nothing());
+        let mut stream = Self::new(core, decode, Side::Client, usize::MAX);
+        stream.end = Some(Ok(Metadata::new()));
+        stream.source = Some(Source::new(source));
+        stream
+    }
+
+    /// Like [`from_source`](Self::from_source), with the items of a stream. The trailing metadata is
+    /// empty.
+    #[must_use]
+    pub fn from_stream(
+        messages: impl Stream<Item = Result<T, CallError>> + Send + 'static,
+    ) -> Self {
+        Self::from_source(Items(Box::pin(messages)))
     }
 
     /// Keeps the channel of a call alive until this is dropped.
@@ -222,7 +250,7 @@ impl<T> Streaming<T> {
                             return Poll::Ready(Some(self.decode_or_give_up(&long)));
                         }
                     }
-                    Ok(false) => return Poll::Ready(None),
+                    Ok(false) => return self.poll_source(cx),
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 },
                 Err(error) => {
@@ -284,7 +312,11 @@ impl<T> Streaming<T> {
     /// Discards messages until the stream has ended.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // The error stays in `end`.
-        if let Ok(true) | Err(_) = ready!(self.poll_batch(cx)) {
+        let has_more = match ready!(self.poll_batch(cx)) {
+            Ok(true) | Err(_) => true,
+            Ok(false) => ready!(self.poll_source(cx)).is_some(),
+        };
+        if has_more {
             // Other tasks of the thread run before the next batch.
             self.batch.clear();
             self.long = None;
@@ -292,6 +324,29 @@ impl<T> Streaming<T> {
             return Poll::Pending;
         }
         Poll::Ready(())
+    }
+
+    /// Waits for the next message of the source, if there is one, after the end of what a connection
+    /// brings.
+    #[cold]
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, CallError>>> {
+        // It is dropped if it panics, and at the end, which is noted before.
+        let Some(mut source) = self.source.take() else {
+            return Poll::Ready(None);
+        };
+        let guard = FailOnPanic(&mut self.end);
+        let polled = source.get_mut().poll_message(cx);
+        let end = match &polled {
+            Poll::Ready(Ok(None)) => Some(Ok(source.get_mut().trailers())),
+            Poll::Ready(Err(error)) => Some(Err(error.clone())),
+            Poll::Pending | Poll::Ready(Ok(Some(_))) => None,
+        };
+        mem::forget(guard);
+        match end {
+            Some(_) => self.end = end,
+            None => self.source = Some(source),
+        }
+        polled.map(Result::transpose)
     }
 
     #[inline]
@@ -353,6 +408,15 @@ impl Drop for CancelOnPanic<'_> {
     }
 }
 
+/// Notes, when dropped, that the source has panicked.
+struct FailOnPanic<'a>(&'a mut Option<Result<Metadata, CallError>>);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        *self.0 = Some(Err(panicked()));
+    }
+}
+
 #[cold]
 fn unexpected(what: &str) -> CallError {
     CallError::remote(Status::internal(format!(
@@ -380,7 +444,7 @@ impl<T> Drop for Streaming<T> {
 impl<T> fmt::Debug for Streaming<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Streaming")
-            .field("has_ended", &self.end.is_some())
+            .field("has_ended", &(self.end.is_some() && self.source.is_none()))
             .finish_non_exhaustive()
     }
 }

@@ -27,6 +27,7 @@ mod method_limits;
 mod overload;
 mod prometheus;
 mod reentrancy;
+mod remote_methods;
 mod room;
 mod scarcity;
 mod send_caller;

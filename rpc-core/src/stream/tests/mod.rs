@@ -5,6 +5,7 @@ mod ends;
 mod flow;
 mod long;
 mod loops;
+mod sources;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
