@@ -162,6 +162,15 @@ mod tests {
     }
 
     #[test]
+    fn pushback_is_rounded_up_to_milliseconds() {
+        let status = GrpcStatus {
+            pushback: Some(Duration::from_micros(1500)),
+            ..GrpcStatus::new(Code::Unavailable, "")
+        };
+        assert_eq!(status.trailers()[GRPC_PUSHBACK], "2");
+    }
+
+    #[test]
     fn a_call_that_was_never_sent_says_so() {
         let trailers = GrpcStatus::never_sent(Code::Unavailable, "").trailers();
         assert_eq!(trailers[EXECUTION], "never-sent");

@@ -31,11 +31,6 @@ pub const UNLIMITED: &[Row] = &[
         "once in a shutdown",
     ),
     (
-        "gateway/src/main.rs",
-        "shutting down",
-        "once in the program",
-    ),
-    (
         "driver/incoming.rs",
         "rejecting calls:",
         "at powers of two of a number that only grows",

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
+use http::header::HeaderMap;
 use http::uri::PathAndQuery;
 use proto::interop::TestServiceServer;
 use rpc_core::{Channel, Server, ServerHandle};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::client::Grpc;
@@ -42,9 +44,17 @@ impl Fixture {
         server: ServerHandle,
         configure: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
     ) -> Self {
-        let channel = Channel::connect(device, &server.local_addr().to_string())
-            .await
-            .unwrap();
+        let address = server.local_addr().to_string();
+        let channel = Channel::connect(device, &address).await.unwrap();
+        Self::over(channel, server, configure).await
+    }
+
+    /// Starts a gateway over this channel.
+    pub(crate) async fn over(
+        channel: Channel,
+        server: ServerHandle,
+        configure: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -156,5 +166,46 @@ impl Client {
         let codec = ProstCodec::<Q, S>::default();
         let path = PathAndQuery::from_static(path);
         self.grpc().await.streaming(request, path, codec).await
+    }
+}
+
+/// What a server answered to one request.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+/// Sends one request with these headers, without a library that knows gRPC. A request that is not
+/// whole does not end.
+pub(crate) async fn send(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &'static [u8],
+    is_whole: bool,
+) -> Answer {
+    let socket = TcpStream::connect(address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut request = http::Request::post(format!("http://test{path}"));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(()).unwrap();
+    let (response, mut stream) = client.send_request(request, false).unwrap();
+    stream
+        .send_data(Bytes::from_static(body), is_whole)
+        .unwrap();
+    let (head, mut body) = response.await.unwrap().into_parts();
+    while let Some(data) = body.data().await {
+        data.unwrap();
+    }
+    let trailers = body.trailers().await.unwrap();
+    connection.abort();
+    Answer {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        trailers,
     }
 }

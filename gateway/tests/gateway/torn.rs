@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use proto::routeguide::{
     Feature, Point, Rectangle, RouteGuide, RouteGuideServer, RouteNote, RouteSummary,
 };
-use rpc_core::{Request, Response, Server, Status, Stream, Streaming, stream};
+use rpc_core::{Channel, Request, Response, Server, Status, Stream, Streaming, Waiting, stream};
 use verbline::Device;
 use verbline_gateway::GatewayBuilder;
 
@@ -106,17 +106,25 @@ impl RouteGuide for Counter {
     }
 }
 
+/// Pollers that never sleep see what a gateway does at each moment: with those that sleep, the test
+/// below sees a tenth of the naive gateway's faults.
 pub(crate) async fn counting(
     configure: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
 ) -> (Fixture, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
     let device = Device::open("soft").unwrap();
     let server = Server::builder(&device)
+        .waiting(Waiting::Busy)
         .add_service(RouteGuideServer::new(Counter(Arc::clone(&counts))))
         .bind("127.0.0.1:0")
         .unwrap()
         .spawn();
-    (Fixture::start(&device, server, configure).await, counts)
+    let channel = Channel::builder(&device, &server.local_addr().to_string())
+        .waiting(Waiting::Busy)
+        .connect()
+        .await
+        .unwrap();
+    (Fixture::over(channel, server, configure).await, counts)
 }
 
 /// Waits until a count has this value.
@@ -266,12 +274,24 @@ async fn no_handler_takes_one_of_a_thousand_torn_uploads_for_a_complete_one() {
     no_torn_upload_is_complete(50).await;
 }
 
-/// The test above can fail: the gateway that comes to mind first fails it.
+/// The test above can fail: the gateway that comes to mind first fails it. Its calls are cancelled just
+/// after their clean ends, so that most handlers do not see these: a hundred uploads may not suffice.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_the_naive_gateway_handlers_take_torn_uploads_for_complete_ones() {
+    const MOST_ROUNDS: usize = 50;
     let (fixture, counts) = counting(|builder| builder).await;
     let address = naive::serve(fixture.channel.clone()).await;
     complete_one(address, &counts);
-    assert!(tear_all(address, &counts, 5) > 0);
+    assert!((0..MOST_ROUNDS).any(|_| tear_all(address, &counts, 5) > 0));
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the long form: how many of a thousand"]
+async fn behind_the_naive_gateway_handlers_take_some_of_a_thousand_torn_uploads_for_complete_ones()
+{
+    let (fixture, counts) = counting(|builder| builder).await;
+    let address = naive::serve(fixture.channel.clone()).await;
+    assert!(tear_all(address, &counts, 50) > 0);
     fixture.end().await;
 }
