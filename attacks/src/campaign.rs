@@ -105,36 +105,13 @@ impl Campaign {
         }
         ratios.sort_unstable_by(f64::total_cmp);
         let ratio = ratios[ratios.len() / 2];
-        let sum =
-            |runs: &[Measured], of: fn(&Seen) -> u64| runs.iter().map(|run| of(&run.seen)).sum();
-        let errors: u64 = sum(&runs, |seen| seen.errors);
-        let slow: u64 = sum(&runs, |seen| seen.slow);
-        let slow_before: u64 = sum(&controls, |seen| seen.slow);
+        let harm = harm(self.device == SOFT, &controls, &runs, ratio);
+        let errors = sum(&runs, |seen| seen.errors);
+        let slow = sum(&runs, |seen| seen.slow);
+        let slow_before = sum(&controls, |seen| seen.slow);
         let refused: u32 = runs.iter().map(|run| run.refused).sum();
         let growth = runs.iter().map(|run| run.growth).max().unwrap_or_default();
         let remains = runs.iter().find(|run| run.afterwards != SERVED);
-        let mut harm = Vec::new();
-        let mut note = |is_so, name| {
-            if is_so {
-                harm.push(name);
-            }
-        };
-        note(errors > 0, "errors");
-        let most_slow = match self.device == SOFT {
-            true => slow_before,
-            // The kernel lets calls over TCP wait now and then, whoever attacks.
-            false => 2 * slow_before + sum(&runs, |seen| seen.calls) / 1000,
-        };
-        note(slow > most_slow, "slow calls");
-        note(ratio > MOST_RATIO, "latency");
-        note(refused > 0, "new clients refused");
-        note(runs.iter().any(|run| run.blocks), "blocked threads");
-        note(remains.is_some(), "harm remains");
-        let is_changed = |run: &Measured| run.attacker.contains("CHANGED");
-        let is_believed = |run: &Measured| run.attacker.contains("BELIEVED");
-        note(runs.iter().any(is_changed), "a file was changed");
-        note(runs.iter().any(is_believed), "a lie was believed");
-        note(growth > MOST_GROWTH, "memory");
         let median = |runs: &[Measured]| {
             let mut times: Vec<_> = runs.iter().map(|run| run.seen.p50).collect();
             times.sort_unstable();
@@ -332,6 +309,41 @@ impl Campaign {
 /// Growth of the server's memory, in MiB, that counts as harm.
 const MOST_GROWTH: u64 = 64;
 
+/// Returns the kinds of harm that an attack did, in these runs, beside those of its control. `ratio` is that
+/// of the good client's median latencies.
+fn harm(on_soft: bool, controls: &[Measured], runs: &[Measured], ratio: f64) -> Vec<&'static str> {
+    let (slow, slow_before) = (sum(runs, |seen| seen.slow), sum(controls, |seen| seen.slow));
+    let most_slow = match on_soft {
+        true => slow_before,
+        // The kernel lets calls over TCP wait now and then, whoever attacks.
+        false => 2 * slow_before + sum(runs, |seen| seen.calls) / 1000,
+    };
+    let any = |of: fn(&Measured) -> bool| runs.iter().any(of);
+    let kinds = [
+        (any(|run| run.seen.errors > 0), "errors"),
+        (slow > most_slow, "slow calls"),
+        (ratio > MOST_RATIO, "latency"),
+        (any(|run| run.refused > 0), "new clients refused"),
+        (any(|run| run.blocks), "blocked threads"),
+        (any(|run| run.afterwards != SERVED), "harm remains"),
+        (
+            any(|run| run.attacker.contains("CHANGED")),
+            "a file was changed",
+        ),
+        (
+            any(|run| run.attacker.contains("BELIEVED")),
+            "a lie was believed",
+        ),
+        (any(|run| run.growth > MOST_GROWTH), "memory"),
+    ];
+    let done = kinds.into_iter().filter(|(is_so, _)| *is_so);
+    done.map(|(_, kind)| kind).collect()
+}
+
+fn sum(runs: &[Measured], of: fn(&Seen) -> u64) -> u64 {
+    runs.iter().map(|run| of(&run.seen)).sum()
+}
+
 /// What a run showed.
 struct Measured {
     seen: Seen,
@@ -357,4 +369,53 @@ struct Measured {
 
 fn text(time: Duration) -> String {
     Unit::Nanoseconds.text(time.as_nanos() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quiet() -> Measured {
+        Measured {
+            seen: Seen {
+                calls: 4000,
+                errors: 0,
+                slow: 1,
+                p50: Duration::from_micros(20),
+                max: Duration::from_millis(12),
+            },
+            new: 8,
+            refused: 0,
+            slowest: Duration::from_millis(30),
+            reason: String::new(),
+            blocked: String::new(),
+            blocks: false,
+            growth: 1,
+            afterwards: SERVED.to_owned(),
+            attacker: "200 connections with one call".to_owned(),
+        }
+    }
+
+    /// Returns the verdict about two runs of which the second is changed.
+    fn verdict(change: fn(&mut Measured)) -> Vec<&'static str> {
+        let (controls, mut runs) = ([quiet(), quiet()], [quiet(), quiet()]);
+        change(&mut runs[1]);
+        harm(true, &controls, &runs, 1.0)
+    }
+
+    #[test]
+    fn each_kind_of_harm_in_one_run_is_a_verdict() {
+        assert!(verdict(|_| ()).is_empty());
+        assert_eq!(verdict(|run| run.refused = 1), ["new clients refused"]);
+        assert_eq!(verdict(|run| run.seen.errors = 1), ["errors"]);
+        assert_eq!(verdict(|run| run.seen.slow = 2), ["slow calls"]);
+        assert_eq!(verdict(|run| run.blocks = true), ["blocked threads"]);
+        assert_eq!(verdict(|run| run.growth = 65), ["memory"]);
+        assert_eq!(verdict(|run| run.afterwards.clear()), ["harm remains"]);
+        let lie = |run: &mut Measured| run.attacker = "BELIEVED: garbage".to_owned();
+        assert_eq!(verdict(lie), ["a lie was believed"]);
+        let change = |run: &mut Measured| run.attacker = "CHANGED".to_owned();
+        assert_eq!(verdict(change), ["a file was changed"]);
+        assert_eq!(harm(true, &[quiet()], &[quiet()], 1.3), ["latency"]);
+    }
 }

@@ -272,10 +272,10 @@ impl Limited {
             .args(["--nocapture", "--test-threads=1"])
             .envs([("LIMIT", limit), ("VERBLINE_DEVICE", device)])
             .envs([("SERVER", server), ("VALUE", &value.to_string())])
-            // A user of its own for each run, so that no other process counts.
+            // A user of its own for each run over a device, so that no other process counts.
             .env(
                 "LIMITED_USER",
-                (20_000 + std::process::id() % 20_000).to_string(),
+                (20_000 + std::process::id() % 10_000 * 2 + u32::from(device == "tcp")).to_string(),
             )
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -413,22 +413,29 @@ impl Row {
     }
 }
 
-#[test]
-fn with_each_limit_of_the_machine_a_program_works_or_says_which_limit_it_was() {
+/// Returns what is wrong over a device.
+fn wrong_over(device: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    for device in ["soft", "tcp"] {
-        for row in ROWS {
-            for &value in row.values {
-                for (side, limits_server) in [("client", false), ("server", true)] {
-                    if let Err(error) = row.run(value, device, limits_server) {
-                        wrong.push(format!(
-                            "{} {value}, {side} over {device}: {error}",
-                            row.limit
-                        ));
-                    }
+    for row in ROWS {
+        for &value in row.values {
+            for (side, limits_server) in [("client", false), ("server", true)] {
+                if let Err(error) = row.run(value, device, limits_server) {
+                    wrong.push(format!(
+                        "{} {value}, {side} over {device}: {error}",
+                        row.limit
+                    ));
                 }
             }
         }
     }
+    wrong
+}
+
+#[test]
+fn with_each_limit_of_the_machine_a_program_works_or_says_which_limit_it_was() {
+    let wrong = thread::scope(|scope| {
+        let devices = ["soft", "tcp"].map(|device| scope.spawn(move || wrong_over(device)));
+        devices.map(|wrong| wrong.join().unwrap()).concat()
+    });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -241,7 +241,7 @@ fn in_a_child_everything_fails_at_once_and_the_parent_goes_on() {
         let address = server.local_addr().to_string();
         let poller = LocalPoller::new(&device).unwrap();
         let local = EchoClient::new(poller.connect(&address).unwrap());
-        let pollers = Pollers::builder(&device).start().unwrap();
+        let pollers = Pollers::new(&device).unwrap();
         let channel = block_on(Channel::connect(&pollers, &address)).unwrap();
         let shared = EchoClient::new(channel.clone());
         let local_call = |poller: &LocalPoller, local: &EchoClient<_>, payload: &[u8]| {

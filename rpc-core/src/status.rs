@@ -257,6 +257,15 @@ impl Status {
     }
 
     /// Returns the metadata for modification.
+    ///
+    /// ```
+    /// use rpc_core::Status;
+    ///
+    /// let mut status = Status::not_found("no cart");
+    /// status.metadata_mut().insert("cart-id", "17")?;
+    /// assert_eq!(status.metadata().get("cart-id"), Some("17"));
+    /// # Ok::<(), rpc_core::MetadataError>(())
+    /// ```
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.0.metadata
     }

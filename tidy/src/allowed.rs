@@ -364,3 +364,35 @@ pub const TRANSPORT: Package = Package {
         ),
     ],
 };
+
+/// `verbline-gateway`.
+pub const GATEWAY: Package = Package {
+    folder: "gateway",
+    layers: &[
+        layer("values", &["headers", "limits", "memory", "preface"], &[]),
+        layer("grpc_status", &["grpc_status"], &["values"]),
+        layer("client", &["client"], &["values"]),
+        layer(
+            "bodies",
+            &["request_body", "response_body"],
+            &["values", "grpc_status", "client"],
+        ),
+        layer(
+            "upstream",
+            &["upstream"],
+            &["values", "grpc_status", "client", "bodies"],
+        ),
+        layer(
+            "call",
+            &["call"],
+            &["values", "grpc_status", "client", "bodies", "upstream"],
+        ),
+        layer(
+            "connection",
+            &["connection"],
+            &["values", "client", "upstream", "call"],
+        ),
+        layer("server", &["server"], &["values", "upstream", "connection"]),
+        layer("builder", &["builder"], &["values", "upstream", "server"]),
+    ],
+};

@@ -25,14 +25,14 @@ struct Cli {
     #[arg(long, default_value = "benches/accepted-counts.json")]
     file: PathBuf,
     /// Accept what is counted, for this reason
-    #[arg(long, value_parser = reason)]
+    #[arg(long, value_parser = reason, requires = "without_lto")]
     accept: Option<String>,
     /// The folder of the programs that are counted, in a release build
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
-    /// The folder of the same programs, built without LTO as users' programs are
-    #[arg(long, default_value = "target/no-lto")]
-    without_lto: PathBuf,
+    /// The folder of the same programs, built without LTO as users' programs are [default: not counted]
+    #[arg(long)]
+    without_lto: Option<PathBuf>,
     /// Number of functions to list for each layer
     #[arg(long, default_value_t = 12)]
     functions: usize,
@@ -83,7 +83,9 @@ impl Cli {
     fn run(&self) -> Outcome<ExitCode> {
         let toolchain = toolchain()?;
         let mut counted = self.count()?;
-        counted.extend(self.count_without_lto()?);
+        if let Some(programs) = &self.without_lto {
+            counted.extend(count_without_lto(programs)?);
+        }
         let known = self.accepted()?;
         if let Some(reason) = &self.accept {
             let accepted = known.accept(&toolchain, counted, reason);
@@ -168,20 +170,6 @@ impl Cli {
         Ok(figures)
     }
 
-    /// Counts what the smallest call costs a user, whose build has no LTO, and prints each figure.
-    fn count_without_lto(&self) -> Outcome<Vec<Figure>> {
-        println!();
-        let count = |layer: &str| {
-            let runs = runs(&self.without_lto, layer)?;
-            let name = format!("{} without LTO", layer.replace('-', " "));
-            let figure = runs.figure(&name, Unit::InstructionsNoLto, Cost::instructions);
-            println!("{}", line(&figure));
-            Ok(figure)
-        };
-        let layers = ["call", "idle-client", "idle-server"];
-        layers.into_iter().map(count).collect()
-    }
-
     fn compare(&self, accepted: &[&Figure], counted: &[Figure]) -> ExitCode {
         println!();
         let mut code = ExitCode::SUCCESS;
@@ -209,6 +197,20 @@ impl Cli {
         }
         code
     }
+}
+
+/// Counts what the smallest call costs a user, whose build has no LTO, and prints each figure.
+fn count_without_lto(programs: &Path) -> Outcome<Vec<Figure>> {
+    println!();
+    let count = |layer: &str| {
+        let runs = runs(programs, layer)?;
+        let name = format!("{} without LTO", layer.replace('-', " "));
+        let figure = runs.figure(&name, Unit::InstructionsNoLto, Cost::instructions);
+        println!("{}", line(&figure));
+        Ok(figure)
+    };
+    let layers = ["call", "idle-client", "idle-server"];
+    layers.into_iter().map(count).collect()
 }
 
 fn line(figure: &Figure) -> String {

@@ -20,6 +20,7 @@ fn a_server_greets_counts_and_stops_when_it_is_told() -> Result<(), Box<dyn Erro
     let process = Command::new(env!("CARGO_BIN_EXE_server"))
         .args(["127.0.0.1:0", "--metrics", "127.0.0.1:0"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()?;
     let mut server = ServerProcess(process);
     let output = server.0.stdout.take().ok_or("it is piped")?;
@@ -48,5 +49,21 @@ fn a_server_greets_counts_and_stops_when_it_is_told() -> Result<(), Box<dyn Erro
     let pid = server.0.id().to_string();
     Command::new("kill").args(["-TERM", &pid]).status()?;
     assert!(server.0.wait()?.success());
+    let mut log = String::new();
+    server.0.stderr.take().ok_or("it is piped")?.read_to_string(&mut log)?;
+    assert!(log.contains("stopping: calls in flight have 10 s"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn each_program_says_how_to_use_it() -> Result<(), Box<dyn Error>> {
+    for (program, option) in [
+        (env!("CARGO_BIN_EXE_server"), "--grace <SECONDS>"),
+        (env!("CARGO_BIN_EXE_client"), "--timeout <SECONDS>"),
+    ] {
+        let help = Command::new(program).arg("--help").output()?;
+        let text = String::from_utf8(help.stdout)?;
+        assert!(help.status.success() && text.contains(option), "{text}");
+    }
     Ok(())
 }

@@ -81,6 +81,10 @@ impl fmt::Display for Holder {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     fn holder(name: &str) -> String {
@@ -99,6 +103,42 @@ mod tests {
         assert!(said.starts_with(&this), "{said}");
         assert!(said.contains("user "), "{said}");
         drop(claim);
+        drop(claim_name(&name).unwrap());
+    }
+
+    /// Set for [`claiming_process`].
+    const NAME: &str = "VERBLINE_TEST_CORE";
+
+    #[test]
+    #[ignore = "the process of another test"]
+    #[allow(clippy::print_stdout, reason = "its parent waits for the line")]
+    fn claiming_process() {
+        let _claim = claim_name(&env::var(NAME).unwrap()).unwrap();
+        println!("\nclaimed");
+        // Until it is killed, or its parent ends.
+        let _ = std::io::stdin().read(&mut [0]);
+    }
+
+    #[test]
+    fn a_claim_ends_with_its_process_however_that_ends() {
+        let name = format!("verbline-test-killed-{}", std::process::id());
+        let mut process = Command::new(env::current_exe().unwrap())
+            .args(["--ignored", "--nocapture", "claiming_process"])
+            .env(NAME, &name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let claimed = lines.map_while(Result::ok).any(|line| line == "claimed");
+        let said = holder(&name);
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(claimed);
+        assert!(
+            said.starts_with(&format!("process {} (", process.id())),
+            "{said}"
+        );
         drop(claim_name(&name).unwrap());
     }
 

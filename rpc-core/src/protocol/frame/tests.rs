@@ -44,6 +44,25 @@ fn entries() -> impl Strategy<Value = ControlEntry> {
     })
 }
 
+/// A server says a second at most. A hostile one says an hour and more.
+#[test]
+fn nobody_waits_longer_than_ten_seconds_whatever_a_server_says() {
+    let said = |time_us| {
+        let header = FrameHeader {
+            kind: FrameKind::Response,
+            flags: Flags::from_bits(0),
+            credits: 0,
+            call: CallId(0),
+            selector: 0,
+            metadata_len: 0,
+            time_us,
+        };
+        ResponseHead::of(&header).pushback_us
+    };
+    assert_eq!(said(1_000_001), 1_000_001);
+    assert_eq!(said(u32::MAX), MOST_PUSHBACK_US);
+}
+
 proptest! {
     #[test]
     fn what_is_encoded_is_parsed(header in headers(), message in vec(any::<u8>(), 0..64)) {

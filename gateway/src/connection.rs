@@ -1,0 +1,129 @@
+//! One connection of HTTP/2, from its preface to its end.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::call::answer;
+use crate::client::Client;
+use crate::limits::{GatewayLimits, SEND_BUFFER_LEN};
+use crate::preface;
+use crate::upstream::Upstream;
+
+/// The window of a stream and of a connection, in bytes. What has not been read of a connection fits
+/// the second.
+const WINDOW: u32 = 1 << 20;
+
+/// Serves one connection, until it ends or has to.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    upstream: Arc<Upstream>,
+    limits: GatewayLimits,
+    mut stopped: watch::Receiver<()>,
+) {
+    // Fails only if the connection has failed.
+    let _ = stream.set_nodelay(true);
+    let opened = match preface::open(stream, limits.preface_time).await {
+        Ok(opened) => opened,
+        Err(error) => {
+            tracing::debug!(%error, "a connection did not become one of HTTP/2");
+            return;
+        }
+    };
+    let client = Client::new(upstream.memory());
+    let service = service_fn({
+        let client = Arc::clone(&client);
+        move |request| {
+            let (upstream, client) = (Arc::clone(&upstream), Arc::clone(&client));
+            async move { Ok::<_, Infallible>(answer(&upstream, &client, request).await) }
+        }
+    });
+    let io = TokioIo::new(opened);
+    let mut connection = pin!(http2_builder(&limits).serve_connection(io, service));
+    let mut looks = interval(limits.look_interval());
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let age = limits.max_connection_age.map(jittered);
+    let mut ends_at = age.and_then(|age| Instant::now().checked_add(age));
+    let mut is_ending = false;
+    let why = loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection has failed");
+                }
+                return;
+            }
+            _ = stopped.changed(), if !is_ending => {
+                is_ending = true;
+                ends_at = None;
+                connection.as_mut().graceful_shutdown();
+            }
+            _ = looks.tick() => {
+                if client.has_stalled_for(limits.stall_time) {
+                    break "its client does not take its responses";
+                }
+                if client.resets_too_often() {
+                    break "its client resets its calls";
+                }
+                if ends_at.is_some_and(|at| at <= Instant::now()) {
+                    if is_ending {
+                        break "its calls have not ended in time";
+                    }
+                    is_ending = true;
+                    ends_at = Instant::now().checked_add(limits.connection_grace);
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    };
+    // Dropping the connection ends its calls.
+    tracing::debug!("closed a connection: {why}");
+}
+
+fn http2_builder(limits: &GatewayLimits) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(SEND_BUFFER_LEN)
+        .max_concurrent_streams(limits.max_streams)
+        .max_header_list_size(limits.max_header_len)
+        .keep_alive_interval(limits.keepalive_interval)
+        .keep_alive_timeout(limits.keepalive_timeout);
+    builder
+}
+
+/// Returns the age ± 10 %, so that connections that were made together do not end together.
+fn jittered(age: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) % 2001;
+    age.mul_f64(0.9 + random as f64 / 10_000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let second = Duration::from_secs(1);
+        for _ in 0..1000 {
+            let age = jittered(second);
+            assert!(
+                age >= second.mul_f64(0.899) && age <= second.mul_f64(1.101),
+                "{age:?}"
+            );
+        }
+    }
+}

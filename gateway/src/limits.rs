@@ -1,0 +1,145 @@
+//! [`GatewayLimits`]: what bounds the clients of a gateway, and the memory that they can take.
+
+use std::fmt;
+use std::time::Duration;
+
+use verbline::message::LONGEST_MESSAGE;
+
+/// Bytes that one connection can take besides its calls: the window of HTTP/2, and buffers.
+const CONNECTION_MEMORY: u64 = (1 << 20) + (128 << 10);
+
+/// Bytes of responses that HTTP/2's implementation keeps for one call before it asks for no more.
+pub(crate) const SEND_BUFFER_LEN: usize = 64 << 10;
+
+/// Bytes that one call can take besides long messages: its headers, a frame of HTTP/2, a short
+/// message, and responses that wait for the client.
+const CALL_MEMORY: u64 = (96 << 10) + SEND_BUFFER_LEN as u64;
+
+/// The limits of a gateway. [`Display`](fmt::Display) prints them with the memory that follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GatewayLimits {
+    /// Connections that are open at a time. Further ones are closed at once.
+    pub max_connections: usize,
+    /// Calls that are open at a time, on all connections. Further ones fail with
+    /// `RESOURCE_EXHAUSTED` and were never sent.
+    pub max_calls: usize,
+    /// Calls that one connection may have open at a time. Further ones wait at the client.
+    pub max_streams: u32,
+    /// Length in bytes of the longest message of a request. The limits of the server, and of the
+    /// channel, apply too.
+    pub max_message_len: usize,
+    /// Bytes that requests with long messages may take, from their first byte here until they have
+    /// been sent to the server. One connection may use a quarter of it, or one message. Further ones
+    /// wait.
+    pub message_memory: u64,
+    /// Bytes that the headers of a request may have.
+    pub max_header_len: u32,
+    /// How often a connection is probed with a ping.
+    pub keepalive_interval: Duration,
+    /// How long the answer to a ping may take before the connection is closed.
+    pub keepalive_timeout: Duration,
+    /// How long a connection may take to send its first 24 bytes, the preface of HTTP/2.
+    pub preface_time: Duration,
+    /// How long a message of a request may take from its first byte to its last, apart from waits
+    /// for memory.
+    pub message_time: Duration,
+    /// How long a client may not take a long message of a response before its connection is closed.
+    pub stall_time: Duration,
+    /// The age at which a connection is told to end, ± 10 %. Its client connects again, perhaps to
+    /// another gateway.
+    pub max_connection_age: Option<Duration>,
+    /// How long the calls of such a connection may go on.
+    pub connection_grace: Duration,
+    /// How long calls in flight may go on after the shutdown has begun.
+    pub drain_time: Duration,
+}
+
+impl Default for GatewayLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: 1024,
+            max_calls: 8192,
+            max_streams: 256,
+            // As in gRPC.
+            max_message_len: 4 << 20,
+            message_memory: 256 << 20,
+            // As in hyper.
+            max_header_len: 16 << 10,
+            keepalive_interval: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(20),
+            preface_time: Duration::from_secs(5),
+            message_time: Duration::from_secs(60),
+            stall_time: Duration::from_secs(60),
+            max_connection_age: None,
+            connection_grace: Duration::from_secs(30),
+            drain_time: Duration::from_secs(30),
+        }
+    }
+}
+
+impl GatewayLimits {
+    /// Returns the most bytes that clients can make the gateway take, apart from long messages of
+    /// responses, which are in the channel's message memory.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let connections = (self.max_connections as u64).saturating_mul(CONNECTION_MEMORY);
+        let calls = (self.max_calls as u64).saturating_mul(CALL_MEMORY);
+        connections
+            .saturating_add(calls)
+            .saturating_add(self.message_memory)
+    }
+
+    /// Makes the limits fit each other.
+    pub(crate) fn fitted(mut self) -> Self {
+        self.max_message_len = self.max_message_len.min(LONGEST_MESSAGE);
+        self.message_memory = self.message_memory.max(self.max_message_len as u64);
+        self
+    }
+
+    /// How often each connection is looked at.
+    pub(crate) fn look_interval(&self) -> Duration {
+        let age = self.max_connection_age.unwrap_or(Duration::MAX);
+        let shortest = self.stall_time.min(age).min(self.connection_grace);
+        (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
+    }
+}
+
+impl fmt::Display for GatewayLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "connections        {}, {} calls each, {} calls in all",
+            self.max_connections, self.max_streams, self.max_calls
+        )?;
+        writeln!(
+            f,
+            "requests           messages of {} bytes, headers of {} bytes",
+            self.max_message_len, self.max_header_len
+        )?;
+        writeln!(
+            f,
+            "times              preface {:?}, message {:?}, stalled response {:?}, drain {:?}",
+            self.preface_time, self.message_time, self.stall_time, self.drain_time
+        )?;
+        writeln!(
+            f,
+            "keepalive          every {:?}, answered within {:?}",
+            self.keepalive_interval, self.keepalive_timeout
+        )?;
+        match self.max_connection_age {
+            Some(age) => writeln!(
+                f,
+                "age of connections {age:?}, then {:?} for their calls",
+                self.connection_grace
+            )?,
+            None => writeln!(f, "age of connections any")?,
+        }
+        write!(
+            f,
+            "memory             {} MiB at most, of which {} MiB for long messages of requests",
+            self.memory() >> 20,
+            self.message_memory >> 20
+        )
+    }
+}

@@ -1,0 +1,338 @@
+//! Clients that break the rules, or keep them and do harm: the calls of others go on.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use proto::routeguide::{Feature, Point, RouteGuideClient};
+use rpc_core::{Channel, Request};
+use rustix::net::sockopt::set_socket_linger;
+use tonic::Code;
+use verbline::Device;
+use verbline_gateway::GatewayBuilder;
+
+use crate::raw::{
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RawClient,
+    SETTINGS, frame, frames, headers,
+};
+use crate::support::{Client, Fixture};
+use crate::torn::{RECORD_ROUTE, counting, wait_for};
+
+const GET_FEATURE: &str = "/routeguide.RouteGuide/GetFeature";
+const LIST_FEATURES: &str = "/routeguide.RouteGuide/ListFeatures";
+
+async fn fixture(configure: impl FnOnce(GatewayBuilder) -> GatewayBuilder) -> Fixture {
+    counting(configure).await.0
+}
+
+async fn get_feature(client: &Client) -> Result<Feature, tonic::Status> {
+    let request = tonic::Request::new(Point::default());
+    client
+        .unary(GET_FEATURE, request)
+        .await
+        .map(tonic::Response::into_inner)
+}
+
+/// Kinds of `garbage`.
+const KINDS: u64 = 12;
+
+/// What the connection with this number sends.
+fn garbage(number: u64) -> Vec<u8> {
+    let mut after_preface = Vec::from(PREFACE);
+    let frames = match number % KINDS {
+        0 => return Vec::new(),
+        1 => return b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
+        // TLS.
+        2 => return vec![0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3],
+        3 => return PREFACE[..(number / KINDS) as usize % PREFACE.len()].to_vec(),
+        4 => {
+            let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let random = std::iter::repeat_with(|| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            });
+            random.take(200).collect()
+        }
+        5 => frame(SETTINGS, 0, 0, &[0; 6]).repeat(300),
+        6 => frame(PING, 0, 0, &[0; 8]).repeat(300),
+        // Without an end of its headers.
+        7 => {
+            let mut flood = frame(HEADERS, 0, 1, &headers("/x", &[]));
+            flood.extend(frame(CONTINUATION, 0, 1, &[0, 1, b'a', 1, b'b']).repeat(300));
+            flood
+        }
+        8 => frame(HEADERS, END_HEADERS, 1, &[0xff; 40]),
+        // A frame that is longer than the server permits.
+        9 => vec![0xff, 0xff, 0xff, DATA, 0, 0, 0, 0, 1],
+        10 => frame(DATA, 0, 7, b"no stream"),
+        _ => {
+            let mut upload = frame(SETTINGS, 0, 0, &[]);
+            upload.extend(frame(HEADERS, END_HEADERS, 1, &headers(RECORD_ROUTE, &[])));
+            upload.extend(frame(DATA, END_STREAM, 1, &[0, 0, 0]));
+            upload
+        }
+    };
+    after_preface.extend(frames);
+    after_preface
+}
+
+fn send_garbage(address: SocketAddr, number: u64) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
+    if number % 2 == 0 {
+        // Closes with a reset.
+        set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    }
+    // The gateway may have closed the connection.
+    let _ = stream.write_all(&garbage(number));
+    if number % 97 == 0 {
+        let _ = stream.read(&mut [0; 4096]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_ends_its_own_connection_only() {
+    let fixture = fixture(|builder| builder).await;
+    let client = fixture.client().await;
+    let address = fixture.address;
+    let is_done = Arc::new(AtomicBool::new(false));
+    let attack = std::thread::spawn({
+        let is_done = Arc::clone(&is_done);
+        move || {
+            (0..20 * KINDS).for_each(|number| send_garbage(address, number));
+            is_done.store(true, Ordering::SeqCst);
+        }
+    });
+    let mut calls = 0;
+    while !is_done.load(Ordering::SeqCst) || calls == 0 {
+        get_feature(&client).await.unwrap();
+        calls += 1;
+    }
+    attack.join().unwrap();
+    get_feature(&fixture.client().await).await.unwrap();
+    fixture.end().await;
+}
+
+/// The long form. Prints the latencies of a Verbline client of the same server, without the attack
+/// and beside it, and the memory of the process.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a hundred thousand connections take a minute"]
+async fn a_hundred_thousand_garbage_connections_change_nothing_for_others() {
+    const CONNECTIONS: u64 = 100_000;
+    let fixture = fixture(|builder| builder).await;
+    let server = fixture.server.local_addr().to_string();
+    let measure = |is_done: Arc<AtomicBool>| {
+        let server = server.clone();
+        std::thread::spawn(move || latencies(&server, &is_done))
+    };
+    let alone = Arc::new(AtomicBool::new(false));
+    let calm = measure(Arc::clone(&alone));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    alone.store(true, Ordering::SeqCst);
+    println!("alone:             {}", calm.join().unwrap());
+    let memory_before = resident_kib();
+    let is_done = Arc::new(AtomicBool::new(false));
+    let beside = measure(Arc::clone(&is_done));
+    let client = fixture.client().await;
+    let address = fixture.address;
+    let attack = tokio::task::spawn_blocking(move || {
+        (0..CONNECTIONS).for_each(|number| send_garbage(address, number));
+    });
+    let mut through_gateway = 0;
+    while !attack.is_finished() {
+        get_feature(&client).await.unwrap();
+        through_gateway += 1;
+    }
+    attack.await.unwrap();
+    is_done.store(true, Ordering::SeqCst);
+    println!("beside the attack: {}", beside.join().unwrap());
+    println!("through the gateway: {through_gateway} calls, none failed");
+    println!(
+        "resident memory: {memory_before} KiB before, {} KiB after",
+        resident_kib()
+    );
+    get_feature(&fixture.client().await).await.unwrap();
+    fixture.end().await;
+}
+
+fn latencies(server: &str, is_done: &AtomicBool) -> String {
+    let device = Device::open("soft").unwrap();
+    let channel = verbline::block_on(Channel::connect(&device, server)).unwrap();
+    let client = RouteGuideClient::new(channel);
+    let mut micros = Vec::new();
+    while !is_done.load(Ordering::SeqCst) {
+        let begun = Instant::now();
+        verbline::block_on(client.get_feature(Request::new(Point::default()))).unwrap();
+        micros.push(begun.elapsed().as_micros());
+    }
+    micros.sort_unstable();
+    let at = |part: usize| micros[micros.len() * part / 1000];
+    format!(
+        "{} calls, p50 {} µs, p99 {} µs",
+        micros.len(),
+        at(500),
+        at(990)
+    )
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_only_resets_its_calls_is_cut_off() {
+    let (fixture, counts) = counting(|builder| builder).await;
+    let client = fixture.client().await;
+    let address = fixture.address;
+    let attack = tokio::task::spawn_blocking(move || {
+        let mut attacker = RawClient::connect(address);
+        for call in 0..500 {
+            // The rule is the gateway's: h2 has one for calls that are reset before they begin.
+            attacker.begin(2 * call + 1, RECORD_ROUTE, &[]).unwrap();
+            wait_for("uploads", &counts.begun, call as usize + 1);
+            attacker.reset(2 * call + 1, CANCEL).unwrap();
+        }
+        attacker.wait_for_end();
+    });
+    while !attack.is_finished() {
+        get_feature(&client).await.unwrap();
+    }
+    attack.await.unwrap();
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_reads_is_cut_off() {
+    let fixture = fixture(|builder| builder.stall_time(Duration::from_millis(300))).await;
+    let mut attacker = RawClient::connect(fixture.address);
+    // A window of 2 GiB for each stream, and for the connection.
+    attacker
+        .frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff])
+        .unwrap();
+    attacker
+        .frame(8, 0, 0, &0x7fff_0000_u32.to_be_bytes())
+        .unwrap();
+    for stream in [1, 3, 5, 7] {
+        attacker.begin(stream, LIST_FEATURES, &[]).unwrap();
+        attacker.frame(DATA, END_STREAM, stream, &[0; 5]).unwrap();
+    }
+    let client = fixture.client().await;
+    let begun = Instant::now();
+    // A gigabyte waits for it. Its calls end when its connection does.
+    while fixture.channel.stats().total().streams.ended < 4 {
+        get_feature(&client).await.unwrap();
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "nobody cuts it off"
+        );
+    }
+    drop(attacker);
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_comes_too_slowly_fails_its_call() {
+    let fixture = fixture(|builder| builder.message_time(Duration::from_millis(100))).await;
+    let address = fixture.address;
+    let read = tokio::task::spawn_blocking(move || {
+        let mut slow = RawClient::connect(address);
+        slow.begin(1, RECORD_ROUTE, &[]).unwrap();
+        slow.message(1).unwrap();
+        // Of a message of nine bytes.
+        slow.frame(DATA, 0, 1, &[0, 0, 0, 0, 9, 1]).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        slow.go_away().unwrap();
+        slow.0.shutdown(std::net::Shutdown::Write).unwrap();
+        slow.wait_for_end()
+    });
+    let read = read.await.unwrap();
+    // The status is `grpc-status: 4`, in a block of headers, which HPACK may encode in several ways.
+    assert!(
+        frames(&read).iter().any(|(kind, _)| *kind == HEADERS),
+        "no answer"
+    );
+    get_feature(&fixture.client().await).await.unwrap();
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_preface_is_closed() {
+    let fixture = fixture(|builder| builder.preface_time(Duration::from_millis(100))).await;
+    let address = fixture.address;
+    let silent = tokio::task::spawn_blocking(move || {
+        let mut silent = RawClient(TcpStream::connect(address).unwrap());
+        silent.0.write_all(&PREFACE[..10]).unwrap();
+        silent.wait_for_end()
+    });
+    assert!(silent.await.unwrap().is_empty());
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_are_too_long_fail_their_call_only() {
+    let fixture = fixture(|builder| builder).await;
+    let client = fixture.client().await;
+    let mut request = tonic::Request::new(Point::default());
+    request
+        .metadata_mut()
+        .insert("long", "x".repeat(20 << 10).parse().unwrap());
+    let outcome: Result<tonic::Response<Feature>, _> = client.unary(GET_FEATURE, request).await;
+    outcome.unwrap_err();
+    get_feature(&client).await.unwrap();
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_and_calls_have_a_limit() {
+    let (fixture, counts) = counting(|builder| builder.max_connections(2).max_calls(1)).await;
+    let client = fixture.client().await;
+    get_feature(&client).await.unwrap();
+    let mut second = RawClient::connect(fixture.address);
+    second.begin(1, RECORD_ROUTE, &[]).unwrap();
+    second.message(1).unwrap();
+    wait_for("uploads", &counts.begun, 1);
+    let status = get_feature(&client).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(
+        status.metadata().get("verbline-execution").unwrap(),
+        "never-sent"
+    );
+    let address = fixture.address;
+    let third = tokio::task::spawn_blocking(move || RawClient::connect(address).wait_for_end());
+    assert!(third.await.unwrap().is_empty());
+    drop(second);
+    while get_feature(&client).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_connection_is_told_to_end_and_its_calls_are_cut_off_after_the_grace() {
+    let time = Duration::from_millis(100);
+    let fixture = fixture(|builder| builder.max_connection_age(time, time)).await;
+    let address = fixture.address;
+    let read = tokio::task::spawn_blocking(move || {
+        let mut old = RawClient::connect(address);
+        old.begin(1, RECORD_ROUTE, &[]).unwrap();
+        old.message(1).unwrap();
+        old.wait_for_end()
+    });
+    let read = read.await.unwrap();
+    assert!(
+        frames(&read).iter().any(|(kind, _)| *kind == GOAWAY),
+        "nobody told it"
+    );
+    fixture.end().await;
+}

@@ -1,0 +1,15 @@
+//! A Verbline server in this process, a gateway in front of it, and foreign clients: tonic's, h2's,
+//! and one that writes frames by hand.
+// The long forms print what they have measured.
+#![allow(clippy::print_stdout)]
+
+mod hostile;
+mod interop;
+mod lifecycle;
+mod mapping;
+mod naive;
+mod raw;
+#[path = "../../../interop/src/service.rs"]
+mod service;
+mod support;
+mod torn;
