@@ -91,6 +91,9 @@
 //!
 //! - `rdma`: RDMA devices. The build needs the headers of libibverbs and librdmacm.
 //! - `tokio`: `TokioExecutor`, which runs handlers on tokio.
+//! - `health`: the module `health`, with gRPC's health service.
+//! - `reflection`: the module `reflection`, with gRPC's reflection, which describes the services of a
+//!   server.
 //!
 //! # Where to look next
 //!
@@ -100,16 +103,19 @@
 //!   testing, deploying, sizing, streams, memory, threads, RDMA.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "health")]
+pub mod health;
+#[cfg(feature = "reflection")]
+pub mod reflection;
 #[cfg(feature = "tokio")]
 mod tokio_executor;
 
 #[doc(inline)]
 pub use rpc_core::{
-    CallError, Channel, ChannelError, Code, DeadlinePolicy, Execution, Executor, Intents,
-    Keepalive, Limits, LocalChannel, LocalPoller, Metadata, MetadataError, MetadataKey, Pollers,
-    Request, Response, SendError, Sender, Server, ServerError, ServerHandle, Shutdown, Status,
-    Streaming, Waiting, block_on, error_details, include_proto, include_protos, sender, stats,
-    stream,
+    CallError, Channel, ChannelError, Code, Execution, Executor, Intents, Keepalive, Limits,
+    LocalChannel, LocalPoller, Metadata, MetadataError, MetadataKey, Pollers, Request, Response,
+    SendError, Sender, Server, ServerError, ServerHandle, Shutdown, Status, Streaming, Waiting,
+    block_on, error_details, include_proto, include_protos, sender, stats, stream,
 };
 
 #[doc(inline)]
@@ -145,7 +151,8 @@ pub mod client {
 pub mod server {
     #[doc(inline)]
     pub use rpc_core::{
-        Methods, Peer, ResponseSender, Responses, ServerBuilder, Service, Spawned, StatsReader,
+        DeadlinePolicy, Methods, Peer, ResponseSender, Responses, ServedService, ServerBuilder,
+        Service, Spawned, StatsReader,
     };
 }
 

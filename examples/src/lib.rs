@@ -39,6 +39,11 @@ pub struct Errors;
 #[doc = include_str!("../../docs/shutdown.md")]
 pub struct Shutdown;
 
+/// The page about health and reflection, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/health.md")]
+pub struct Health;
+
 /// The page about tests, whose programs are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/testing.md")]

@@ -16,7 +16,6 @@ pub struct Gateway;
 
 impl Gateway {
     /// Starts a gateway to the server of this channel. All settings have defaults.
-    #[must_use]
     pub fn builder(channel: Channel) -> GatewayBuilder {
         GatewayBuilder {
             channel,

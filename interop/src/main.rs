@@ -32,17 +32,24 @@ mod service;
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use proto::interop::TestServiceServer;
-use rpc_core::{Server, StatsReader};
+use rpc_core::{Server, ServerError, Shutdown, StatsReader};
 use rpc_transport_verbs::Device;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+use verbline::health::{Health, ServingStatus};
+use verbline::reflection::Reflection;
 
 use cases::{Client, NAMES};
 use client::{Failure, Flavor, Local, Shared};
 use process::ServerProcess;
 use service::TestServer;
+
+/// The name of the service in the `.proto`.
+const SERVICE: &str = "grpc.testing.TestService";
 
 /// Runs gRPC's interop test cases over every device of this machine.
 #[derive(Parser)]
@@ -61,7 +68,7 @@ struct Arguments {
     #[cfg(feature = "grpc")]
     #[arg(long, conflicts_with_all = ["server", "serve", "device"])]
     grpc: Option<String>,
-    /// Serve at this address until the process is killed.
+    /// Serve at this address until SIGTERM.
     #[arg(long, requires = "device")]
     serve: Option<String>,
     /// Calls of `concurrent_large_unary` and of `rpc_soak`: gRPC's number takes an emulated machine
@@ -124,11 +131,35 @@ impl Run {
     }
 }
 
-fn bind(device: &Device, address: &str) -> Result<Server, Box<dyn Error>> {
-    let server = Server::builder(device)
+fn bind(device: &Device, address: &str, shutdown: Shutdown) -> Result<Server, ServerError> {
+    let health = Health::new();
+    health.set(SERVICE, ServingStatus::Serving);
+    Server::builder(device)
+        .shutdown(shutdown)
         .add_service(TestServiceServer::new(TestServer))
-        .bind(address)?;
-    Ok(server)
+        .add_service(health.service())
+        .add_service(Reflection::service())
+        .bind(address)
+}
+
+/// Serves until SIGTERM.
+fn serve(device: &Device, address: &str) -> Result<(), Box<dyn Error>> {
+    let server = bind(
+        device,
+        address,
+        Shutdown {
+            // For clients that look at the health first.
+            lame_duck: Duration::from_secs(1),
+            ..Shutdown::default()
+        },
+    )?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        println!("listening at {}", server.local_addr());
+        server.serve_with_shutdown(terminated.recv()).await?;
+        Ok(())
+    })
 }
 
 /// Returns the devices that can be used, and says loudly which cannot and whether there is an RDMA
@@ -153,9 +184,7 @@ fn devices() -> Vec<String> {
 
 fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
     if let (Some(address), Some(device)) = (&arguments.serve, &arguments.device) {
-        let server = bind(&Device::open(device)?, address)?;
-        println!("listening at {}", server.local_addr());
-        server.run()?;
+        serve(&Device::open(device)?, address)?;
         return Ok(true);
     }
     let mut run = Run {
@@ -177,7 +206,7 @@ fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
             run.run(&format!("{name}, {address}"), &device, address, None);
             continue;
         }
-        let server = bind(&device, "127.0.0.1:0")?.spawn();
+        let server = bind(&device, "127.0.0.1:0", Shutdown::default())?.spawn();
         let address = server.local_addr().to_string();
         let stats_reader = Some(server.stats_reader());
         run.run(

@@ -5,6 +5,7 @@ mod settings;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use prost::Message;
 use prost_build::Config;
@@ -20,6 +21,7 @@ use crate::includes::Sources;
 use crate::methods::MethodLimits;
 use crate::model::ExternPaths;
 use crate::output::{self, Files, Output};
+use crate::reflection::DescriptorSets;
 use crate::runtime_path;
 use crate::services::ServiceSettings;
 
@@ -72,6 +74,7 @@ pub fn configure() -> Builder {
         disable_comments: Vec::new(),
         skip_debug: Vec::new(),
         retain_enum_prefix: false,
+        reflection: false,
         services: ServiceSettings::default(),
     }
 }
@@ -113,6 +116,7 @@ pub struct Builder {
     disable_comments: Vec<String>,
     skip_debug: Vec<String>,
     retain_enum_prefix: bool,
+    reflection: bool,
     services: ServiceSettings,
 }
 
@@ -161,7 +165,8 @@ impl Builder {
         let compiled = match &self.protoc {
             Some(protoc) => compile::with_protoc(&sources, protoc, &self.protoc_args)?,
             None if self.protoc_args.is_empty() => {
-                compile::with_protox(&sources, self.file_descriptor_set_path.is_some())?
+                let encodes = self.file_descriptor_set_path.is_some() || self.reflection;
+                compile::with_protox(&sources, encodes)?
             }
             None => {
                 return Err(Error::Setting {
@@ -216,7 +221,10 @@ impl Builder {
         is_out_dir: bool,
     ) -> Result<Files, Error> {
         let Compiled {
-            set, roots, read, ..
+            set,
+            bytes,
+            roots,
+            read,
         } = compiled;
         let stubs = self.stubs(runtime.clone());
         let wanted: HashSet<_> = match stubs.any() {
@@ -228,7 +236,19 @@ impl Builder {
         self.check_bytes(set)?;
         let codecs = Codecs::new(set, &wanted, &stubs);
         let config = self.prost_config(config, set, &runtime, &codecs);
-        let packages = generate::generate(set.clone(), &wanted, config, stubs, codecs, reexports)?;
+        let descriptor_sets = match self.reflection && self.build_server {
+            true => DescriptorSets::new(set, bytes, &wanted),
+            false => DescriptorSets::default(),
+        };
+        let packages = generate::generate(
+            set.clone(),
+            &wanted,
+            config,
+            stubs,
+            codecs,
+            reexports,
+            Rc::new(descriptor_sets),
+        )?;
         let mut files = output::package_files(&packages);
         if let Some(path) = &self.include_file {
             let code = output::include_file(&packages, is_out_dir);

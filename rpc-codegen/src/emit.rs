@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 
 /// Names in Rust's prelude, which need no import.
-const PRELUDE: [&str; 5] = ["Clone", "Fn", "Result", "Send", "Sync"];
+const PRELUDE: [&str; 6] = ["Clone", "Fn", "Option", "Result", "Send", "Sync"];
 
 /// Where emitted code finds the items that it uses.
 #[derive(Clone, Debug)]

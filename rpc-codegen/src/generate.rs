@@ -1,6 +1,7 @@
 //! Generates Rust from descriptors: prost generates the messages, the emitters the services.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use prost_build::{Config, Module, ServiceGenerator};
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
@@ -14,6 +15,7 @@ use crate::methods::MethodLimits;
 use crate::model::{ExternPaths, Service};
 use crate::output::Package;
 use crate::reexports::Reexports;
+use crate::reflection::DescriptorSets;
 use crate::services::ServiceSettings;
 use crate::shared_modules::{self, SharedModules};
 use crate::structs::Structs;
@@ -68,7 +70,7 @@ impl Stubs {
 }
 
 /// Returns the Rust code of every package in `set` that has any. `config` holds prost's settings, and
-/// `codecs` the messages with a codec.
+/// `codecs` the messages with a codec. `descriptor_sets` are the statics for reflection.
 ///
 /// Generates services for the files named in `wanted`, and messages for all files, because services
 /// may use the messages of imported files. `reexports` says which items of services are re-exported.
@@ -85,6 +87,7 @@ pub(crate) fn generate(
     stubs: Stubs,
     mut codecs: Codecs,
     reexports: Reexports,
+    descriptor_sets: Rc<DescriptorSets>,
 ) -> Result<BTreeMap<Module, Package>, Error> {
     for file in &mut set.file {
         comments::sanitize(file);
@@ -112,6 +115,7 @@ pub(crate) fn generate(
     config.service_generator(Box::new(Services {
         stubs: stubs.clone(),
         reexports,
+        descriptor_sets: Rc::clone(&descriptor_sets),
     }));
     let files = set.file.into_iter().map(|file| (module(&file), file));
     let mut codes = config
@@ -128,6 +132,8 @@ pub(crate) fn generate(
         let generated = generated.remove(&module).unwrap_or_default();
         let codec = codecs.emit(&stubs, &generated, &file.items);
         file.items.extend(parse(&codec, &name)?.items);
+        let sets = descriptor_sets.of_module(&module);
+        file.items.extend(parse(sets, &name)?.items);
         shared.merge(&module, &mut file.items);
         if !file.items.is_empty() {
             let code = finished(&file);
@@ -229,12 +235,14 @@ impl Codecs {
 struct Services {
     stubs: Stubs,
     reexports: Reexports,
+    descriptor_sets: Rc<DescriptorSets>,
 }
 
 impl ServiceGenerator for Services {
     fn generate(&mut self, service: prost_build::Service, buf: &mut String) {
         let stubs = &self.stubs;
         let mut service = Service::new(service, &stubs.externs, stubs.codec, &stubs.services);
+        service.descriptor_set = self.descriptor_sets.of_service(&service.full_name);
         service.left_out = self.reexports.left_out(&service.full_name);
         buf.push_str(&stubs.reexports(&service));
         if stubs.client {

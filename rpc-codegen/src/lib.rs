@@ -267,6 +267,7 @@ mod paths;
 mod plugin;
 mod problem;
 mod reexports;
+mod reflection;
 mod required;
 mod resolve;
 mod runtime_path;

@@ -32,6 +32,8 @@ pub(crate) struct Service {
     pub(crate) default_stubs: bool,
     /// Whether the methods of the traits take `self: Arc<Self>`.
     pub(crate) arc_self: bool,
+    /// The static with the descriptors of the service's file, in the module of the package.
+    pub(crate) descriptor_set: Option<String>,
     /// The items that the module of the package does not re-export.
     pub(crate) left_out: Vec<LeftOut>,
 }
@@ -128,6 +130,7 @@ impl Service {
             server_attributes: services::attributes(&settings.servers, &path),
             default_stubs: settings.default_stubs,
             arc_self: settings.arc_self,
+            descriptor_set: None,
             left_out: Vec::new(),
             full_name,
         }

@@ -15,6 +15,7 @@ use crate::builder::{Builder, configure};
 use crate::compile::Compiled;
 use crate::editions::{self, EditionsInRequest, KNOWN};
 use crate::error::Error;
+use crate::reflection::EncodedSet;
 
 /// `CodeGeneratorResponse`, with the editions, for which that of prost-types has no field.
 #[derive(Clone, PartialEq, Message)]
@@ -39,6 +40,13 @@ struct ResponseFile {
     content: String,
 }
 
+/// `CodeGeneratorRequest`, with files that stay encoded: their custom options are not lost.
+#[derive(Clone, PartialEq, Message)]
+struct EncodedRequest {
+    #[prost(bytes = "vec", repeated, tag = "15")]
+    files: Vec<Vec<u8>>,
+}
+
 /// `FEATURE_PROTO3_OPTIONAL` and `FEATURE_SUPPORTS_EDITIONS`.
 const SUPPORTED_FEATURES: u64 = 1 | 2;
 
@@ -50,8 +58,8 @@ const SUPPORTED_FEATURES: u64 = 1 | 2;
 /// list of `name=value`, separated by commas, of these settings of [`Builder`]:
 ///
 /// - `build_client`, `build_server`, `build_codec`, `codec_for_all_messages`,
-///   `compile_well_known_types`, `generate_default_stubs`, `use_arc_self`, `retain_enum_prefix` and
-///   `enable_type_names`: `true`, which may be left out, or `false`;
+///   `compile_well_known_types`, `generate_default_stubs`, `use_arc_self`, `reflection`,
+///   `retain_enum_prefix` and `enable_type_names`: `true`, which may be left out, or `false`;
 /// - `crate_path` (the default is `::verbline`), `include_file`, `bytes`, `btree_map`, `boxed`,
 ///   `disable_comments` and `skip_debug`: a value;
 /// - `extern_path`, `type_name_domain`, `decode_budget`, `max_request_len` and `max_response_len`: a
@@ -77,6 +85,7 @@ fn answer(request: &[u8]) -> Result<Vec<ResponseFile>, String> {
     let undecodable = |error| format!("the input is no CodeGeneratorRequest: {error}");
     let decoded = CodeGeneratorRequest::decode(request).map_err(undecodable)?;
     let editions = EditionsInRequest::decode(request).map_err(undecodable)?;
+    let EncodedRequest { files } = EncodedRequest::decode(request).map_err(undecodable)?;
     let builder = settings(decoded.parameter())?;
     let mut set = FileDescriptorSet {
         file: decoded.proto_file,
@@ -84,15 +93,15 @@ fn answer(request: &[u8]) -> Result<Vec<ResponseFile>, String> {
     editions::lower(&editions.files, &mut set, &BTreeMap::new())
         .map_err(|error| error.to_string())?;
     let compiled = Compiled {
-        bytes: Vec::new(),
+        bytes: EncodedSet { files }.encode_to_vec(),
         set,
         roots: decoded.file_to_generate,
         read: BTreeMap::new(),
     };
-    files(&builder, &compiled).map_err(|error| error.to_string())
+    response_files(&builder, &compiled).map_err(|error| error.to_string())
 }
 
-fn files(builder: &Builder, compiled: &Compiled) -> Result<Vec<ResponseFile>, Error> {
+fn response_files(builder: &Builder, compiled: &Compiled) -> Result<Vec<ResponseFile>, Error> {
     let (runtime, _) = builder.runtime();
     let files = builder.files(compiled, Config::new(), runtime, false)?;
     let file = |(path, content): (PathBuf, String)| ResponseFile {
@@ -144,6 +153,7 @@ fn set(builder: Builder, name: &str, value: &str) -> Result<Builder, String> {
         "compile_well_known_types" => builder.compile_well_known_types(is_enabled()?),
         "generate_default_stubs" => builder.generate_default_stubs(is_enabled()?),
         "use_arc_self" => builder.use_arc_self(is_enabled()?),
+        "reflection" => builder.reflection(is_enabled()?),
         "retain_enum_prefix" if is_enabled()? => builder.retain_enum_prefix(),
         "enable_type_names" if is_enabled()? => builder.enable_type_names(),
         "retain_enum_prefix" | "enable_type_names" => builder,

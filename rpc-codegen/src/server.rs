@@ -201,6 +201,10 @@ impl<T> $fmt::Debug for {name}<T> {{
 fn implementation(service: &Service) -> String {
     let (name, local_trait) = (&service.names.server, &service.names.local_trait);
     let full_name = &service.full_name;
+    let descriptor_set = service.descriptor_set.as_ref().map(|name| {
+        format!("fn descriptor_set(&self) -> $Option<&'static [u8]> {{\nSome(super::{name})\n}}\n")
+    });
+    let descriptor_set = descriptor_set.unwrap_or_default();
     format!(
         r#"impl<T: {local_trait}> $Service for {name}<T> {{
     fn name(&self) -> &'static str {{
@@ -209,7 +213,7 @@ fn implementation(service: &Service) -> String {
     fn register(&self, methods: &mut $Methods) {{
         self.registration.register(methods, on_poller);
     }}
-}}
+    {descriptor_set}}}
 "#
     )
 }

@@ -17,11 +17,19 @@ use tempfile::TempDir;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 const PROTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/protos");
+const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto");
+const FACADE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/generated");
 const UPDATE: &str = "UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden";
 
 #[test]
 fn generated_code_is_the_golden_code() {
     compare(&generate(), Path::new(GOLDEN));
+}
+
+/// `verbline` needs no build script: its stubs are committed.
+#[test]
+fn the_stubs_of_health_and_reflection_are_those_that_are_committed() {
+    compare(&generate_facade(), Path::new(FACADE));
 }
 
 #[test]
@@ -107,6 +115,7 @@ fn settings(feature: &str) -> Builder {
             .max_request_len("Get", 1 << 20)
             .max_response_len("Get", 4096),
         "packages" => builder.include_file("include_file.rs"),
+        "reflection" => builder.build_client(false).reflection(true),
         "sorted" => builder.btree_map(".").decode_budget(".", 30),
         "used_messages" => builder.build_server(false),
         "without_codec" => builder
@@ -133,6 +142,32 @@ fn generate() -> BTreeMap<String, String> {
         }
     }
     generated
+}
+
+/// Generates the stubs of the facade.
+fn generate_facade() -> BTreeMap<String, String> {
+    let out = TempDir::new().unwrap();
+    // Both versions of reflection have the same messages.
+    let v1alpha = (".grpc.reflection.v1alpha", "crate::reflection::v1");
+    for (proto, extern_path) in [
+        ("grpc/health/v1/health.proto", None),
+        ("grpc/reflection/v1/reflection.proto", None),
+        ("grpc/reflection/v1alpha/reflection.proto", Some(v1alpha)),
+    ] {
+        let mut builder = rpc_codegen::configure()
+            .crate_path("::rpc_core")
+            .reflection(true)
+            // Descriptors are sent from where they are.
+            .bytes(".")
+            // Names of services, files and items are shorter.
+            .max_request_len(".", 4096);
+        if let Some((proto, rust)) = extern_path {
+            builder = builder.extern_path(proto, rust);
+        }
+        let builder = builder.out_dir(out.path());
+        builder.compile_protos(&[proto], &[PROTO]).unwrap();
+    }
+    files_in(out.path(), "rs")
 }
 
 /// Generates the code of all packages of `tests/protos`.

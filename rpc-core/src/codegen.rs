@@ -18,6 +18,7 @@ pub mod v1 {
     pub use core::future::Future;
     pub use core::marker::{Send, Sync};
     pub use core::ops::Fn;
+    pub use core::option::Option;
     pub use core::pin::Pin;
     pub use core::result::Result;
     pub use std::sync::Arc;

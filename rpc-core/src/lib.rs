@@ -176,7 +176,7 @@ pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block
 #[doc(inline)]
 pub use server::{Server, ServerBuilder, ServerError, ServerHandle, Shutdown};
 #[doc(inline)]
-pub use service::dispatch::{Methods, Service};
+pub use service::dispatch::{Methods, ServedService, Service};
 #[doc(inline)]
 pub use service::executor::{Executor, Spawned};
 #[doc(inline)]

@@ -15,6 +15,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
+use verbline::health::Health;
+use verbline::reflection::Reflection;
 use verbline::{Device, Request, Response, Server, Status};
 
 struct MyGreeter;
@@ -53,6 +55,8 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     }
     let server = Server::builder(&device)
         .add_service(GreeterServer::new(MyGreeter))
+        .add_service(Health::new().service())
+        .add_service(Reflection::service())
         .bind(&arguments.address)?;
     println!("listening at {}", server.local_addr());
     println!("{}", server.limits());

@@ -5,10 +5,12 @@
 mod blobs;
 mod device_info;
 mod failure_modes;
+mod health;
 mod help;
 mod latencies;
 mod observed_server;
 mod program;
+mod reflection;
 mod refusals;
 mod shared_channel;
 mod shared_pollers;

@@ -248,6 +248,7 @@ fn calls_in_flight_finish_at_a_server_that_shuts_down_while_new_ones_go_to_the_n
         old.shutdown_within(Shutdown {
             finish: minute,
             close: minute,
+            ..Shutdown::default()
         })
     });
     assert_ne!(block_on(watch.changed()), ConnectivityState::Ready);

@@ -298,7 +298,14 @@ fn a_server_that_shuts_down_lets_streams_finish_for_a_while_and_then_ends_them()
     let begun = Instant::now();
     let shutdown = thread::spawn(move || {
         let close = Duration::from_secs(20);
-        server.shutdown_within(Shutdown { finish, close }).unwrap();
+        let lame_duck = Duration::ZERO;
+        server
+            .shutdown_within(Shutdown {
+                lame_duck,
+                finish,
+                close,
+            })
+            .unwrap();
     });
     block_on(async {
         notes.send(note("a")).await.unwrap();

@@ -85,13 +85,13 @@ fn send_garbage(address: SocketAddr, number: u64) {
     stream
         .set_read_timeout(Some(Duration::from_millis(20)))
         .unwrap();
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         // Closes with a reset.
         set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     }
     // The gateway may have closed the connection.
     let _ = stream.write_all(&garbage(number));
-    if number % 97 == 0 {
+    if number.is_multiple_of(97) {
         let _ = stream.read(&mut [0; 4096]);
     }
 }

@@ -119,6 +119,16 @@ impl Builder {
         self
     }
 
+    /// Sets whether generated servers contain the descriptors of their `.proto` file and of all files
+    /// that it imports, for the reflection service of `verbline` (feature `reflection`). The default is
+    /// false: a server then lists the service, but cannot describe it.
+    ///
+    /// The descriptors have custom options, and no comments. Services of one file share them.
+    pub fn reflection(mut self, enable: bool) -> Self {
+        self.reflection = enable;
+        self
+    }
+
     /// Uses existing Rust types for the messages below a Protobuf path instead of generating them.
     ///
     /// The Rust path must be absolute: `(".demo.common", "crate::common")` or `(".b",

@@ -9,6 +9,7 @@ mod builder;
 mod ended;
 pub(crate) mod shutdown;
 mod start;
+mod stop_signal;
 mod thread;
 mod thread_time;
 mod threads;
@@ -18,6 +19,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::{pending, poll_fn};
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,8 +33,9 @@ use crate::deadline::DeadlinePolicy;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
 use crate::poller::block_on;
+use crate::service::dispatch::Service;
 use crate::stats::{BlockedMethods, Stats, StatsReader};
-use crate::transport::{Attempt, FORKED, Fabric, FabricError, Listener, Remedy};
+use crate::transport::{Attempt, FORKED, Fabric, FabricError, Remedy};
 
 /// The reason that a server could not be started, or that it ended. It prints as one sentence, with the
 /// reason of the layer below.
@@ -136,8 +139,9 @@ pub struct ServerHandle {
 struct Running {
     local_addr: SocketAddr,
     limits: Limits,
-    /// `None` once the server has been stopped.
-    listener: Option<Box<dyn Listener>>,
+    services: Vec<Arc<dyn Service>>,
+    /// The pollers have been started, and nothing has stopped them.
+    is_serving: bool,
     /// The pollers' wakeups, notified when the server stops.
     wakeups: Vec<Arc<Wakeup>>,
     threads: PollerThreads,
@@ -233,7 +237,8 @@ impl Server {
     }
 
     /// Serves on its own threads.
-    pub fn spawn(self) -> ServerHandle {
+    pub fn spawn(mut self) -> ServerHandle {
+        self.running.is_serving = true;
         self.running.threads.start();
         ServerHandle {
             running: self.running,
@@ -300,8 +305,9 @@ impl ServerHandle {
         self.running.threads.join()
     }
 
-    /// Shuts the server down and blocks until it has stopped. From now on the server accepts no
-    /// clients, and notifies connected clients to start no more calls. Running handlers and
+    /// Shuts the server down and blocks until it has stopped. First its health service says
+    /// NOT_SERVING, and the server goes on for the time [`lame_duck`](Shutdown::lame_duck). From then
+    /// on it accepts no clients, and notifies connected clients to start no more calls. Running handlers and
     /// requests in flight have the time [`finish`](Shutdown::finish) to complete; the others fail
     /// with `UNAVAILABLE`. Responses then have the time [`close`](Shutdown::close) to be sent,
     /// before the connections are closed. Each step ends early if there is nothing to wait for.
@@ -318,9 +324,20 @@ impl ServerHandle {
 }
 
 impl Running {
-    /// Closes the listener, signals the pollers to stop, and wakes them.
+    /// Tells the services, signals the pollers to stop, and wakes them. Closes the listener, unless
+    /// a lame-duck time comes first.
     fn stop(&mut self) {
-        self.listener = None;
+        let stop_signal = &self.threads.stop_signal;
+        // In the child of a fork, a service's locks may never be free.
+        if mem::take(&mut self.is_serving) && self.threads.check().is_ok() {
+            for service in &self.services {
+                service.stopping();
+            }
+            stop_signal.set_later();
+        }
+        if !stop_signal.is_lame_duck() {
+            stop_signal.close_listener();
+        }
         self.threads.stop();
         for wakeup in &self.wakeups {
             wakeup.notify();

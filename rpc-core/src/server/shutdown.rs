@@ -1,11 +1,13 @@
 //! Server shutdown: [`Shutdown`], and the steps that each poller takes.
 //!
 //! ```text
-//!  stop ──▶ Finishing ──────▶ Rejecting ─────▶ Closing ──▶ Complete
-//!           clients are       handlers are     connections
-//!           notified; calls   dropped;         are closed
-//!           are served        responses leave
+//!  stop ──▶ lame duck ──▶ Finishing ──────▶ Rejecting ─────▶ Closing ──▶ Complete
+//!           all is        clients are       handlers are     connections
+//!           served        notified; calls   dropped;         are closed
+//!                         are served        responses leave
 //! ```
+//!
+//! The lame-duck time is a part of serving (`StopSignal`): only the services know of it.
 //!
 //! Clients are notified by a flag in every further frame; a client without calls in flight is sent
 //! a control frame that carries it. A notified client starts no more calls and returns its credits.
@@ -19,9 +21,14 @@ use std::time::{Duration, Instant};
 use crate::driver::Driver;
 use crate::transport::Transport;
 
-/// The time limits of a server's shutdown.
+/// The times of a server's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
+    /// How long the server goes on after it was told to stop, as if it had not been: it accepts clients
+    /// and takes calls. Meanwhile its health service says NOT_SERVING, for those who look at it before
+    /// they choose a server: balancers and probes. A server whose poller has panicked does not wait.
+    /// Default: none.
+    pub lame_duck: Duration,
     /// How long running handlers may continue, and how long requests that were in flight are still
     /// served. Afterwards handlers are dropped, and their calls fail with `UNAVAILABLE`. Default: 1
     /// second.
@@ -34,6 +41,7 @@ pub struct Shutdown {
 impl Default for Shutdown {
     fn default() -> Self {
         Self {
+            lame_duck: Duration::ZERO,
             finish: Duration::from_secs(1),
             close: Duration::from_secs(1),
         }

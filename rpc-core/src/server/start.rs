@@ -140,11 +140,14 @@ impl<F: Fabric> ServerBuilder<F> {
             },
         );
         let listener = self.fabric.listen(socket, ports, Arc::new(admission))?;
+        let local_addr = listener.local_addr();
+        threads.stop_signal.set_listener(listener);
         Ok(Server {
             running: Running {
-                local_addr: listener.local_addr(),
+                local_addr,
                 limits,
-                listener: Some(listener),
+                services: self.services.clone(),
+                is_serving: false,
                 wakeups,
                 threads,
                 watchdog,

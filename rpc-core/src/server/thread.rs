@@ -1,15 +1,15 @@
 //! The thread of a server's poller: opens the device, serves, and shuts down.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 
 use super::ServerError;
-use super::shutdown::{Shutdown, ShuttingDown};
+use super::shutdown::ShuttingDown;
+use super::stop_signal::StopSignal;
 use super::thread_time::ThreadTime;
 use super::watchdog::WatchedThread;
 use crate::clock::Clock;
@@ -21,7 +21,7 @@ use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::poller::cores::{self, PinnedThread, PollerCore};
 use crate::poller::idle::Idle;
-use crate::service::dispatch::{Methods, Service};
+use crate::service::dispatch::{Methods, ServedService, Service};
 use crate::service::executor::Executor;
 use crate::stats::PollerCounters;
 use crate::transport::{Fabric, Transport};
@@ -76,7 +76,12 @@ impl<F: Fabric> PollerSetup<F> {
                 let poller = Rc::clone(&driver) as Rc<_>;
                 let poller = LocalPoller::of_thread(poller, self.intents.waiting, pinned);
                 LocalPoller::set_current(Some(poller));
-                serve(&driver, self.intents.waiting, &self.stop_signal);
+                serve(
+                    &driver,
+                    self.intents.waiting,
+                    &self.stop_signal,
+                    &self.services,
+                );
                 LocalPoller::set_current(None);
             }
             Err(error) => {
@@ -94,6 +99,12 @@ impl<F: Fabric> PollerSetup<F> {
         if let Some(executor) = &self.executor {
             methods.set_executor(Arc::clone(executor));
         }
+        let served = self.services.iter();
+        methods.set_services(
+            served
+                .map(|service| ServedService::of(&**service))
+                .collect(),
+        );
         for service in &self.services {
             service.register(&mut methods);
         }
@@ -135,39 +146,8 @@ struct StopAllOnPanic(Arc<StopSignal>);
 impl Drop for StopAllOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.set();
+            self.0.set_at_once();
         }
-    }
-}
-
-/// The signal for the pollers to stop.
-#[derive(Debug)]
-pub(super) struct StopSignal {
-    is_set: AtomicBool,
-    /// The time limits of the shutdown, if they differ from the server's setting. Set before `is_set`.
-    pub(super) shutdown: OnceLock<Shutdown>,
-    setting: Shutdown,
-}
-
-impl StopSignal {
-    pub(super) fn new(setting: Shutdown) -> Self {
-        Self {
-            is_set: AtomicBool::new(false),
-            shutdown: OnceLock::new(),
-            setting,
-        }
-    }
-
-    pub(super) fn set(&self) {
-        self.is_set.store(true, Ordering::Release);
-    }
-
-    fn is_set(&self) -> bool {
-        self.is_set.load(Ordering::Acquire)
-    }
-
-    fn shutdown(&self) -> Shutdown {
-        self.shutdown.get().copied().unwrap_or(self.setting)
     }
 }
 
@@ -175,12 +155,21 @@ impl StopSignal {
 /// shutdown has deadlines.
 const SHUTDOWN_SLEEP: Duration = Duration::from_millis(5);
 
-fn serve<T: Transport>(driver: &Rc<Driver<T>>, waiting: Waiting, stop_signal: &StopSignal) {
+fn serve<T: Transport>(
+    driver: &Rc<Driver<T>>,
+    waiting: Waiting,
+    stop_signal: &StopSignal,
+    services: &[Arc<dyn Service>],
+) {
     let mut idle = Idle::new(waiting);
-    while !stop_signal.is_set() {
+    while stop_signal.time_left().is_some() {
         if idle.after_turn(driver.turn()) {
-            driver.sleep(&|| (!stop_signal.is_set()).then_some(Duration::MAX));
+            driver.sleep(&|| stop_signal.time_left());
         }
+    }
+    stop_signal.close_listener();
+    for service in services {
+        service.finishing();
     }
     let mut shutting_down = ShuttingDown::begin(driver, stop_signal.shutdown());
     let mut found_any = driver.turn();

@@ -9,7 +9,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::ServerError;
 use super::ended::{Ended, join};
 use super::shutdown::Shutdown;
-use super::thread::{Opened, PollerSetup, StopSignal};
+use super::stop_signal::StopSignal;
+use super::thread::{Opened, PollerSetup};
 use crate::transport::Fabric;
 
 /// The threads of a server's pollers. Dropping it stops them and waits until they have ended.

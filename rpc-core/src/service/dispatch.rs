@@ -33,6 +33,35 @@ pub trait Service: Send + Sync + 'static {
     fn descriptor_set(&self) -> Option<&'static [u8]> {
         None
     }
+
+    /// Called once, when the server is told to stop: before its clients are told, and before the time
+    /// of [`Shutdown::lame_duck`](crate::Shutdown::lame_duck). It is called on the thread that stops
+    /// the server, and must not block. Does nothing by default.
+    fn stopping(&self) {}
+
+    /// Called when no further calls are taken and those in flight finish: a stream that has no end
+    /// of its own ends now. It is called by each poller, on its thread, and must not block. Does
+    /// nothing by default.
+    fn finishing(&self) {}
+}
+
+/// A service that a server serves, as [`Methods::services`] shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedService {
+    /// The service's name, `package.Service`.
+    pub name: &'static str,
+    /// What [`Service::descriptor_set`] returns.
+    pub descriptor_set: Option<&'static [u8]>,
+}
+
+impl ServedService {
+    /// Describes `service`.
+    pub fn of(service: &(impl Service + ?Sized)) -> Self {
+        Self {
+            name: service.name(),
+            descriptor_set: service.descriptor_set(),
+        }
+    }
 }
 
 /// The methods that one poller serves: what a [`Service`] registers.
@@ -81,6 +110,7 @@ pub struct Methods {
     executor: Option<Arc<dyn Executor>>,
     /// The numbers of the methods whose handlers run on an executor.
     on_executor: Vec<u16>,
+    services: Vec<ServedService>,
 }
 
 impl Methods {
@@ -248,6 +278,18 @@ impl Methods {
     #[doc(hidden)]
     pub fn set_executor(&mut self, executor: Arc<dyn Executor>) {
         self.executor = Some(executor);
+    }
+
+    /// Sets what [`services`](Self::services) returns.
+    pub(crate) fn set_services(&mut self, services: Vec<ServedService>) {
+        self.services = services;
+    }
+
+    /// Returns all services of the server, also those that register later: for a service that answers
+    /// what is served.
+    #[must_use]
+    pub fn services(&self) -> &[ServedService] {
+        &self.services
     }
 
     pub(super) fn executor(&self) -> Option<&Arc<dyn Executor>> {

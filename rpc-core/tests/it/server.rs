@@ -17,7 +17,7 @@ use rpc_core::transport::{
 };
 use rpc_core::{
     Channel, ChannelError, Intents, Limits, LocalPoller, Methods, Pollers, Server, ServerError,
-    Service, Waiting, block_on,
+    Service, Shutdown, Waiting, block_on,
 };
 
 /// A device without a network, which can simulate a bug in the first transport that it opens.
@@ -443,9 +443,13 @@ fn when_one_poller_panics_the_server_ends_and_says_so() {
     };
     let server = Server::builder(&device)
         .pollers(3)
+        .shutdown(Shutdown {
+            lame_duck: Duration::MAX,
+            ..Shutdown::default()
+        })
         .bind("127.0.0.1:0")
         .unwrap();
-    // The other two pollers would serve forever.
+    // The other two pollers would serve forever, and nobody waits for balancers.
     let error = server.run().unwrap_err();
     assert!(
         error.to_string().contains("this device has a bug"),

@@ -12,7 +12,12 @@ use rpc_core_testing::{Faults, Network, Pair};
 
 const WITHIN: Shutdown = {
     let (finish, close) = (Duration::from_secs(10), Duration::from_secs(5));
-    Shutdown { finish, close }
+    let lame_duck = Duration::ZERO;
+    Shutdown {
+        lame_duck,
+        finish,
+        close,
+    }
 };
 
 /// Creates a pair. The number of expected connections determines the initial window: eight or one.

@@ -386,6 +386,7 @@ fn a_server_that_shuts_down_keeps_its_streams_and_new_ones_go_to_the_next_server
     server.shut_down(Shutdown {
         finish: minute,
         close: minute,
+        ..Shutdown::default()
     });
     network.settle();
     let next_gate = Gate::default();

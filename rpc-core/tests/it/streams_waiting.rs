@@ -166,6 +166,7 @@ fn streams_that_wait_for_their_turn_are_answered_when_the_server_stops() {
     pair.server().shut_down(Shutdown {
         finish: Duration::ZERO,
         close: Duration::from_secs(10),
+        ..Shutdown::default()
     });
     let frames = raw.settle();
     let answers = frames.iter();

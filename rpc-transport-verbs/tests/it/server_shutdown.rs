@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpc_core::transport::CloseReason;
 use rpc_core::{
@@ -89,6 +89,7 @@ fn a_call_at_work_is_answered_and_the_next_is_never_sent() {
     let within = Shutdown {
         finish: Duration::from_secs(60),
         close: Duration::from_secs(60),
+        ..Shutdown::default()
     };
     let [first, next] = shut_down(200, within);
     assert_eq!(first.unwrap(), 200);
@@ -108,6 +109,7 @@ fn a_call_that_never_ends_is_answered_when_its_time_is_up() {
     let within = Shutdown {
         finish: Duration::from_millis(100),
         close: Duration::from_secs(60),
+        ..Shutdown::default()
     };
     let [first, _] = shut_down(0, within);
     let error = first.unwrap_err();
@@ -134,6 +136,7 @@ fn server_in_use(
         .shutdown(Shutdown {
             finish: minute,
             close: minute,
+            ..Shutdown::default()
         })
         .bind("127.0.0.1:0")
         .unwrap();
@@ -244,6 +247,7 @@ fn restarts_fail_no_call_of_a_channel_that_waits_for_its_server() {
         let within = Shutdown {
             finish: Duration::from_secs(60),
             close: Duration::from_secs(60),
+            ..Shutdown::default()
         };
         server.shutdown_within(within).unwrap();
         // Drop the entries that the previous server has left.
@@ -300,6 +304,7 @@ fn a_handler_stops_its_own_server_and_its_call_is_answered() {
             .shutdown(Shutdown {
                 finish: Duration::from_millis(100),
                 close: Duration::from_secs(60),
+                ..Shutdown::default()
             })
             .add_service(Admin(Arc::clone(&handle)))
             .bind("127.0.0.1:0")
@@ -321,4 +326,69 @@ fn a_handler_stops_its_own_server_and_its_call_is_answered() {
         assert_eq!(end.code(), Code::Unavailable);
         TcpListener::bind(address).expect("the port is free again");
     }
+}
+
+/// Notes what it is told.
+struct Told(Arc<Mutex<Vec<&'static str>>>);
+
+impl Service for Told {
+    fn name(&self) -> &'static str {
+        "test.Told"
+    }
+
+    fn register(&self, _: &mut Methods) {
+        self.0.lock().unwrap().push("registered");
+    }
+
+    fn stopping(&self) {
+        self.0.lock().unwrap().push("stopping");
+    }
+
+    fn finishing(&self) {
+        self.0.lock().unwrap().push("finishing");
+    }
+}
+
+#[test]
+fn a_service_is_told_once_that_its_server_stops_and_by_each_poller_that_it_finishes() {
+    let lame_duck = Duration::from_millis(50);
+    for lame_duck in [Duration::ZERO, lame_duck] {
+        let told = Arc::default();
+        let server = Server::builder(&device())
+            .pollers(2)
+            .shutdown(Shutdown {
+                lame_duck,
+                ..Shutdown::default()
+            })
+            .add_service(Told(Arc::clone(&told)))
+            .bind("127.0.0.1:0")
+            .unwrap();
+        let begun = Instant::now();
+        server.spawn().shutdown().unwrap();
+        assert!(begun.elapsed() >= lame_duck);
+        let told = told.lock().unwrap();
+        let [registered, stopping, finishing] = [0..2, 2..3, 3..5].map(|part| &told[part]);
+        assert_eq!(registered, ["registered"; 2]);
+        assert_eq!(stopping, ["stopping"]);
+        assert_eq!(finishing, ["finishing"; 2]);
+        assert_eq!(told.len(), 5);
+    }
+}
+
+/// It would wait for ever.
+#[test]
+fn a_server_that_never_served_has_no_lame_duck_time() {
+    let told = Arc::default();
+    let server = Server::builder(&device())
+        .shutdown(Shutdown {
+            lame_duck: Duration::MAX,
+            ..Shutdown::default()
+        })
+        .add_service(Told(Arc::clone(&told)))
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let address = server.local_addr();
+    drop(server);
+    assert!(!told.lock().unwrap().contains(&"stopping"));
+    TcpListener::bind(address).expect("the port is free again");
 }
