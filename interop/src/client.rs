@@ -22,7 +22,7 @@ pub(crate) trait Flavor {
     /// Connects to the server.
     fn connect(&self) -> Result<Self::Channel, Failure>;
 
-    /// Returns the client's statistics, if it has some.
+    /// Returns the client's statistics, if it has any.
     fn stats(&self, channel: &Self::Channel) -> Option<Stats>;
 
     /// Runs a future to its end.
