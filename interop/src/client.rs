@@ -101,11 +101,11 @@ pub(crate) struct Grpc {
 
 #[cfg(feature = "grpc")]
 impl Grpc {
-    pub(crate) fn new(target: &str) -> std::io::Result<Self> {
+    pub(crate) fn new(address: &str) -> std::io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         Ok(Self {
             runtime: runtime.worker_threads(1).enable_all().build()?,
-            target: target.to_owned(),
+            target: format!("http://{address}"),
         })
     }
 }

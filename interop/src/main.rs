@@ -17,7 +17,7 @@
 //! A gRPC server of any kind, or a gateway:
 //!
 //! ```text
-//! cargo run -p interop --features grpc -- --grpc http://127.0.0.1:50052
+//! cargo run -p interop --features grpc -- --grpc 127.0.0.1:50052
 //! ```
 //!
 //! `proto/grpc/testing/` has the services. The sizes of the payloads are gRPC's.
@@ -64,7 +64,7 @@ struct Arguments {
     /// Run the cases against the server at this address, which `--serve` has started.
     #[arg(long, conflicts_with = "serve", requires = "device")]
     server: Option<String>,
-    /// Run the cases against the gRPC server at this target, `http://host:port`, over HTTP/2.
+    /// Run the cases against the gRPC server at this address, over HTTP/2.
     #[cfg(feature = "grpc")]
     #[arg(long, conflicts_with_all = ["server", "serve", "device"])]
     grpc: Option<String>,
@@ -201,9 +201,9 @@ fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
         failed: 0,
     };
     #[cfg(feature = "grpc")]
-    if let Some(target) = &arguments.grpc {
-        let flavor = client::Grpc::new(target)?;
-        run.run_flavor(target, Ok(flavor), None);
+    if let Some(address) = &arguments.grpc {
+        let flavor = client::Grpc::new(address)?;
+        run.run_flavor(&format!("gRPC, {address}"), Ok(flavor), None);
         println!("{} passed, {} failed", run.passed, run.failed);
         return Ok(run.failed == 0);
     }
