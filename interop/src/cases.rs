@@ -28,8 +28,9 @@ const LONG_RESPONSE_LEN: usize = 314_159;
 /// Channels of `channel_soak`.
 const SOAK_CHANNELS: usize = 20;
 
-/// The deadline of `timeout_on_sleeping_server`.
-const SHORT_TIMEOUT: Duration = Duration::from_millis(1);
+/// The deadlines of `timeout_on_sleeping_server`: gRPC's, and one that only a server exceeds that does
+/// not end the call.
+const SHORT_TIMEOUTS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(250)];
 
 /// How long a cancelled call may take to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -291,6 +292,8 @@ impl<F: Flavor> Client<F> {
                 expect("the call has ended", begun.is_ready(), false)?;
                 // The request goes to the same connection first.
                 service.empty_call(request(Empty {})).await?;
+                let begun = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+                expect("the call has ended", begun.is_ready(), false)?;
             }
             expect_cancelled(&mut requests, input(1)).await
         })?;
@@ -309,6 +312,13 @@ impl<F: Flavor> Client<F> {
             let message = output(Some(request_len), &[response_len]);
             requests.send(message.clone()).await?;
             expect_response(&mut responses, Some(response_len)).await?;
+            // By then the server has ended the call, if it does so too early.
+            service.empty_call(request(Empty {})).await?;
+            {
+                let mut next = pin!(responses.message());
+                let next = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
+                expect("the call has ended", next.is_ready(), false)?;
+            }
             drop(responses);
             expect_cancelled(&mut requests, message).await
         })?;
@@ -320,17 +330,19 @@ impl<F: Flavor> Client<F> {
 
     fn timeout_on_sleeping_server(&self) -> Result<String, Failure> {
         let service = &self.service;
-        let outcome = self.flavor.block_on(async {
-            let (mut requests, messages) = sender();
-            // The server waits for a second request.
-            let _ = requests.send(output(Some(REQUEST_LENS[0]), &[])).await;
-            let messages = Request::new(messages).with_timeout(SHORT_TIMEOUT);
-            let mut responses = service.full_duplex_call(messages).await?.into_inner();
-            responses.message().await
-        });
-        expect_error(outcome, Code::DeadlineExceeded)?;
+        for timeout in SHORT_TIMEOUTS {
+            let outcome = self.flavor.block_on(async {
+                let (mut requests, messages) = sender();
+                // The server waits for a second request.
+                let _ = requests.send(output(Some(REQUEST_LENS[0]), &[])).await;
+                let messages = Request::new(messages).with_timeout(timeout);
+                let mut responses = service.full_duplex_call(messages).await?.into_inner();
+                responses.message().await
+            });
+            expect_error(outcome, Code::DeadlineExceeded)?;
+        }
         Ok(format!(
-            "request {} bytes, timeout {SHORT_TIMEOUT:?}",
+            "request {} bytes, timeouts {SHORT_TIMEOUTS:?}",
             REQUEST_LENS[0]
         ))
     }
