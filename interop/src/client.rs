@@ -22,8 +22,8 @@ pub(crate) trait Flavor {
     /// Connects to the server.
     fn connect(&self) -> Result<Self::Channel, Failure>;
 
-    /// Returns the client's statistics.
-    fn stats(&self, channel: &Self::Channel) -> Stats;
+    /// Returns the client's statistics, if it has any.
+    fn stats(&self, channel: &Self::Channel) -> Option<Stats>;
 
     /// Runs a future to its end.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
@@ -51,8 +51,8 @@ impl Flavor for Local {
         Ok(self.poller.connect(&self.address)?)
     }
 
-    fn stats(&self, _: &LocalChannel) -> Stats {
-        self.poller.stats()
+    fn stats(&self, _: &LocalChannel) -> Option<Stats> {
+        Some(self.poller.stats())
     }
 
     fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -83,8 +83,44 @@ impl Flavor for Shared {
         Ok(rpc_core::block_on(builder.connect())?)
     }
 
-    fn stats(&self, channel: &Channel) -> Stats {
-        channel.stats()
+    fn stats(&self, channel: &Channel) -> Option<Stats> {
+        Some(channel.stats())
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        rpc_core::block_on(future)
+    }
+}
+
+/// A gRPC server of any kind, over HTTP/2. Its runtime polls the connection, and not the calls.
+#[cfg(feature = "grpc")]
+pub(crate) struct Grpc {
+    runtime: tokio::runtime::Runtime,
+    target: String,
+}
+
+#[cfg(feature = "grpc")]
+impl Grpc {
+    pub(crate) fn new(target: &str) -> std::io::Result<Self> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        Ok(Self {
+            runtime: runtime.worker_threads(1).enable_all().build()?,
+            target: target.to_owned(),
+        })
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl Flavor for Grpc {
+    type Channel = verbline_gateway::GrpcChannel;
+
+    fn connect(&self) -> Result<Self::Channel, Failure> {
+        let channel = verbline_gateway::GrpcChannel::connect(&self.target);
+        Ok(self.runtime.block_on(channel)?)
+    }
+
+    fn stats(&self, _: &Self::Channel) -> Option<Stats> {
+        None
     }
 
     fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -108,6 +144,9 @@ pub(crate) enum Failure {
     Connect(#[from] ConnectError),
     #[error("cannot connect: {0}")]
     Channel(#[from] ChannelError),
+    #[cfg(feature = "grpc")]
+    #[error("{0}")]
+    Grpc(#[from] verbline_gateway::GrpcConnectError),
     #[error("metadata is invalid: {0}")]
     Metadata(#[from] MetadataError),
     #[error("cannot create a poller: {0}")]

@@ -19,12 +19,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use benches::Outcome;
+use benches::arguments::waiting_of;
 use benches::child::{self, Process};
 use benches::service::Echo;
 use benches::streams::service::Streams;
 use clap::{Parser, ValueEnum};
 use proto::bench::{BenchServer, BenchStreamsServer, Blob, SubscribeRequest};
-use rpc_core::{Channel, Server};
+use rpc_core::{Channel, Server, Waiting};
 use rpc_transport_verbs::Device;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -55,6 +56,9 @@ struct Arguments {
     /// Serves, for the process that measures
     #[arg(long, hide = true)]
     serve: Option<Kind>,
+    /// How the pollers of the gateway's process wait
+    #[arg(long, default_value = "adaptive")]
+    waiting: String,
     /// Rounds, of which the medians are printed
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -96,7 +100,7 @@ const ROWS: [Row; 5] = [
     }),
 ];
 
-fn serve(kind: Kind) -> Outcome<()> {
+fn serve(kind: Kind, waiting: Waiting) -> Outcome<()> {
     child::end_with_parent()?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
@@ -117,12 +121,16 @@ fn serve(kind: Kind) -> Outcome<()> {
             Kind::Gateway => {
                 let device = Device::open("soft")?;
                 let server = Server::builder(&device)
+                    .waiting(waiting)
                     .add_service(BenchServer::per_poller(Echo::default))
                     .add_service(BenchStreamsServer::per_poller(Streams::default))
                     .bind("127.0.0.1:0")?
                     .spawn();
                 let server_address = server.local_addr().to_string();
-                let channel = Channel::connect(&device, &server_address).await?;
+                let channel = Channel::builder(&device, &server_address)
+                    .waiting(waiting)
+                    .connect()
+                    .await?;
                 child::write_line_to_parent(&address)?;
                 Gateway::builder(channel)
                     .serve_on(listener, pending())
@@ -244,9 +252,9 @@ async fn stream(channel: &TonicChannel, payload_len: usize, time: Duration) -> O
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-fn measure(kind: Kind, runtime: &Runtime, time: Duration) -> Outcome<Figures> {
+fn measure(kind: Kind, waiting: &str, runtime: &Runtime, time: Duration) -> Outcome<Figures> {
     let name = kind.to_possible_value().ok_or("a kind has a name")?;
-    let arguments = ["--serve".to_owned(), name.get_name().to_owned()];
+    let arguments = ["--serve", name.get_name(), "--waiting", waiting].map(str::to_owned);
     let mut server = Process::start_as(None, &arguments)?;
     let address = server.read_line()?;
     let cpu = server.cpu_time();
@@ -293,7 +301,7 @@ fn median(rounds: &[Figures], value: fn(&Figures) -> f64) -> f64 {
 
 fn run(arguments: &Arguments) -> Outcome<()> {
     if let Some(kind) = arguments.serve {
-        return serve(kind);
+        return serve(kind, waiting_of(&arguments.waiting));
     }
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
@@ -302,8 +310,8 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     let time = Duration::from_millis(arguments.millis);
     let (mut tonic, mut gateway) = (Vec::new(), Vec::new());
     for _ in 0..arguments.rounds.max(1) {
-        tonic.push(measure(Kind::Tonic, &runtime, time)?);
-        gateway.push(measure(Kind::Gateway, &runtime, time)?);
+        tonic.push(measure(Kind::Tonic, &arguments.waiting, &runtime, time)?);
+        gateway.push(measure(Kind::Gateway, &arguments.waiting, &runtime, time)?);
     }
     println!(
         "{:<40} {:>10} {:>10} {:>8}",

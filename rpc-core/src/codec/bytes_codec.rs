@@ -14,11 +14,11 @@ use super::{Allocate, Chunks, Codec, DecodeError, Decoded, LengthChanged};
 ///
 /// ```
 /// use rpc_core::bytes::Bytes;
-/// use rpc_core::{BytesCodec, CallError, MethodSpec, Request, SendCaller};
+/// use rpc_core::{BytesCodec, CallError, Channel, MethodSpec, Request, SendCaller};
 ///
 /// /// Makes a call with an encoded message, and returns the encoded response.
 /// async fn call(
-///     channel: &impl SendCaller,
+///     channel: &Channel,
 ///     method: &'static MethodSpec,
 ///     message: Bytes,
 /// ) -> Result<Bytes, CallError> {
@@ -26,7 +26,7 @@ use super::{Allocate, Chunks, Codec, DecodeError, Decoded, LengthChanged};
 ///     let response = channel.unary_with(method, request, BytesCodec, BytesCodec).await?;
 ///     Ok(response.into_inner())
 /// }
-/// # let _ = call::<rpc_core::Channel>;
+/// # let _ = call;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BytesCodec;

@@ -38,10 +38,12 @@ const ITEMS: [&str; 3] = [
     include_str!("../../../rpc-transport-verbs/verbs/public-items.txt"),
 ];
 
-/// Times that are reported, or read from the clock, and cannot be set.
-const REPORTED: [&str; 6] = [
+/// Times that are reported, or read from the clock, and are no setting.
+const REPORTED: [&str; 8] = [
+    "rpc_core::CallError::with_pushback",
     "rpc_core::Cause::PushedBack.wait",
     "rpc_core::Request::deadline",
+    "rpc_core::Request::deadline_of_call_at",
     "rpc_core::stats::LONGEST",
     "rpc_core::transport::ConnectError::TimedOut.timeout",
     "verbline_verbs::DeviceAttributes.local_ca_ack_delay",

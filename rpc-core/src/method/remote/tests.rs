@@ -1,3 +1,5 @@
+#![expect(clippy::print_stdout, reason = "a test prints what it has leaked")]
+
 use super::*;
 
 const UNARY: MethodKind = MethodKind::Unary;
