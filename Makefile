@@ -2,7 +2,7 @@
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
 .PHONY: help demo new check test nightly setup test-rdma bench count figures
-.PHONY: conformance interop faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload
+.PHONY: conformance interop interop-grpc faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^# --/ { printf "\n%s\n", substr($$0, 6) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ check: ## Run the inner loop's checks: format, tidy, lints, unit tests of what h
 test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge (ONLY='checks tests conformance guest')
 	@.ci/test $(ONLY)
 
-setup: ## Install valgrind, cargo-deny, what the feature `rdma` and its tests need (Debian, Ubuntu; packages as root)
+setup: ## Install valgrind, cargo-deny, stock gRPC, what `rdma` and its tests need (Debian, Ubuntu; packages as root)
 	@.ci/setup
 
 test-rdma: ## Run the tests on Soft-RoCE in a guest, or on a device with a report (DEVICE=mlx5_0)
@@ -43,6 +43,9 @@ conformance: ## Run the conformance suite on soft and Soft-RoCE and write its re
 
 interop: ## Run gRPC's interop cases, by name, over every device (one: VERBLINE_DEVICE=mlx5_0)
 	@.ci/interop
+
+interop-grpc: ## Call through the gateway with Python's grpcio and Node's @grpc/grpc-js (needs `make setup`; ONLY=stock)
+	@.ci/interop-grpc $(ONLY)
 
 faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for fresh ones; SEED=n replays one)
 	@.ci/faults

@@ -22,8 +22,8 @@ pub(crate) trait Flavor {
     /// Connects to the server.
     fn connect(&self) -> Result<Self::Channel, Failure>;
 
-    /// Returns the client's statistics.
-    fn stats(&self, channel: &Self::Channel) -> Stats;
+    /// Returns the client's statistics, if it has any.
+    fn stats(&self, channel: &Self::Channel) -> Option<Stats>;
 
     /// Runs a future to its end.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
@@ -51,8 +51,8 @@ impl Flavor for Local {
         Ok(self.poller.connect(&self.address)?)
     }
 
-    fn stats(&self, _: &LocalChannel) -> Stats {
-        self.poller.stats()
+    fn stats(&self, _: &LocalChannel) -> Option<Stats> {
+        Some(self.poller.stats())
     }
 
     fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -83,8 +83,8 @@ impl Flavor for Shared {
         Ok(rpc_core::block_on(builder.connect())?)
     }
 
-    fn stats(&self, channel: &Channel) -> Stats {
-        channel.stats()
+    fn stats(&self, channel: &Channel) -> Option<Stats> {
+        Some(channel.stats())
     }
 
     fn block_on<F: Future>(&self, future: F) -> F::Output {

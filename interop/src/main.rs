@@ -58,7 +58,7 @@ struct Arguments {
     /// Run the cases against the server at this address, which `--serve` has started.
     #[arg(long, conflicts_with = "serve", requires = "device")]
     server: Option<String>,
-    /// Serve at this address until SIGTERM.
+    /// Serve at this address until SIGTERM. Then print how the calls have ended.
     #[arg(long, requires = "device")]
     serve: Option<String>,
     /// Calls of `concurrent_large_unary` and of `rpc_soak`: gRPC's number takes an emulated machine
@@ -132,7 +132,7 @@ fn bind(device: &Device, address: &str, shutdown: Shutdown) -> Result<Server, Se
         .bind(address)
 }
 
-/// Serves until SIGTERM.
+/// Serves until SIGTERM. Then prints how the calls have ended: a line for each method and code.
 fn serve(device: &Device, address: &str) -> Result<(), Box<dyn Error>> {
     let server = bind(
         device,
@@ -143,13 +143,20 @@ fn serve(device: &Device, address: &str) -> Result<(), Box<dyn Error>> {
             ..Shutdown::default()
         },
     )?;
+    let stats_reader = server.stats_reader();
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate())?;
         println!("listening at {}", server.local_addr());
         server.serve_with_shutdown(terminated.recv()).await?;
-        Ok(())
-    })
+        Ok::<_, Box<dyn Error>>(())
+    })?;
+    for method in stats_reader.stats().total().served {
+        for (code, count) in method.codes() {
+            println!("served {} {code} {count}", method.path);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the devices that can be used, and says loudly which cannot and whether there is an RDMA

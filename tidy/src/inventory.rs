@@ -19,7 +19,7 @@ const KINDS: [(&str, &[&str], &[&str]); 8] = [
             "/fuzz/",
             "/interop/",
         ],
-        &[".rs"],
+        &[".rs", ".py", ".js"],
     ),
     (
         "examples and tidy",

@@ -1,0 +1,60 @@
+// Calls a gRPC server as any Node program does, with @grpc/grpc-js.
+//
+//     client.js CASE@HOST:PORT...              runs these cases
+//     client.js --must-fail CASE@HOST:PORT...  runs them against servers that they must not accept
+//
+// It prints a line for each, and ends with exit code 1 if one has not ended as it should. Any other
+// exit code is an error of this program.
+"use strict";
+
+const cases = require("./cases");
+const routes = require("./routes");
+const services = require("./services");
+const { Failure, connect, isCallError } = require("./calls");
+const { grpc } = require("./protos");
+
+function why(error) {
+  if (isCallError(error)) return `a call ended with ${grpc.status[error.code]}: ${error.details}`;
+  if (error instanceof Failure) return error.message;
+  throw error;
+}
+
+// Runs a case. Returns whether it has ended as it should.
+async function run(name, target, mustFail) {
+  const { CASES, SERVICE } = [cases, routes, services].find((module) => name in module.CASES);
+  const begun = process.hrtime.bigint();
+  const client = connect(SERVICE, target);
+  let sizes;
+  let error;
+  try {
+    sizes = await CASES[name](client, target);
+  } catch (failure) {
+    error = why(failure);
+  }
+  client.close();
+  const seconds = Number(process.hrtime.bigint() - begun) / 1e9;
+  let outcome = error ? "FAILED " : "passed ";
+  let what = error ?? sizes;
+  if (mustFail) {
+    outcome = error ? "refused" : "FAILED ";
+    what = error ?? `it accepts this server: ${sizes}`;
+  }
+  console.log(`${outcome}  node    ${name.padEnd(28)} ${seconds.toFixed(2).padStart(6)} s  ${what}`);
+  return outcome !== "FAILED ";
+}
+
+async function main() {
+  const words = process.argv.slice(2);
+  const mustFail = words[0] === "--must-fail";
+  let status = 0;
+  for (const word of words.slice(mustFail ? 1 : 0)) {
+    const [name, target] = word.split("@");
+    if (!(await run(name, target, mustFail))) status = 1;
+  }
+  process.exit(status);
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exit(2);
+});

@@ -1,0 +1,32 @@
+"""The modules that grpcio-tools generates from this repository's protos, in target/grpc/python.
+
+`run.py` generates them. The protos' package `grpc.testing` would lie within grpcio's package `grpc`, which
+therefore looks for it there.
+"""
+
+import os
+import sys
+
+import grpc
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+FOLDER = os.path.join(ROOT, "target/grpc/python")
+PROTOS = ["grpc/testing/empty.proto", "grpc/testing/messages.proto", "grpc/testing/test.proto", "routeguide.proto"]
+
+
+def generate():
+    """Runs protoc, as the package grpcio-tools has it."""
+    from grpc_tools import protoc
+
+    os.makedirs(FOLDER, exist_ok=True)
+    proto = os.path.join(ROOT, "proto")
+    options = [f"-I{proto}", f"--python_out={FOLDER}", f"--grpc_python_out={FOLDER}"]
+    if protoc.main(["protoc", *options, *PROTOS]) != 0:
+        sys.exit("!! protoc has failed: see above")
+
+
+if __name__ == "__main__":
+    generate()
+else:
+    sys.path.insert(0, FOLDER)
+    grpc.__path__.append(os.path.join(FOLDER, "grpc"))

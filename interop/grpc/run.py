@@ -1,0 +1,232 @@
+"""Runs stock gRPC clients and servers against Verbline. `.ci/interop-grpc` builds what it needs, and starts it.
+
+    run.py           all parts
+    run.py stock     only the stock clients against the stock server: Verbline has no part in it
+    run.py gateway   only the stock clients through the gateway
+    run.py back      only Verbline's client against the stock server
+
+Each case first fails where it must: at a port where nobody listens, at a server that does wrong what the case looks
+at, and at one that lacks the service. The last line counts the cases that have ended as they should.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from importlib import metadata
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+TARGET = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "debug")
+SERVER = [sys.executable, os.path.join(HERE, "python/server.py")]
+CLIENTS = {
+    "python": [sys.executable, os.path.join(HERE, "python/client.py")],
+    "node": ["node", os.path.join(HERE, "node/client.js")]}
+
+INTEROP = [
+    "empty_unary", "large_unary", "concurrent_large_unary", "client_streaming", "server_streaming", "ping_pong",
+    "empty_stream", "custom_metadata", "status_code_and_message", "special_status_message",
+    "unimplemented_method", "unimplemented_service", "cancel_after_begin", "cancel_after_first_response",
+    "timeout_on_sleeping_server", "rpc_soak", "channel_soak"]
+# Only the stock clients have these.
+BESIDE_GRPC = ["half_duplex", "torn_uploads", "compressed_request"]
+INTEROP += BESIDE_GRPC
+# These pass at a server that lacks the service.
+UNIMPLEMENTED = ["unimplemented_method", "unimplemented_service"]
+ROUTES = ["get_feature", "list_features", "record_route", "route_chat"]
+# Those for which a client has a library, or the protos are enough.
+SERVICES = {
+    "python": ["reflection_lists", "reflection_of_imports", "reflection_of_unknown", "health_check"],
+    "node": ["reflection_of_symbols", "health_check"]}
+# It stops the server.
+SHUTDOWN = ["health_watch_over_shutdown"]
+
+
+class Program:
+    """A server as a process, which is killed at the end of the block."""
+
+    def __init__(self, *command):
+        self.command = list(command)
+        self.contrary = {}
+
+    def __enter__(self):
+        environment = {"RUST_LOG": "warn", **os.environ, "VERBLINE_DEVICE": "soft"}
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True, env=environment)
+        for line in self.process.stdout:
+            words = line.split()
+            if words[:1] == ["contrary"]:
+                self.contrary[words[1]] = words[2]
+            elif words[:1] == ["listening"]:
+                self.address = words[-1]
+                return self
+        sys.exit(f"!! {' '.join(self.command)} does not listen, and has ended with status {self.process.wait()}")
+
+    def ended(self, method):
+        """How calls of a method have ended, by status code: a Verbline server prints that at its end."""
+        self.process.terminate()
+        lines = [line.split() for line in self.process.stdout]
+        return {words[2]: int(words[3]) for words in lines if words[0] == "served" and words[1].endswith("/" + method)}
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def verbline(program, *arguments):
+    return Program(os.path.join(TARGET, program), *arguments)
+
+
+def interop_server():
+    return verbline("interop", "--device", "soft", "--serve", "127.0.0.1:0")
+
+
+def route_guide_server():
+    return verbline("route_guide_server", "127.0.0.1:0")
+
+
+def gateway(server):
+    return verbline("verbline-gateway", "--listen", "127.0.0.1:0", "--server", server.address)
+
+
+class Run:
+    """Counts the cases that have ended as they should, and the others."""
+
+    def __init__(self):
+        self.passed = self.failed = 0
+        # Nobody listens at this port, and nobody else gets it.
+        self.unused = socket.socket()
+        self.unused.bind(("127.0.0.1", 0))
+        host, port = self.unused.getsockname()
+        self.nobody = f"{host}:{port}"
+
+    def run(self, client, targets, *options, stops=None):
+        """Runs cases: pairs of a name and an address. `stops` is the server that one of them stops."""
+        environment = dict(os.environ)
+        if stops:
+            environment["SERVER_PID"] = str(stops.process.pid)
+        command = [*CLIENTS[client], *options, *(f"{case}@{address}" for case, address in targets)]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+        print(ended.stdout, end="", flush=True)
+        good = sum(line.startswith(("passed", "refused")) for line in ended.stdout.splitlines())
+        self.passed += good
+        self.failed += len(targets) - good
+        if ended.returncode not in (0, 1):
+            sys.exit(f"!! The client on {client} has ended with status {ended.returncode}: it has an error of its own")
+
+    def passed_at(self, server, client, cases, **options):
+        """These cases must pass."""
+        self.run(client, [(case, server.address) for case in cases], **options)
+
+    def refused_at(self, address, client, cases):
+        """Each of these cases must fail."""
+        self.run(client, [(case, address) for case in cases], "--must-fail")
+
+    def verbline(self, address, cases, must_fail=False):
+        """Runs cases of Verbline's client, over HTTP/2."""
+        command = [os.path.join(TARGET, "interop"), "--calls", "100", "--grpc", address, *cases]
+        lines = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        lines = [line for line in lines if line.startswith(("passed", "FAILED"))]
+        good = "FAILED" if must_fail else "passed"
+        for line in lines:
+            print("refused" + line[7:] if must_fail and line.startswith(good) else line, flush=True)
+        ended = sum(line.startswith(good) for line in lines)
+        self.passed += ended
+        self.failed += len(cases) - ended
+
+    def check_uploads(self, server, complete):
+        """A server that has ended must have got this number of complete uploads, and others that were cancelled."""
+        ended = server.ended("StreamingInputCall")
+        is_good = ended.get("OK") == complete and ended.get("CANCELLED", 0) > 0
+        self.passed += is_good
+        self.failed += not is_good
+        what = f"{complete} uploads were complete, and the server saw {ended}"
+        print("passed " if is_good else "FAILED ", f" server  {'torn_uploads':36}  {what}")
+
+
+def heading(text):
+    print(f"\n== {text}", flush=True)
+
+
+def print_versions():
+    heading("Versions")
+    print("python", sys.version.split()[0])
+    for package in ["grpcio", "grpcio-health-checking", "grpcio-reflection", "grpcio-tools", "protobuf"]:
+        print(package, metadata.version(package))
+    script = """
+        const { createRequire } = require('node:module');
+        const installed = createRequire(process.argv[1]);
+        console.log('node', process.versions.node);
+        for (const name of ['@grpc/grpc-js', '@grpc/proto-loader']) {
+            console.log(name, installed(`./node_modules/${name}/package.json`).version);
+        }"""
+    subprocess.run(["node", "-e", script, os.path.join(ROOT, "target/grpc/node/")], check=True)
+
+
+def stock(run):
+    """The cases themselves: that each fails where it must, and passes at grpcio's server."""
+    for client in CLIENTS:
+        cases = INTEROP + ROUTES + SERVICES[client]
+        heading("Where nobody listens: each case must fail")
+        run.refused_at(run.nobody, client, cases + SHUTDOWN)
+        heading("Servers that do wrong what the case looks at: each case must fail")
+        with Program(*SERVER, "--contrary") as server:
+            run.run(client, [(case, server.contrary[case]) for case in cases], "--must-fail")
+        heading("A server that stops without a word: the watch must fail")
+        with Program(*SERVER, "--abrupt") as server:
+            run.run(client, [(case, server.address) for case in SHUTDOWN], "--must-fail", stops=server)
+        heading("grpcio's server")
+        with Program(*SERVER) as server:
+            run.passed_at(server, client, cases + SHUTDOWN, stops=server)
+
+
+def through_gateway(run):
+    """The same cases, at Verbline's servers behind the gateway."""
+    for client in CLIENTS:
+        with route_guide_server() as server, gateway(server) as at:
+            heading("The gateway of a server without the services: each case must fail")
+            others = [case for case in INTEROP if case not in UNIMPLEMENTED]
+            run.refused_at(at.address, client, others + SERVICES[client])
+            heading("The route guide, through the gateway")
+            run.passed_at(at, client, ROUTES)
+        with interop_server() as server, gateway(server) as at:
+            heading("The gateway of a server without the route guide: each case must fail")
+            run.refused_at(at.address, client, ROUTES)
+            heading("The interop server, through the gateway")
+            run.passed_at(at, client, INTEROP + SERVICES[client] + SHUTDOWN, stops=server)
+            # Node ends a stream before it resets it: a server cannot tell that such an upload is torn.
+            if client != "node":
+                # That of `client_streaming`. Those of `cancel_after_begin` and `torn_uploads` were not.
+                run.check_uploads(server, complete=1)
+
+
+def back(run):
+    """Verbline's client at grpcio's server."""
+    cases = [case for case in INTEROP if case not in BESIDE_GRPC]
+    heading("Verbline's client where nobody listens, and at servers that do wrong: each case must fail")
+    with Program(*SERVER, "--contrary") as server:
+        for case in cases:
+            run.verbline(run.nobody, [case], must_fail=True)
+            run.verbline(server.contrary[case], [case], must_fail=True)
+    heading("Verbline's client at grpcio's server")
+    with Program(*SERVER) as server:
+        run.verbline(server.address, cases)
+
+
+PARTS = {"stock": stock, "gateway": through_gateway, "back": back}
+
+
+def main():
+    parts = sys.argv[1:] or list(PARTS)
+    if not set(parts) <= set(PARTS):
+        sys.exit(f"!! run.py knows the parts {', '.join(PARTS)}, not '{' '.join(parts)}'")
+    print_versions()
+    subprocess.run([sys.executable, os.path.join(HERE, "python/generated.py")], check=True)
+    run = Run()
+    for part in parts:
+        PARTS[part](run)
+    print(f"\n{run.passed} passed, {run.failed} failed", flush=True)
+    sys.exit(1 if run.failed else 0)
+
+
+main()
