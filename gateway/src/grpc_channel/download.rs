@@ -24,6 +24,9 @@ use crate::grpc_status::{EXECUTION, GRPC_DETAILS, GRPC_MESSAGE, GRPC_PUSHBACK, G
 use crate::headers::{BASE64, read_metadata};
 use crate::request_body::PREFIX_LEN;
 
+/// What [`CallError::pushback`] is at most, whatever a server says.
+const LONGEST_PUSHBACK: Duration = Duration::from_secs(10);
+
 /// A field of a long message shares its memory if it is at least this part of it.
 const SHARED_PART: usize = 8;
 
@@ -216,7 +219,9 @@ fn outcome(trailers: &HeaderMap) -> Result<Metadata, CallError> {
         _ => Execution::Answered,
     };
     let pushback = text(GRPC_PUSHBACK).and_then(|millis| millis.parse().ok());
-    let pushback = pushback.map_or(Duration::ZERO, Duration::from_millis);
+    let pushback = pushback
+        .map_or(Duration::ZERO, Duration::from_millis)
+        .min(LONGEST_PUSHBACK);
     Err(CallError::from_status(status, execution).with_pushback(pushback))
 }
 

@@ -59,6 +59,9 @@ const ATTEMPTS: usize = 3;
 /// | the server's trailers have arrived | `Answered`, or what a Verbline gateway says in them |
 /// | anything else | `MayHaveRun` |
 ///
+/// Servers of other kinds often begin to respond with their first message only. A call with streams in
+/// both directions completes then, so give its stream the first request before awaiting it.
+///
 /// ```no_run
 /// use proto::greeter::{GreeterClient, HelloRequest};
 /// use verbline_gateway::GrpcChannel;

@@ -64,22 +64,19 @@ fn push<Q: Codec<Req>, Req>(
 ) -> Result<(), (Code, String)> {
     let len = Q::encoded_len(message);
     let limit = method.max_request_len.unwrap_or(u32::MAX);
-    let Ok(prefix) = u32::try_from(len).and_then(|len| Ok(len.min(limit.saturating_add(1)))) else {
-        return Err((Code::ResourceExhausted, too_long(len, limit)));
-    };
-    if prefix > limit {
-        return Err((Code::ResourceExhausted, too_long(len, limit)));
-    }
+    let prefix = u32::try_from(len).ok().filter(|len| *len <= limit);
+    let prefix = prefix.ok_or_else(|| {
+        let message = format!(
+            "the request's message of {len} bytes exceeds the method's limit of {limit} bytes"
+        );
+        (Code::ResourceExhausted, message)
+    })?;
     out.reserve(PREFIX_LEN + len);
     out.push(0);
     out.extend_from_slice(&prefix.to_be_bytes());
     let at = out.len();
     out.resize(at + len, 0);
     Q::encode(message, &mut out[at..]).map_err(|error| (Code::Internal, error.to_string()))
-}
-
-fn too_long(len: usize, limit: u32) -> String {
-    format!("the request's message of {len} bytes exceeds the method's limit of {limit} bytes")
 }
 
 /// The body of a request with one message.
