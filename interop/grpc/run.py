@@ -124,7 +124,7 @@ class Run:
 
     def verbline(self, address, cases, must_fail=False):
         """Runs cases of Verbline's client, over HTTP/2."""
-        command = [os.path.join(TARGET, "interop"), "--calls", "100", "--grpc", f"http://{address}", *cases]
+        command = [os.path.join(TARGET, "interop"), "--calls", "100", "--grpc", address, *cases]
         lines = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         lines = [line for line in lines if line.startswith(("passed", "FAILED"))]
         good = "FAILED" if must_fail else "passed"
