@@ -12,11 +12,11 @@ use verbline::{CallError, Code, Execution, Metadata};
 
 use crate::headers::{BASE64, write_metadata};
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-const EXECUTION: HeaderName = HeaderName::from_static("verbline-execution");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(crate) const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+pub(crate) const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+pub(crate) const EXECUTION: HeaderName = HeaderName::from_static("verbline-execution");
 
 /// What `grpc-message` writes as `%` and two digits: everything but printable ASCII, and `%` itself.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');

@@ -30,16 +30,23 @@
 //! 4. The responses become the body of the response, and the end of the call its trailers
 //!    (`response_body.rs`, `grpc_status.rs`).
 //!
+//! # The way back
+//!
+//! [`GrpcChannel`] calls any gRPC server from a client that Verbline has generated, and [`AnyChannel`]
+//! a server of either kind, as its configuration says.
+//!
 //! # What clients can do
 //!
 //! Nothing that a client sends panics or blocks the gateway, and the memory that clients can make it
 //! take is bounded: [`GatewayLimits`] prints the bound.
 #![forbid(unsafe_code)]
 
+mod any_channel;
 mod builder;
 mod call;
 mod client;
 mod connection;
+mod grpc_channel;
 mod grpc_status;
 mod headers;
 mod limits;
@@ -50,7 +57,9 @@ mod response_body;
 mod server;
 mod upstream;
 
+pub use self::any_channel::{AnyChannel, AnyConnectError};
 pub use self::builder::{Gateway, GatewayBuilder};
+pub use self::grpc_channel::{GrpcChannel, GrpcConnectError};
 pub use self::limits::GatewayLimits;
 
 /// The programs of the guide are compiled.

@@ -184,11 +184,15 @@ impl<F: Flavor> Client<F> {
         let service = &self.service;
         self.flavor.block_on(async {
             let (mut requests, messages) = sender();
+            let message = |index: usize| output(Some(REQUEST_LENS[index]), &[RESPONSE_LENS[index]]);
+            // Before the call has begun: servers of other kinds begin with their first response.
+            requests.send(message(0)).await?;
             let call = service.full_duplex_call(request(messages));
             let mut responses = call.await?.into_inner();
-            for (request_len, response_len) in REQUEST_LENS.into_iter().zip(RESPONSE_LENS) {
-                let message = output(Some(request_len), &[response_len]);
-                requests.send(message).await?;
+            for (index, response_len) in RESPONSE_LENS.into_iter().enumerate() {
+                if index > 0 {
+                    requests.send(message(index)).await?;
+                }
                 expect_response(&mut responses, Some(response_len)).await?;
             }
             drop(requests);
@@ -307,10 +311,10 @@ impl<F: Flavor> Client<F> {
         let (request_len, response_len) = (REQUEST_LENS[0], RESPONSE_LENS[0]);
         self.flavor.block_on(async {
             let (mut requests, messages) = sender();
-            let call = service.full_duplex_call(request(messages));
-            let mut responses = call.await?.into_inner();
             let message = output(Some(request_len), &[response_len]);
             requests.send(message.clone()).await?;
+            let call = service.full_duplex_call(request(messages));
+            let mut responses = call.await?.into_inner();
             expect_response(&mut responses, Some(response_len)).await?;
             // By then the server has ended the call, if it does so too early.
             service.empty_call(request(Empty {})).await?;

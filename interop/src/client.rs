@@ -92,6 +92,42 @@ impl Flavor for Shared {
     }
 }
 
+/// A gRPC server of any kind, over HTTP/2. Its runtime polls the connection, and not the calls.
+#[cfg(feature = "grpc")]
+pub(crate) struct Grpc {
+    runtime: tokio::runtime::Runtime,
+    target: String,
+}
+
+#[cfg(feature = "grpc")]
+impl Grpc {
+    pub(crate) fn new(address: &str) -> std::io::Result<Self> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        Ok(Self {
+            runtime: runtime.worker_threads(1).enable_all().build()?,
+            target: format!("http://{address}"),
+        })
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl Flavor for Grpc {
+    type Channel = verbline_gateway::GrpcChannel;
+
+    fn connect(&self) -> Result<Self::Channel, Failure> {
+        let channel = verbline_gateway::GrpcChannel::connect(&self.target);
+        Ok(self.runtime.block_on(channel)?)
+    }
+
+    fn stats(&self, _: &Self::Channel) -> Option<Stats> {
+        None
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        rpc_core::block_on(future)
+    }
+}
+
 /// Creates a request that cannot hang.
 pub(crate) fn request<T>(message: T) -> Request<T> {
     Request::new(message).with_timeout(TIMEOUT)
@@ -108,6 +144,9 @@ pub(crate) enum Failure {
     Connect(#[from] ConnectError),
     #[error("cannot connect: {0}")]
     Channel(#[from] ChannelError),
+    #[cfg(feature = "grpc")]
+    #[error("{0}")]
+    Grpc(#[from] verbline_gateway::GrpcConnectError),
     #[error("metadata is invalid: {0}")]
     Metadata(#[from] MetadataError),
     #[error("cannot create a poller: {0}")]

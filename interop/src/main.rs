@@ -14,6 +14,12 @@
 //! cargo run -p interop --features rdma -- --device mlx5_0 --server 192.0.2.1:50051
 //! ```
 //!
+//! A gRPC server of any kind, or a gateway:
+//!
+//! ```text
+//! cargo run -p interop --features grpc -- --grpc 127.0.0.1:50052
+//! ```
+//!
 //! `proto/grpc/testing/` has the services. The sizes of the payloads are gRPC's.
 #![forbid(unsafe_code)]
 // Printing the outcomes is the purpose of this program.
@@ -58,6 +64,10 @@ struct Arguments {
     /// Run the cases against the server at this address, which `--serve` has started.
     #[arg(long, conflicts_with = "serve", requires = "device")]
     server: Option<String>,
+    /// Run the cases against the gRPC server at this address, over HTTP/2.
+    #[cfg(feature = "grpc")]
+    #[arg(long, conflicts_with_all = ["server", "serve", "device"])]
+    grpc: Option<String>,
     /// Serve at this address until SIGTERM. Then print how the calls have ended.
     #[arg(long, requires = "device")]
     serve: Option<String>,
@@ -190,6 +200,13 @@ fn run(arguments: Arguments) -> Result<bool, Box<dyn Error>> {
         passed: 0,
         failed: 0,
     };
+    #[cfg(feature = "grpc")]
+    if let Some(address) = &arguments.grpc {
+        let flavor = client::Grpc::new(address)?;
+        run.run_flavor(&format!("gRPC, {address}"), Ok(flavor), None);
+        println!("{} passed, {} failed", run.passed, run.failed);
+        return Ok(run.failed == 0);
+    }
     for name in arguments.device.map_or_else(devices, |name| vec![name]) {
         let device = Device::open(&name)?;
         if let Some(address) = &arguments.server {

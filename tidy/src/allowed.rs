@@ -378,6 +378,12 @@ pub const GATEWAY: Package = Package {
             &["values", "grpc_status", "client"],
         ),
         layer(
+            "grpc_channel",
+            &["grpc_channel"],
+            &["values", "grpc_status", "bodies"],
+        ),
+        layer("any_channel", &["any_channel"], &["grpc_channel"]),
+        layer(
             "upstream",
             &["upstream"],
             &["values", "grpc_status", "client", "bodies"],

@@ -13,3 +13,4 @@ mod raw;
 mod service;
 mod support;
 mod torn;
+mod way_back;

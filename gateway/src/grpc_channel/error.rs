@@ -1,0 +1,83 @@
+//! What fails on the way to a server, and how far the call had got.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use verbline::{CallError, Code, Execution, Status};
+
+/// The reason that a [`GrpcChannel`](crate::GrpcChannel) is not connected.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrpcConnectError {
+    /// The target has no form that the channel knows.
+    #[error("cannot connect to '{target}': {why}")]
+    Target {
+        /// The target, as the application specified it.
+        target: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The server cannot be reached.
+    #[error("cannot connect to {target}: {source}")]
+    Connect {
+        /// The target, as the application specified it.
+        target: String,
+        /// The reason.
+        source: Arc<io::Error>,
+    },
+    /// The server has not answered in time.
+    #[error("cannot connect to {target}: no answer within {timeout:?}")]
+    Timeout {
+        /// The target, as the application specified it.
+        target: String,
+        /// The time limit.
+        timeout: Duration,
+    },
+}
+
+impl GrpcConnectError {
+    /// Returns the error of a call that waited for the connection.
+    pub(super) fn into_call_error(self) -> CallError {
+        let status = Status::unavailable(self.to_string()).with_source(Arc::new(self));
+        CallError::from_status(status, Execution::NeverSent)
+    }
+}
+
+/// Creates the error of a call that no trailers have ended.
+#[cold]
+pub(super) fn failed(code: Code, message: impl Into<String>, execution: Execution) -> CallError {
+    CallError::from_status(Status::new(code, message), execution)
+}
+
+/// Converts the error of a request that has been passed to the connection.
+///
+/// A stream that the server refuses was not looked at (RFC 9113, 8.7). Nor was one behind the last one
+/// that a `GOAWAY` without an error names (6.8), which is the only stream to get that error.
+#[cold]
+pub(super) fn of_hyper(error: &hyper::Error) -> CallError {
+    let of_stream = error
+        .source()
+        .and_then(|source| source.downcast_ref::<h2::Error>());
+    let reason = of_stream.and_then(h2::Error::reason);
+    let is_left_out = of_stream.is_some_and(|error| error.is_remote() && error.is_go_away())
+        && reason == Some(h2::Reason::NO_ERROR);
+    let execution = match reason {
+        _ if is_left_out => Execution::NotStarted,
+        Some(h2::Reason::REFUSED_STREAM) => Execution::NotStarted,
+        _ => Execution::MayHaveRun,
+    };
+    let code = match reason {
+        Some(h2::Reason::CANCEL) => Code::Cancelled,
+        Some(h2::Reason::ENHANCE_YOUR_CALM) => Code::ResourceExhausted,
+        Some(h2::Reason::INADEQUATE_SECURITY) => Code::PermissionDenied,
+        Some(h2::Reason::REFUSED_STREAM | h2::Reason::NO_ERROR) | None => Code::Unavailable,
+        Some(_) => Code::Internal,
+    };
+    let mut message = error.to_string();
+    if let Some(source) = error.source() {
+        message = format!("{message}: {source}");
+    }
+    failed(code, message, execution)
+}
