@@ -1,9 +1,9 @@
 """Runs stock gRPC clients and servers against Verbline. `.ci/interop-grpc` builds what it needs, and starts it.
 
     run.py           all parts
-    run.py stock     only the stock clients against the stock server: Verbline has no part in it
-    run.py gateway   only the stock clients through the gateway
-    run.py back      only Verbline's client against the stock server
+    run.py stock     the stock clients against the stock server: Verbline has no part in it
+    run.py gateway   the stock clients through the gateway
+    run.py back      Verbline's client against the stock server
 
 Each case first fails where it must: at a port where nobody listens, at a server that does wrong what the case looks
 at, and at one that lacks the service. The last line counts the cases that have ended as they should.
@@ -65,7 +65,7 @@ class Program:
         """How calls of a method have ended, by status code: a Verbline server prints that at its end."""
         self.process.terminate()
         lines = [line.split() for line in self.process.stdout]
-        return {words[2]: int(words[3]) for words in lines if words[0] == "served" and words[1].endswith("/" + method)}
+        return {words[2]: int(words[3]) for words in lines if words[:1] == ["served"] and words[1].endswith("/" + method)}
 
     def __exit__(self, *_):
         self.process.kill()
@@ -124,7 +124,7 @@ class Run:
 
     def verbline(self, address, cases, must_fail=False):
         """Runs cases of Verbline's client, over HTTP/2."""
-        command = [os.path.join(TARGET, "interop"), "--calls", "100", "--grpc", address, *cases]
+        command = [os.path.join(TARGET, "interop"), "--calls", "100", "--grpc", f"http://{address}", *cases]
         lines = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         lines = [line for line in lines if line.startswith(("passed", "FAILED"))]
         good = "FAILED" if must_fail else "passed"

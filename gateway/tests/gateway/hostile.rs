@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use proto::interop::Empty;
 use proto::routeguide::{Feature, Point, RouteGuideClient};
 use rpc_core::{Channel, Request};
 use rustix::net::sockopt::set_socket_linger;
+use tokio::time::timeout;
 use tonic::Code;
 use verbline::Device;
 use verbline_gateway::GatewayBuilder;
 
+use crate::interop::{EMPTY_CALL, INPUT_CALL, large_unary};
 use crate::raw::{
     CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RawClient,
     SETTINGS, frame, frames, headers,
@@ -334,5 +337,41 @@ async fn an_old_connection_is_told_to_end_and_its_calls_are_cut_off_after_the_gr
         frames(&read).iter().any(|(kind, _)| *kind == GOAWAY),
         "nobody told it"
     );
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_announces_long_messages_takes_its_share_of_the_memory_only() {
+    // One connection may have half of it: a message of 4 MiB.
+    let fixture = Fixture::interop_with(|builder| builder.message_memory(8 << 20)).await;
+    let client = fixture.client().await;
+    let announce = || {
+        let mut attacker = RawClient::connect(fixture.address);
+        for stream in (1..40).step_by(2) {
+            attacker.begin(stream, INPUT_CALL, &[]).unwrap();
+            // The first byte of a message of 4 MiB.
+            attacker
+                .frame(DATA, 0, stream, &[0, 0, 0x40, 0, 0, 1])
+                .unwrap();
+        }
+        attacker
+    };
+    let first = announce();
+    for _ in 0..10 {
+        large_unary(&client).await.unwrap();
+    }
+    let second = announce();
+    // Now others wait for memory, and calls with short messages need none.
+    while let Ok(done) = timeout(Duration::from_millis(100), large_unary(&client)).await {
+        done.unwrap();
+    }
+    let _: tonic::Response<Empty> = client
+        .unary(EMPTY_CALL, tonic::Request::new(Empty {}))
+        .await
+        .unwrap();
+    drop(second);
+    large_unary(&client).await.unwrap();
+    // Its calls would have the gateway wait for them.
+    drop(first);
     fixture.end().await;
 }

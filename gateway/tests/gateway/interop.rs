@@ -12,10 +12,10 @@ use tonic::{Code, Request, Status, Streaming};
 
 use crate::support::{Client, Fixture, send};
 
-const EMPTY_CALL: &str = "/grpc.testing.TestService/EmptyCall";
+pub(crate) const EMPTY_CALL: &str = "/grpc.testing.TestService/EmptyCall";
 const UNARY_CALL: &str = "/grpc.testing.TestService/UnaryCall";
 const OUTPUT_CALL: &str = "/grpc.testing.TestService/StreamingOutputCall";
-const INPUT_CALL: &str = "/grpc.testing.TestService/StreamingInputCall";
+pub(crate) const INPUT_CALL: &str = "/grpc.testing.TestService/StreamingInputCall";
 const DUPLEX_CALL: &str = "/grpc.testing.TestService/FullDuplexCall";
 const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
 const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
@@ -56,13 +56,15 @@ async fn next_len(
     Ok(response.map(|response| response.payload.unwrap_or_default().body.len()))
 }
 
-async fn large_unary(client: &Client) {
-    let response: SimpleResponse = client
-        .unary(UNARY_CALL, Request::new(large_request()))
-        .await
-        .unwrap()
-        .into_inner();
-    assert_eq!(response.payload.unwrap().body.len(), 314_159);
+/// Makes a call with long messages.
+pub(crate) async fn large_unary(client: &Client) -> Result<(), Status> {
+    let request = Request::new(large_request());
+    let response = client
+        .unary::<_, SimpleResponse>(UNARY_CALL, request)
+        .await?;
+    let payload = response.into_inner().payload.unwrap();
+    assert_eq!(payload.body.len(), 314_159);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,11 +76,11 @@ async fn unary_calls() {
         .await
         .unwrap()
         .into_inner();
-    large_unary(&client).await;
+    large_unary(&client).await.unwrap();
     let calls: Vec<_> = (0..50)
         .map(|_| {
             let client = client.clone();
-            tokio::spawn(async move { large_unary(&client).await })
+            tokio::spawn(async move { large_unary(&client).await.unwrap() })
         })
         .collect();
     for call in calls {

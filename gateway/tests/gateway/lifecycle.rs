@@ -56,14 +56,8 @@ async fn a_gateway_that_ends_lets_its_calls_finish() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_do_not_end_are_cut_off() {
-    let device = Device::open("soft").unwrap();
-    let server = Server::builder(&device)
-        .add_service(TestServiceServer::new(TestServer))
-        .bind("127.0.0.1:0")
-        .unwrap()
-        .spawn();
     let short = Duration::from_millis(50);
-    let fixture = Fixture::start(&device, server, |builder| builder.drain_time(short)).await;
+    let fixture = Fixture::interop_with(|builder| builder.drain_time(short)).await;
     let client = fixture.client().await;
     let (_requests, mut responses) = begin(&client).await;
     fixture.end().await;

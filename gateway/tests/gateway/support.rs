@@ -28,15 +28,22 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Starts the interop service and a gateway with these settings.
+    /// Starts the interop service and a gateway.
     pub(crate) async fn interop() -> Self {
+        Self::interop_with(|builder| builder).await
+    }
+
+    /// Starts the interop service and a gateway with these settings.
+    pub(crate) async fn interop_with(
+        configure: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
+    ) -> Self {
         let device = Device::open("soft").unwrap();
         let server = Server::builder(&device)
             .add_service(TestServiceServer::new(TestServer))
             .bind("127.0.0.1:0")
             .unwrap()
             .spawn();
-        Self::start(&device, server, |builder| builder).await
+        Self::start(&device, server, configure).await
     }
 
     pub(crate) async fn start(

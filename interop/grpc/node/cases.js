@@ -17,7 +17,7 @@ const LONG_REQUEST_LEN = 271828;
 const LONG_RESPONSE_LEN = 314159;
 // Calls at a time, calls of `rpc_soak`, and channels of `channel_soak`.
 const CONCURRENT_CALLS = 100;
-const SOAK_CALLS = 200;
+const SOAK_CALLS = 100;
 const SOAK_CHANNELS = 20;
 // Uploads that are cancelled. Some must reach the server before they are.
 const TORN_UPLOADS = 50;

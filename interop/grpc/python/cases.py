@@ -18,7 +18,7 @@ LONG_REQUEST_LEN = 271828
 LONG_RESPONSE_LEN = 314159
 # Calls at a time, calls of `rpc_soak`, and channels of `channel_soak`.
 CONCURRENT_CALLS = 100
-SOAK_CALLS = 200
+SOAK_CALLS = 100
 SOAK_CHANNELS = 20
 # Uploads that are cancelled. Some must reach the server before they are.
 TORN_UPLOADS = 50

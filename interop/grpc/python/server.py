@@ -320,7 +320,7 @@ def serve(is_abrupt):
         return
     servicer.enter_graceful_shutdown()
     time.sleep(LAME_DUCK_S)
-    server.stop(1).wait()
+    server.stop(0.2).wait()
 
 
 def serve_contrary():

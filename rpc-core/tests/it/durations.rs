@@ -3,7 +3,9 @@
 //! the setting. The control thread, which all connections of a process share, survives each.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::sync::Arc;
+use std::task::{self, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -115,6 +117,33 @@ impl Scene {
         called
     }
 
+    /// Stops a server. In a long lame-duck time, it goes on.
+    fn with_lame_duck(&self, lame_duck: Duration) -> Outcome {
+        let server = Server::builder(&self.device)
+            .shutdown(Shutdown {
+                lame_duck,
+                ..Shutdown::default()
+            })
+            .add_service(GreeterServer::new(Hello));
+        let server = server.bind("127.0.0.1:0").map_err(shown)?.spawn();
+        let address = server.local_addr().to_string();
+        let channel = block_on(Channel::connect(&self.device, &address)).map_err(shown)?;
+        let mut stops = Box::pin(server.shutdown_async());
+        if lame_duck <= DAY {
+            return block_on(stops).map_err(shown);
+        }
+        let stopped = stops
+            .as_mut()
+            .poll(&mut task::Context::from_waker(Waker::noop()));
+        let called = block_on(greet(channel, hello()));
+        // Its drop would wait.
+        mem::forget(stops);
+        match stopped {
+            Poll::Pending => called,
+            Poll::Ready(_) => Err("it has ended".to_owned()),
+        }
+    }
+
     fn with_keepalive(&self, keepalive: Keepalive) -> Outcome {
         let server = Server::builder(&self.device)
             .keepalive(keepalive)
@@ -187,7 +216,7 @@ fn waits<T: 'static>(
 type Row = (&'static str, &'static str, fn(&Scene, Duration) -> Outcome);
 
 /// The items, what the errors of short times say, and how to use them.
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 25] = [
     (
         "rpc_core::ChannelBuilder::connect_timeout",
         "connect_timeout",
@@ -270,6 +299,7 @@ const ROWS: [Row; 24] = [
         };
         scene.with_server(DeadlinePolicy::default(), shutdown)
     }),
+    ("rpc_core::Shutdown.lame_duck", "", Scene::with_lame_duck),
     (
         "rpc_core::error_details::RetryInfo::after",
         "",
