@@ -10,7 +10,7 @@ use crate::limits::GatewayLimits;
 use crate::server;
 use crate::upstream::Upstream;
 
-/// HTTP/2 gRPC in front of a Verbline server: see the [crate](crate).
+/// HTTP/2 gRPC in front of a Verbline server: see the [crate].
 #[derive(Debug)]
 pub struct Gateway;
 
