@@ -134,6 +134,8 @@ impl GrpcStatus {
 fn sentence(error: &CallError) -> String {
     match error.cause() {
         Cause::NotConnected { .. } => "the gateway is not connected to its server".to_owned(),
+        // Its reason may name the server's address.
+        Cause::Disconnected(_) => "the gateway's connection to its server has ended".to_owned(),
         Cause::DeadlineExceeded { latest: Some(_) } => {
             "the deadline passed before the gateway was connected to its server".to_owned()
         }
