@@ -102,8 +102,8 @@ impl GatewayBuilder {
         self
     }
 
-    /// Sets how long a message of a request may take from its first byte to its last. Default: a
-    /// minute.
+    /// Sets how long a message of a request may take from its first byte to its last, and a request with
+    /// one message from the beginning of the call to the end. Default: a minute.
     pub fn message_time(mut self, time: Duration) -> Self {
         self.limits.message_time = time;
         self

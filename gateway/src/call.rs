@@ -46,15 +46,33 @@ where
         begun.answered();
         return refused;
     }
-    let outcome = match Call::new(upstream, &head).await {
-        Ok(call) => call.forward(upstream, client, body).await,
-        Err(status) => Err(status.with_execution(Execution::NeverSent)),
-    };
+    let mut outcome = forward(upstream, client, &head, body).await;
+    if is_repeated(&head.headers) {
+        outcome = outcome.map_err(GrpcStatus::after_other_attempts);
+    }
     match &outcome {
         Err(status) if status.is_torn() => drop(begun),
         _ => begun.answered(),
     }
     outcome.unwrap_or_else(|status| headers_only(&status))
+}
+
+/// Makes the call of a request.
+async fn forward<B>(
+    upstream: &Upstream,
+    client: &Arc<Client>,
+    head: &http::request::Parts,
+    body: B,
+) -> Result<Answer, GrpcStatus>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+{
+    // First: what is read of a request that is not admitted takes memory.
+    let receiver = Receiver::new(client, upstream.admit()?);
+    let call = Call::new(upstream, head).await;
+    let call = call.map_err(|status| status.with_execution(Execution::NeverSent))?;
+    let body = RequestBody::new(body, upstream.message_limits(client));
+    call.forward(upstream, receiver, body).await
 }
 
 pub(crate) type Answer = http::Response<ResponseBody>;
@@ -78,24 +96,22 @@ impl Call {
     async fn forward<B>(
         self,
         upstream: &Upstream,
-        client: &Arc<Client>,
-        body: B,
+        receiver: Receiver,
+        body: RequestBody<B>,
     ) -> Result<Answer, GrpcStatus>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
     {
-        let mut body = RequestBody::new(body, upstream.message_limits(client));
-        let receiver = Receiver::new(client, upstream.admit()?);
         let (channel, method) = (upstream.channel(), self.method);
         let torn = Torn::default();
         match method.kind {
             MethodKind::Unary => {
-                let request = self.one_message(&mut body).await?;
+                let request = self.one_message(body).await?;
                 let call = SendCaller::unary_with(channel, method, request, BytesCodec, BytesCodec);
                 Ok(one_response(receiver, call.await?))
             }
             MethodKind::ServerStreaming => {
-                let request = self.one_message(&mut body).await?;
+                let request = self.one_message(body).await?;
                 let call = SendCaller::server_streaming_with(
                     channel, method, request, BytesCodec, BytesCodec,
                 );
@@ -123,11 +139,12 @@ impl Call {
     }
 
     /// Waits for the only message of a request, within the deadline.
-    async fn one_message<B>(self, body: &mut RequestBody<B>) -> Result<Request<Bytes>, GrpcStatus>
+    async fn one_message<B>(self, body: RequestBody<B>) -> Result<Request<Bytes>, GrpcStatus>
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let message = read_one(body);
+        let mut body = body.with_one_message();
+        let message = read_one(&mut body);
         let message = match self.deadline {
             None => message.await,
             Some(deadline) => timeout_at(deadline.into(), message)
@@ -245,6 +262,13 @@ fn is_grpc(content_type: Option<&HeaderValue>) -> bool {
         return false;
     };
     matches!(rest.first(), None | Some(b'+' | b';'))
+}
+
+/// Returns true if a client or a proxy says that it has made this call before.
+fn is_repeated(headers: &HeaderMap) -> bool {
+    let count = |name| headers.get(name).map(HeaderValue::as_bytes);
+    count("grpc-previous-rpc-attempts").is_some_and(|before| before != b"0")
+        || count("x-envoy-attempt-count").is_some_and(|attempt| attempt != b"1")
 }
 
 /// Refuses a compressed request, and says which encodings there are: none.

@@ -108,7 +108,8 @@ fn http2_builder(limits: &GatewayLimits) -> http2::Builder<TokioExecutor> {
 /// Returns the age ± 10 %, so that connections that were made together do not end together.
 fn jittered(age: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) % 2001;
-    age.mul_f64(0.9 + random as f64 / 10_000.0)
+    let seconds = age.as_secs_f64() * (0.9 + random as f64 / 10_000.0);
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -124,6 +125,7 @@ mod tests {
                 age >= second.mul_f64(0.899) && age <= second.mul_f64(1.101),
                 "{age:?}"
             );
+            assert!(jittered(Duration::MAX) > Duration::MAX / 2);
         }
     }
 }

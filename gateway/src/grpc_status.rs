@@ -66,6 +66,12 @@ impl GrpcStatus {
         self
     }
 
+    /// The status of a call of which there were attempts before. What they have done is not known here.
+    pub(crate) fn after_other_attempts(mut self) -> Self {
+        self.execution = self.execution.map(|_| Execution::MayHaveRun);
+        self
+    }
+
     /// The status of a request that breaks gRPC's rules, with the code of other servers.
     pub(crate) fn malformed(what: impl fmt::Display) -> Self {
         Self::new(Code::Internal, format!("the request is malformed: {what}"))

@@ -22,6 +22,10 @@ pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeou
 pub(crate) const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 pub(crate) const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
+/// The most bytes of metadata: of all keys and values. Verbline's has 64 KiB at most. A short header can
+/// say more, because each of the values in it has the key.
+const MOST_METADATA: usize = 1 << 16;
+
 /// Longer timeouts are none: gRPC's eight digits can say 11,000 years, and clocks end before that.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
@@ -53,6 +57,15 @@ fn is_reserved(key: &str) -> bool {
 /// Says what cannot be metadata. Nothing is left out in silence.
 pub(crate) fn read_metadata(headers: &HeaderMap) -> Result<Metadata, String> {
     let mut metadata = Metadata::new();
+    let mut len = 0;
+    let mut append = |key: &str, value: Vec<u8>| {
+        len += key.len() + value.len();
+        if len > MOST_METADATA {
+            return Err(format!("the metadata has more than {MOST_METADATA} bytes"));
+        }
+        let appended = metadata.append(key, value);
+        appended.map_err(|error| error.to_string())
+    };
     for (name, value) in headers {
         let key = name.as_str();
         if is_reserved(key) {
@@ -64,18 +77,13 @@ pub(crate) fn read_metadata(headers: &HeaderMap) -> Result<Metadata, String> {
                 let bytes = BASE64
                     .decode(part.trim_ascii())
                     .map_err(|_| format!("'{key}' is not base64"))?;
-                append(&mut metadata, key, bytes)?;
+                append(key, bytes)?;
             }
         } else {
-            append(&mut metadata, key, value.as_bytes().to_vec())?;
+            append(key, value.as_bytes().to_vec())?;
         }
     }
     Ok(metadata)
-}
-
-fn append(metadata: &mut Metadata, key: &str, value: Vec<u8>) -> Result<(), String> {
-    let appended = metadata.append(key, value);
-    appended.map_err(|error| error.to_string())
 }
 
 /// Writes metadata of the server into the headers or the trailers of a response. A handler cannot set
@@ -130,6 +138,16 @@ fn parse_timeout(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 16 KiB of headers, each comma of which has a copy of the key.
+    #[test]
+    fn a_long_key_with_many_values_takes_no_more_memory_than_metadata_may() {
+        let mut headers = HeaderMap::new();
+        let key = HeaderName::try_from("k".repeat(8000) + "-bin").unwrap();
+        headers.insert(key, HeaderValue::try_from(",".repeat(8000)).unwrap());
+        let error = read_metadata(&headers).unwrap_err();
+        assert!(error.contains("more than 65536 bytes"), "{error}");
+    }
 
     fn metadata(pairs: &[(&'static str, &'static str)]) -> Result<Metadata, String> {
         let mut headers = HeaderMap::new();

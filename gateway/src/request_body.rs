@@ -37,6 +37,9 @@ pub(crate) struct RequestBody<B> {
     claiming: Option<Claiming>,
     /// Ends when the message that has begun should be complete.
     message_timer: Option<Pin<Box<Sleep>>>,
+    /// The request has one message, so its end follows that message at once: the time is that of both,
+    /// and runs from the beginning.
+    has_one_message: bool,
     limits: MessageLimits,
     has_ended: bool,
 }
@@ -61,9 +64,16 @@ impl<B: Body<Data = Bytes> + Unpin> RequestBody<B> {
             claim: None,
             claiming: None,
             message_timer: None,
+            has_one_message: false,
             limits,
             has_ended: false,
         }
+    }
+
+    /// Limits the time of the whole body to that of one message.
+    pub(crate) fn with_one_message(mut self) -> Self {
+        self.has_one_message = true;
+        self
     }
 
     /// Waits for the next message. Returns `None` after the last one of a body that ended cleanly.
@@ -103,14 +113,21 @@ impl<B: Body<Data = Bytes> + Unpin> RequestBody<B> {
             }
         };
         if let Some(claiming) = &mut self.claiming {
-            self.claim = ready!(claiming.as_mut().poll(cx));
+            let Poll::Ready(claim) = claiming.as_mut().poll(cx) else {
+                let time = ready!(self.poll_timer(cx));
+                let message = format!("the gateway had no memory for a message within {time:?}");
+                return Poll::Ready(Err(GrpcStatus::new(Code::ResourceExhausted, message)));
+            };
+            self.claim = claim;
             self.claiming = None;
         }
         let Some(message) = self.take(len) else {
             return Poll::Ready(Ok(None));
         };
         self.len = None;
-        self.message_timer = None;
+        if !self.has_one_message {
+            self.message_timer = None;
+        }
         Poll::Ready(Ok(Some(match self.claim.take() {
             Some(claim) => claim.tie(message),
             None => message,
@@ -153,16 +170,21 @@ impl<B: Body<Data = Bytes> + Unpin> RequestBody<B> {
         if let Poll::Ready(outcome) = self.poll_frame(cx) {
             return Poll::Ready(outcome);
         }
-        if self.has_begun() {
-            let time = self.limits.time;
-            let timer = self
-                .message_timer
-                .get_or_insert_with(|| Box::pin(sleep(time)));
-            ready!(timer.as_mut().poll(cx));
+        if self.has_one_message || self.has_begun() {
+            let time = ready!(self.poll_timer(cx));
             let message = format!("a message of the request was not complete after {time:?}");
             return Poll::Ready(Err(GrpcStatus::new(Code::DeadlineExceeded, message)));
         }
         Poll::Pending
+    }
+
+    /// Waits until the message should be complete. Returns the time that it had.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
+        let time = self.limits.time;
+        let timer = self
+            .message_timer
+            .get_or_insert_with(|| Box::pin(sleep(time)));
+        timer.as_mut().poll(cx).map(|()| time)
     }
 
     /// Returns true if a part of a message has been read.

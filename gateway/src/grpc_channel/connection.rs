@@ -21,7 +21,8 @@ use super::upload::RequestBody;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The silence after which the server is asked whether it is there, and the time that it has to answer.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
+/// Stock servers close connections that ask more often than every five minutes.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(330), Duration::from_secs(20));
 
 /// Bytes of a stream, and of all streams, that the server may send before they are read.
 const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);

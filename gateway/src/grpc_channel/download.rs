@@ -58,7 +58,7 @@ impl<S> Download<S> {
         let (head, body) = answer.into_parts();
         let mut end = None;
         let mut initial = Metadata::new();
-        if head.headers.contains_key(GRPC_STATUS) {
+        if body.is_end_stream() && head.headers.contains_key(GRPC_STATUS) {
             // There is no body: these are the trailers.
             end = Some(Ok(outcome(&head.headers)?));
         } else if head.status != StatusCode::OK {
@@ -114,16 +114,7 @@ impl<S> Download<S> {
     /// Waits for more of the body. Returns false at its end.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, CallError>> {
         loop {
-            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Ready(frame) => frame,
-                Poll::Pending => {
-                    if let Some(timer) = &mut self.timer {
-                        ready!(timer.as_mut().poll(cx));
-                        return Poll::Ready(Err(deadline_exceeded(Execution::MayHaveRun)));
-                    }
-                    return Poll::Pending;
-                }
-            };
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
             match frame.transpose() {
                 Ok(None) => return Poll::Ready(Ok(false)),
                 Ok(Some(frame)) => match frame.into_data() {
@@ -133,13 +124,14 @@ impl<S> Download<S> {
                     }
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
-                            self.end = Some(outcome(&trailers));
+                            self.end = Some(outcome(&trailers).map_err(has_begun));
                         }
                     }
                 },
                 Err(error) => {
                     let failure = self.sending.failure();
-                    return Poll::Ready(Err(failure.unwrap_or_else(|| of_hyper(&error))));
+                    let failure = failure.unwrap_or_else(|| has_begun(of_hyper(&error)));
+                    return Poll::Ready(Err(failure));
                 }
             }
         }
@@ -163,6 +155,12 @@ impl<S> Download<S> {
 
 impl<S: Codec<T>, T> MessageSource<T> for Download<S> {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<T>, CallError>> {
+        // First: a server may send without a pause.
+        if let Some(timer) = &mut self.timer
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(deadline_exceeded(Execution::MayHaveRun)));
+        }
         loop {
             if let Some(message) = self.take()? {
                 let share_from = BY_REFERENCE_LEN.max(message.len() / SHARED_PART);
@@ -183,6 +181,16 @@ impl<S: Codec<T>, T> MessageSource<T> for Download<S> {
             Some(Ok(metadata)) => metadata,
             Some(Err(_)) | None => Metadata::new(),
         }
+    }
+}
+
+/// Returns the error of a call whose response has begun: its handler may have started, whatever ends it.
+fn has_begun(error: CallError) -> CallError {
+    match (error.execution(), error.status()) {
+        (Execution::NotStarted | Execution::NeverSent, Some(status)) => {
+            CallError::from_status(status.clone(), Execution::MayHaveRun)
+        }
+        _ => error,
     }
 }
 

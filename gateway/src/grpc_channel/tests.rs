@@ -189,6 +189,28 @@ async fn how_far_a_call_got_is_what_http_2_says() {
         body.send_reset(Reason::NO_ERROR);
     });
     assert_eq!(torn.await.1, Execution::MayHaveRun);
+    // These come too late to say that nothing has run, and the status of a head that does not end the
+    // stream is none.
+    let late = error_of(|(_, mut respond)| async move {
+        let mut body = respond.send_response(head(&[]), false).unwrap();
+        body.send_data(framed(b"answer"), false).unwrap();
+        // A reset takes back what has not been written.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        body.send_reset(Reason::REFUSED_STREAM);
+    });
+    assert_eq!(late.await, (Code::Unavailable, Execution::MayHaveRun));
+    let late = error_of(|(_, mut respond)| async move {
+        let mut body = respond.send_response(head(&[]), false).unwrap();
+        let trailers = [("grpc-status", "14"), ("verbline-execution", "never-sent")];
+        body.send_trailers(headers(&trailers)).unwrap();
+    });
+    assert_eq!(late.await, (Code::Unavailable, Execution::MayHaveRun));
+    let early = error_of(|(_, mut respond)| async move {
+        let head = head(&[("grpc-status", "0")]);
+        let mut body = respond.send_response(head, false).unwrap();
+        body.send_data(framed(b"answer"), true).unwrap();
+    });
+    assert_eq!(early.await, (Code::Unavailable, Execution::MayHaveRun));
     let no_trailers = error_of(|(_, mut respond)| async move {
         let mut body = respond.send_response(head(&[]), false).unwrap();
         body.send_data(framed(b"answer"), true).unwrap();
@@ -257,6 +279,26 @@ async fn a_deadline_ends_a_call_on_this_side() {
         (error.code(), error.execution()),
         (Code::DeadlineExceeded, Execution::MayHaveRun)
     );
+}
+
+#[tokio::test]
+async fn a_deadline_ends_a_stream_whose_messages_are_all_there() {
+    let target = serve(|(_, mut respond)| async move {
+        let mut body = respond.send_response(head(&[]), false).unwrap();
+        for _ in 0..100 {
+            body.send_data(framed(b"more"), false).unwrap();
+        }
+        std::future::pending().await
+    });
+    let channel = GrpcChannel::connect(&target.await).await.unwrap();
+    let time = Duration::from_secs(2);
+    let request = Request::new(Bytes::new()).with_timeout(time);
+    let watch = channel.server_streaming_with(&WATCH, request, BytesCodec, BytesCodec);
+    let mut watch = watch.await.unwrap().into_inner();
+    watch.message().await.unwrap();
+    tokio::time::sleep(time).await;
+    let error = watch.message().await.unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
 }
 
 #[tokio::test]

@@ -269,6 +269,33 @@ async fn a_message_that_comes_too_slowly_fails_its_call() {
     fixture.end().await;
 }
 
+/// Each of them has a place among the gateway's calls, and memory if its message has come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_one_message_that_does_not_end_fails_in_time() {
+    let fixture = fixture(|builder| {
+        builder
+            .message_time(Duration::from_millis(100))
+            .max_calls(2)
+    })
+    .await;
+    let address = fixture.address;
+    let read = tokio::task::spawn_blocking(move || {
+        let mut silent = RawClient::connect(address);
+        silent.begin(1, GET_FEATURE, &[]).unwrap();
+        silent.begin(3, GET_FEATURE, &[]).unwrap();
+        silent.message(3).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        silent.go_away().unwrap();
+        silent.0.shutdown(std::net::Shutdown::Write).unwrap();
+        silent.wait_for_end()
+    });
+    let read = frames(&read.await.unwrap());
+    let answers = read.iter().filter(|(kind, _)| *kind == HEADERS).count();
+    assert_eq!(answers, 2, "{read:?}");
+    get_feature(&fixture.client().await).await.unwrap();
+    fixture.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_without_a_preface_is_closed() {
     let fixture = fixture(|builder| builder.preface_time(Duration::from_millis(100))).await;
