@@ -67,7 +67,7 @@ async fn forward<B>(
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
 {
-    // First: what is read of a request that is not admitted takes memory.
+    // Admission comes first, because a request takes memory once its headers are read.
     let receiver = Receiver::new(client, upstream.admit()?);
     let call = Call::new(upstream, head).await;
     let call = call.map_err(|status| status.with_execution(Execution::NeverSent))?;

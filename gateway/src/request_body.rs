@@ -115,7 +115,10 @@ impl<B: Body<Data = Bytes> + Unpin> RequestBody<B> {
         if let Some(claiming) = &mut self.claiming {
             let Poll::Ready(claim) = claiming.as_mut().poll(cx) else {
                 let time = ready!(self.poll_timer(cx));
-                let message = format!("the gateway had no memory for a message within {time:?}");
+                let message = format!(
+                    "the gateway has no memory for this message: other messages have held it for {time:?}. \
+                     Send it again later, or give the gateway more `message_memory`"
+                );
                 return Poll::Ready(Err(GrpcStatus::new(Code::ResourceExhausted, message)));
             };
             self.claim = claim;

@@ -155,7 +155,7 @@ impl<S> Download<S> {
 
 impl<S: Codec<T>, T> MessageSource<T> for Download<S> {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<T>, CallError>> {
-        // First: a server may send without a pause.
+        // The timer comes first, because a server may send without a pause.
         if let Some(timer) = &mut self.timer
             && timer.as_mut().poll(cx).is_ready()
         {

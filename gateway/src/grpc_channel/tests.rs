@@ -189,8 +189,8 @@ async fn how_far_a_call_got_is_what_http_2_says() {
         body.send_reset(Reason::NO_ERROR);
     });
     assert_eq!(torn.await.1, Execution::MayHaveRun);
-    // These come too late to say that nothing has run, and the status of a head that does not end the
-    // stream is none.
+    // After its response has begun, a handler may have run, whatever the server says. A status counts only
+    // at the end of a stream.
     let late = error_of(|(_, mut respond)| async move {
         let mut body = respond.send_response(head(&[]), false).unwrap();
         body.send_data(framed(b"answer"), false).unwrap();
