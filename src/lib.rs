@@ -151,8 +151,8 @@ pub mod client {
 pub mod server {
     #[doc(inline)]
     pub use rpc_core::{
-        DeadlinePolicy, Methods, Peer, ResponseSender, Responses, ServedService, ServerBuilder,
-        Service, Spawned, StatsReader,
+        DeadlinePolicy, Forwarded, Methods, Peer, ResponseSender, Responses, ServedService,
+        ServerBuilder, Service, Spawned, StatsReader,
     };
 }
 

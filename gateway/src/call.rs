@@ -25,7 +25,8 @@ use crate::response_body::{Receiver, ResponseBody};
 use crate::upstream::Upstream;
 
 /// What the calls of one request share.
-struct Call {
+struct Call<'a> {
+    client: &'a Client,
     method: &'static MethodSpec,
     metadata: Metadata,
     deadline: Option<Instant>,
@@ -69,7 +70,7 @@ where
 {
     // Admission comes first, because a request takes memory once its headers are read.
     let receiver = Receiver::new(client, upstream.admit()?);
-    let call = Call::new(upstream, head).await;
+    let call = Call::new(upstream, client, head).await;
     let call = call.map_err(|status| status.with_execution(Execution::NeverSent))?;
     let body = RequestBody::new(body, upstream.message_limits(client));
     call.forward(upstream, receiver, body).await
@@ -77,8 +78,12 @@ where
 
 pub(crate) type Answer = http::Response<ResponseBody>;
 
-impl Call {
-    async fn new(upstream: &Upstream, head: &http::request::Parts) -> Result<Self, GrpcStatus> {
+impl<'a> Call<'a> {
+    async fn new(
+        upstream: &Upstream,
+        client: &'a Client,
+        head: &http::request::Parts,
+    ) -> Result<Self, GrpcStatus> {
         // First: the timeout runs while the rest is done.
         let now = Instant::now();
         let timeout = read_timeout(&head.headers).map_err(GrpcStatus::malformed)?;
@@ -87,6 +92,7 @@ impl Call {
         let path = head.uri.path();
         let path = path.strip_prefix('/').unwrap_or(path);
         Ok(Self {
+            client,
             method: upstream.method(path, deadline).await?,
             metadata,
             deadline,
@@ -162,7 +168,9 @@ impl Call {
     }
 
     fn request<T>(self, message: T) -> Request<T> {
-        let request = Request::new(message).with_metadata(self.metadata);
+        let request = Request::new(message)
+            .with_metadata(self.metadata)
+            .with_forwarded(self.client.forwarded());
         match self.deadline {
             Some(deadline) => request.with_deadline(deadline),
             None => request,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use verbline::message::bytes::Bytes;
+use verbline::server::Forwarded;
 
 use crate::memory::MessageMemory;
 
@@ -19,6 +20,8 @@ const EARLY: Duration = Duration::from_secs(1);
 /// The client of one connection.
 #[derive(Debug)]
 pub(crate) struct Client {
+    /// Whom the server is told that a call is for.
+    forwarded: Forwarded,
     memory: MessageMemory,
     calls: AtomicU64,
     early_resets: AtomicU64,
@@ -33,13 +36,18 @@ struct Untaken {
 }
 
 impl Client {
-    pub(crate) fn new(memory: &MessageMemory) -> Arc<Self> {
+    pub(crate) fn new(forwarded: Forwarded, memory: &MessageMemory) -> Arc<Self> {
         Arc::new(Self {
+            forwarded,
             memory: memory.of_connection(),
             calls: AtomicU64::new(0),
             early_resets: AtomicU64::new(0),
             untaken: Arc::default(),
         })
+    }
+
+    pub(crate) fn forwarded(&self) -> &Forwarded {
+        &self.forwarded
     }
 
     pub(crate) fn memory(&self) -> &MessageMemory {
@@ -133,7 +141,11 @@ mod tests {
     use super::*;
 
     fn client() -> Arc<Client> {
-        Client::new(&MessageMemory::new(1 << 20, 1 << 10))
+        let address = std::net::SocketAddr::from(([192, 0, 2, 1], 1));
+        Client::new(
+            Forwarded::new(address),
+            &MessageMemory::new(1 << 20, 1 << 10),
+        )
     }
 
     #[test]

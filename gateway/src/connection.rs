@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
+use verbline::server::Forwarded;
 
 use crate::call::answer;
 use crate::client::Client;
@@ -25,7 +27,7 @@ const WINDOW: u32 = 1 << 20;
 
 /// Serves one connection, until it ends or has to.
 pub(crate) async fn serve(
-    stream: TcpStream,
+    (stream, address): (TcpStream, SocketAddr),
     upstream: Arc<Upstream>,
     limits: GatewayLimits,
     mut stopped: watch::Receiver<()>,
@@ -39,7 +41,9 @@ pub(crate) async fn serve(
             return;
         }
     };
-    let client = Client::new(upstream.memory());
+    // A client of a socket for IPv4 and IPv6 is called by its own address.
+    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+    let client = Client::new(Forwarded::new(address), upstream.memory());
     let service = service_fn({
         let client = Arc::clone(&client);
         move |request| {

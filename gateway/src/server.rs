@@ -39,10 +39,10 @@ pub(crate) async fn serve(
             Ok((_, address)) if connections.len() >= limits.max_connections => {
                 tracing::debug!(%address, "refused a connection: as many as allowed are open");
             }
-            Ok((stream, _)) => {
+            Ok(accepted) => {
                 let upstream = Arc::clone(&upstream);
                 let (limits, stopped) = (limits.clone(), stopped.clone());
-                connections.spawn(connection::serve(stream, upstream, limits, stopped));
+                connections.spawn(connection::serve(accepted, upstream, limits, stopped));
             }
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");

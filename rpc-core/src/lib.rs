@@ -170,7 +170,7 @@ pub use metadata::{
 pub use method::remote::RemoteMethods;
 #[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
-pub use peer::Peer;
+pub use peer::{Forwarded, Peer};
 #[doc(inline)]
 pub use poller::{BlockOnInTurn, LocalPoller, LocalPollerBuilder, allocate, block_on};
 #[doc(inline)]

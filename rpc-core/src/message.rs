@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub use self::extensions::Extensions;
 use crate::deadline;
 use crate::metadata::Metadata;
-use crate::peer::Peer;
+use crate::peer::{Forwarded, Peer};
 
 /// A message to a server, with metadata and an optional deadline.
 #[derive(Debug)]
@@ -102,6 +102,15 @@ impl<T> Request<T> {
         self.peer.as_deref()
     }
 
+    /// Names, in a gateway or a proxy, the client that the call is made for. A server that trusts this
+    /// process says so in [`Peer::forwarded`]; others ignore it. It travels in the metadata, so it comes
+    /// after [`with_metadata`](Self::with_metadata).
+    #[must_use]
+    pub fn with_forwarded(mut self, client: &Forwarded) -> Self {
+        client.write(&mut self.metadata);
+        self
+    }
+
     /// Returns the message.
     pub fn get_ref(&self) -> &T {
         &self.message
@@ -118,7 +127,8 @@ impl<T> Request<T> {
         self.message
     }
 
-    /// Returns the metadata that is sent with the message.
+    /// Returns the metadata that is sent with the message. In a handler, it has no keys that begin with
+    /// `verbline-`: they are Verbline's own, and a server removes them.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

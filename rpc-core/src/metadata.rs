@@ -158,6 +158,13 @@ impl Metadata {
         Some(removed)
     }
 
+    /// Removes all pairs whose keys begin with `prefix`.
+    pub(crate) fn remove_prefix(&mut self, prefix: &str) {
+        if let Some(entries) = &mut self.0 {
+            entries.retain(|entry| !entry.key.as_str().starts_with(prefix));
+        }
+    }
+
     /// Removes all pairs.
     pub fn clear(&mut self) {
         self.0 = None;

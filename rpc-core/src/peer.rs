@@ -1,18 +1,27 @@
 //! [`Peer`]: the process at the other end of a connection.
 
+mod forwarded;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+pub use self::forwarded::Forwarded;
+pub(crate) use self::forwarded::{TrustForwarded, take_reserved};
+
 /// What a server knows of the process at the other end of a connection. A handler gets it from
 /// [`Request::peer`](crate::Request::peer).
 ///
-/// Nothing of it proves who the peer is, except for the user id, which the kernel tells.
+/// Nothing of it proves who the peer is, except for the user id, which the kernel tells. If the peer is
+/// a gateway, [`forwarded`](Self::forwarded) says whom it makes the call for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     address: SocketAddr,
     device: Arc<str>,
     user_id: Option<u32>,
+    /// The server believes what this peer says of its own clients.
+    may_forward: bool,
+    forwarded: Option<Forwarded>,
 }
 
 impl Peer {
@@ -24,6 +33,8 @@ impl Peer {
             address,
             device: device.into(),
             user_id: None,
+            may_forward: false,
+            forwarded: None,
         }
     }
 
@@ -57,6 +68,14 @@ impl Peer {
     pub fn user_id(&self) -> Option<u32> {
         self.user_id
     }
+
+    /// Returns the client that this peer, a gateway or a proxy, makes the call for; `None` if the peer
+    /// makes the call for itself, or is not among those that the server believes
+    /// ([`ServerBuilder::trust_forwarded`](crate::ServerBuilder::trust_forwarded)).
+    #[must_use]
+    pub fn forwarded(&self) -> Option<&Forwarded> {
+        self.forwarded.as_ref()
+    }
 }
 
 /// The host that a peer connects from: an IPv4 address, or the first 64 bits of an IPv6 address, whose
@@ -76,12 +95,15 @@ impl From<SocketAddr> for Host {
     }
 }
 
-/// As in a log line: `192.0.2.7:40000 over tcp`.
+/// As in a log line: `192.0.2.7:40000 over tcp`, and `, for 198.51.100.9:5000` if it is a gateway.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} over {}", self.address, self.device)?;
-        match self.user_id {
-            Some(user_id) => write!(f, ", user {user_id}"),
+        if let Some(user_id) = self.user_id {
+            write!(f, ", user {user_id}")?;
+        }
+        match &self.forwarded {
+            Some(forwarded) => write!(f, ", for {}", forwarded.address()),
             None => Ok(()),
         }
     }
@@ -107,5 +129,12 @@ mod tests {
         assert_eq!(peer.to_string(), "192.0.2.7:40000 over tcp");
         let peer = Peer::new(address, "soft").with_user_id(1000);
         assert_eq!(peer.to_string(), "192.0.2.7:40000 over soft, user 1000");
+        let client = SocketAddr::from(([198, 51, 100, 9], 5000));
+        let peer = Peer {
+            forwarded: Some(Forwarded::new(client)),
+            ..peer
+        };
+        let text = "192.0.2.7:40000 over soft, user 1000, for 198.51.100.9:5000";
+        assert_eq!(peer.to_string(), text);
     }
 }

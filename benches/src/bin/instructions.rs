@@ -458,13 +458,8 @@ struct AdmitAll;
 
 impl Admission for AdmitAll {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
-        Ok(Admitted {
-            peer: None,
-            poller: 0,
-            client_session: session.to_vec(),
-            server_session: Vec::new(),
-            quota: ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0))),
-        })
+        let quota = ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0)));
+        Ok(Admitted::new(0, session.to_vec(), Vec::new(), quota))
     }
 }
 

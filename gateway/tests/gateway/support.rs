@@ -193,6 +193,17 @@ pub(crate) async fn send(
     is_whole: bool,
 ) -> Answer {
     let socket = TcpStream::connect(address).await.unwrap();
+    send_on(socket, path, headers, body, is_whole).await
+}
+
+/// Sends one request on a connection of its own.
+pub(crate) async fn send_on(
+    socket: TcpStream,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &'static [u8],
+    is_whole: bool,
+) -> Answer {
     let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
     let connection = tokio::spawn(connection);
     let mut request = http::Request::post(format!("http://test{path}"));

@@ -7,6 +7,7 @@ use prost::Message;
 
 use crate::limits::Limits;
 use crate::method::MethodSpec;
+use crate::peer::TrustForwarded;
 use crate::protocol::frame::CallId;
 use crate::protocol::session::{
     Agreed, ClientSession, ServerSession, clamp_in_flight, stated_message_len,
@@ -28,6 +29,7 @@ pub(crate) struct ServerAdmission {
     /// Limit over all pollers.
     max_total: Option<usize>,
     connections: Vec<Arc<AtomicUsize>>,
+    trust_forwarded: TrustForwarded,
     /// Number of clients rejected. Written only by the listener's thread.
     pub(super) refused: Arc<Counter>,
 }
@@ -48,6 +50,7 @@ impl ServerAdmission {
             max_streams: limits.max_streams,
             max_connections: shares.connections as usize,
             max_total: None,
+            trust_forwarded: TrustForwarded::default(),
             connections: (0..pollers).map(|_| Arc::default()).collect(),
             refused: Arc::default(),
         }
@@ -55,6 +58,10 @@ impl ServerAdmission {
 
     pub(crate) fn limit_connections(&mut self, total: Option<usize>) {
         self.max_total = total;
+    }
+
+    pub(crate) fn trust_forwarded(&mut self, trust: TrustForwarded) {
+        self.trust_forwarded = trust;
     }
 }
 
@@ -125,11 +132,8 @@ impl ServerAdmission {
             &self.methods,
         );
         Ok(Admitted {
-            peer: None,
-            poller,
-            client_session: session.to_vec(),
-            server_session: offer.encode_to_vec(),
-            quota,
+            trust_forwarded: self.trust_forwarded.clone(),
+            ..Admitted::new(poller, session.to_vec(), offer.encode_to_vec(), quota)
         })
     }
 }

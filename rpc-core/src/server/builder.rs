@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::shutdown::Shutdown;
 use crate::deadline::DeadlinePolicy;
 use crate::limits::{Intents, intent_setters};
+use crate::peer::{Peer, TrustForwarded};
+use crate::service::catch_panic::catch_panic;
 use crate::service::dispatch::Service;
 use crate::service::executor::Executor;
 use crate::transport::Fabric;
@@ -20,6 +22,7 @@ pub struct ServerBuilder<F> {
     pub(super) max_concurrent_calls: Option<u32>,
     pub(super) deadlines: DeadlinePolicy,
     pub(super) max_connections: Option<usize>,
+    pub(super) trust_forwarded: TrustForwarded,
     pub(super) pollers: usize,
     pub(super) shutdown: Shutdown,
 }
@@ -62,6 +65,29 @@ impl<F: Fabric> ServerBuilder<F> {
     /// cannot raise.
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = Some(connections);
+        self
+    }
+
+    /// Believes the peers for which `trusts` is true when they name the client that they make a call for:
+    /// gateways and proxies. Handlers find it in [`Peer::forwarded`]. Others may name whom they like, and
+    /// are ignored. Default: nobody is believed.
+    ///
+    /// Trust only what no client can be: a user id ([`Peer::user_id`]), or addresses at which only
+    /// gateways are. Any process of a host can connect from its loopback address.
+    ///
+    /// The predicate is called once for each connection, on the listener's thread, and should not block.
+    /// One that panics trusts nobody.
+    pub fn trust_forwarded(
+        mut self,
+        trusts: impl Fn(&Peer) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.trust_forwarded = TrustForwarded::new(move |peer| {
+            let decided = catch_panic(|| trusts(peer));
+            decided.unwrap_or_else(|panic| {
+                log_limited!(warn, "the predicate of `trust_forwarded` panicked: {panic}");
+                false
+            })
+        });
         self
     }
 

@@ -32,6 +32,7 @@ use self::watchdog::Watchdog;
 use crate::deadline::DeadlinePolicy;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
+use crate::peer::TrustForwarded;
 use crate::poller::block_on;
 use crate::service::dispatch::Service;
 use crate::stats::{BlockedMethods, Stats, StatsReader};
@@ -160,6 +161,7 @@ impl Server {
             max_concurrent_calls: None,
             deadlines: DeadlinePolicy::default(),
             max_connections: None,
+            trust_forwarded: TrustForwarded::default(),
             pollers: 1,
             shutdown: Shutdown::default(),
         }

@@ -132,6 +132,7 @@ impl<F: Fabric> ServerBuilder<F> {
         let watchdog = Watchdog::start(&self.fabric, watched, &methods)?;
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
+        admission.trust_forwarded(self.trust_forwarded.clone());
         let stats_reader = StatsReader::for_server(
             counters,
             ServerCounters {

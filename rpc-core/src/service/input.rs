@@ -1,5 +1,6 @@
 //! [`Input`]: the argument of a handler, by the kind of its method.
 
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use crate::codec::{Codec, DecodeError};
 use crate::message::Request;
 use crate::metadata::Metadata;
 use crate::method::MethodKind;
+use crate::peer::{Peer, take_reserved};
 use crate::status::Status;
 use crate::stream::batch::Decode;
 use crate::stream::core::StreamCore;
@@ -40,7 +42,7 @@ impl<Q: Codec<Req>, Req> Input for Message<Q, Req> {
 
     #[inline(always)]
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
-        let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
+        let metadata = metadata(&request)?;
         let message = match request.shared {
             None => Q::decode(request.message),
             Some(shared) => shared.decode::<Q, Req>(),
@@ -56,7 +58,7 @@ impl<Q: Codec<Req>, Req> Input for Messages<Q, Req> {
     type Argument = Request<Streaming<Req>>;
 
     fn receive(request: RawRequest<'_>) -> Result<Self::Argument, Status> {
-        let metadata = Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
+        let metadata = metadata(&request)?;
         let messages = Streaming::of_client(stream_of(request)?, Decode::with::<Q>());
         let (deadline, peer) = (request.deadline, request.peer.take());
         Ok(Request::received(messages, metadata, deadline, peer))
@@ -75,6 +77,27 @@ impl<I: Input, S: Codec<Res>, Res> Input for WithResponses<I, S, Res> {
         let argument = I::receive(request)?;
         Ok((argument, Responses::new(stream_of(request)?)))
     }
+}
+
+#[inline(always)]
+fn metadata(request: &RawRequest<'_>) -> Result<Metadata, Status> {
+    match request.metadata.is_empty() {
+        true => Ok(Metadata::new()),
+        false => decode_metadata(request.metadata, request.peer),
+    }
+}
+
+/// Decodes the metadata of a request, and takes out of it what is not the application's. The parts of
+/// the request are passed one by one: a reference to it would keep all of it in memory.
+#[inline(never)]
+fn decode_metadata(bytes: &[u8], peer: &Cell<Option<Arc<Peer>>>) -> Result<Metadata, Status> {
+    let metadata = Metadata::decode(bytes);
+    let mut metadata = metadata.map_err(|error| undecodable(&error))?;
+    let mut taken_peer = peer.take();
+    let taken = take_reserved(&mut metadata, &mut taken_peer);
+    peer.set(taken_peer);
+    taken.map_err(|error| undecodable(&error))?;
+    Ok(metadata)
 }
 
 fn stream_of(request: RawRequest<'_>) -> Result<Arc<StreamCore>, Status> {

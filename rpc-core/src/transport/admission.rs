@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fmt, mem};
 
 use super::{ConnectionId, Host, Peer};
+use crate::peer::TrustForwarded;
 
 /// The core's part of a handshake on the server's side. Called by the listener's thread.
 pub trait Admission: Send + Sync {
@@ -36,10 +37,37 @@ pub struct Admitted {
     pub client_session: Vec<u8>,
     /// The session parameters to send to the client's core.
     pub server_session: Vec<u8>,
-    /// What is known of the client's process. The core leaves it empty, and the transport fills it.
+    /// What is known of the client's process: see [`set_peer`](Self::set_peer).
     pub peer: Option<Arc<Peer>>,
+    /// Whether the client is believed when it names clients of its own.
+    pub(crate) trust_forwarded: TrustForwarded,
     /// Held for as long as the connection, or the attempt to establish it, lives.
     pub quota: ConnectionQuota,
+}
+
+impl Admitted {
+    /// Accepts a client, of which nothing is known yet. It cannot name clients of its own.
+    #[must_use]
+    pub fn new(
+        poller: usize,
+        client_session: Vec<u8>,
+        server_session: Vec<u8>,
+        quota: ConnectionQuota,
+    ) -> Self {
+        Self {
+            poller,
+            client_session,
+            server_session,
+            peer: None,
+            trust_forwarded: TrustForwarded::default(),
+            quota,
+        }
+    }
+
+    /// Sets what is known of the client's process. The core leaves it out, and the transport calls this.
+    pub fn set_peer(&mut self, peer: Peer) {
+        self.peer = Some(Arc::new(self.trust_forwarded.decide(peer)));
+    }
 }
 
 /// One unit of a poller's connection limit. Dropping it returns the unit.

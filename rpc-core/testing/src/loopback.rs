@@ -114,7 +114,7 @@ pub struct Loopback {
     index: usize,
     limits: Limits,
     /// What servers are told about this process.
-    peer: Option<Arc<Peer>>,
+    peer: Option<Peer>,
     faults: Faults,
     random: Random,
     /// Events left in the current batch.
@@ -148,7 +148,7 @@ impl Loopback {
 
     /// Sets the address from which this process connects.
     pub(crate) fn set_address(&mut self, address: Option<SocketAddr>) {
-        self.peer = address.map(|address| Arc::new(Peer::new(address, "loopback")));
+        self.peer = address.map(|address| Peer::new(address, "loopback"));
     }
 
     /// Draws the faults of a poll. Returns the number of events in its batch.
@@ -268,7 +268,9 @@ impl Transport for Loopback {
             Some((server, remote));
         wires.endpoints[server].connections[remote.index as usize].peer =
             Some((self.index, connection));
-        admitted.peer.clone_from(&self.peer);
+        if let Some(peer) = self.peer.clone() {
+            admitted.set_peer(peer);
+        }
         let session = admitted.server_session.clone();
         wires.endpoints[server].incoming.push_back(Event::Accepted {
             connection: remote,

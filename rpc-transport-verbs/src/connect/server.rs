@@ -308,7 +308,7 @@ impl Port {
             Some(target) => Some((LinkSecret::random()?, target)),
             None => None,
         };
-        admitted.peer = address.map(|address| {
+        if let Some(address) = address {
             // A client of a socket for IPv4 and IPv6 is called by its own address.
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
             let peer = Peer::new(address, &*local.device);
@@ -316,11 +316,11 @@ impl Port {
             // effective user of this process: both sides of each link check
             // `Credentials::is_our_user`. So root is refused, unless this process is root's. If this
             // process changes its user later, its links stay, and this is its new user.
-            Arc::new(match qp_rts.is_on_this_host {
+            admitted.set_peer(match qp_rts.is_on_this_host {
                 true => peer.with_user_id(rustix::process::geteuid().as_raw()),
                 false => peer,
-            })
-        });
+            });
+        }
         let limits = &lane.queue_pairs.plan().limits;
         let slot_len = limits.slot_len;
         let keepalive_state = KeepaliveState::with_client(limits.keepalive, Instant::now());

@@ -70,9 +70,7 @@ use self::sleep::Sleep;
 /// impl Admission for AdmitAll {
 ///     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
 ///         let quota = ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0)));
-///         let client_session = session.to_vec();
-///         let (peer, server_session) = (None, Vec::new());
-///         Ok(Admitted { poller: 0, client_session, server_session, peer, quota })
+///         Ok(Admitted::new(0, session.to_vec(), Vec::new(), quota))
 ///     }
 /// }
 ///

@@ -56,13 +56,12 @@ impl Admission for AdmitAll {
                 reason: "clients that say no are not admitted".to_owned(),
             });
         }
-        Ok(Admitted {
-            peer: None,
-            poller: self.next.fetch_add(1, Ordering::Relaxed) % self.pollers,
-            client_session: session.to_vec(),
-            server_session: b"welcome".to_vec(),
-            quota: ConnectionQuota::acquire(&self.connections),
-        })
+        Ok(Admitted::new(
+            self.next.fetch_add(1, Ordering::Relaxed) % self.pollers,
+            session.to_vec(),
+            b"welcome".to_vec(),
+            ConnectionQuota::acquire(&self.connections),
+        ))
     }
 }
 

@@ -181,13 +181,12 @@ mod tests {
                 max_frame_len: 4096,
                 session: Vec::new(),
             },
-            admitted: Admitted {
-                peer: None,
-                poller: 0,
-                client_session: Vec::new(),
-                server_session: Vec::new(),
-                quota: ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0))),
-            },
+            admitted: Admitted::new(
+                0,
+                Vec::new(),
+                Vec::new(),
+                ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0))),
+            ),
             claim: None,
             stream: Arc::clone(stream),
         }
