@@ -58,7 +58,7 @@ const ATTEMPTS: usize = 3;
 /// deadlines of the calls that wait for it have passed, for 10 seconds.
 ///
 /// A stream that is not read holds no more than 1 MiB of messages, and 256 bytes for each frame that is
-/// shorter. It delays no other call.
+/// shorter. Up to 2,000 of them, which hold 2 GiB, delay no other call.
 ///
 /// [`CallError::execution`] is as exact as HTTP/2 allows:
 ///
