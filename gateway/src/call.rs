@@ -18,7 +18,7 @@ use verbline::{CallError, Code, Execution, Metadata, Request, Response, Streamin
 use crate::client::Client;
 use crate::grpc_status::GrpcStatus;
 use crate::headers::{
-    GRPC, GRPC_ACCEPT_ENCODING, GRPC_ENCODING, read_metadata, read_timeout, write_metadata,
+    GRPC, GRPC_ACCEPT_ENCODING, GRPC_ENCODING, is_grpc, read_metadata, read_timeout, write_metadata,
 };
 use crate::request_body::{RequestBody, Requests, Torn};
 use crate::response_body::{Receiver, ResponseBody};
@@ -260,16 +260,6 @@ fn refuse_http(head: &http::request::Parts) -> Option<Answer> {
     let mut response = http::Response::new(ResponseBody::empty());
     *response.status_mut() = status;
     Some(response)
-}
-
-/// `application/grpc`, with the name of a codec or parameters. gRPC-Web is another protocol.
-fn is_grpc(content_type: Option<&HeaderValue>) -> bool {
-    let Some(rest) =
-        content_type.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"))
-    else {
-        return false;
-    };
-    matches!(rest.first(), None | Some(b'+' | b';'))
 }
 
 /// Returns true if a client or a proxy says that it has made this call before.

@@ -50,6 +50,16 @@ fn is_reserved(key: &str) -> bool {
         )
 }
 
+/// `application/grpc`, with the name of a codec or parameters. gRPC-Web is another protocol.
+pub(crate) fn is_grpc(content_type: Option<&HeaderValue>) -> bool {
+    let Some(rest) =
+        content_type.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"))
+    else {
+        return false;
+    };
+    matches!(rest.first(), None | Some(b'+' | b';'))
+}
+
 /// Reads the metadata of a request.
 ///
 /// # Errors

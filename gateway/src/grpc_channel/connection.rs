@@ -1,5 +1,17 @@
-//! [`Connection`]: one connection to the server, made again when it has ended.
+//! [`Connection`]: the connection of a channel, which calls share.
+//!
+//! ```text
+//!                 first call                  connected
+//!   Unconnected ──────────────▶ Connecting ──────────────▶ Connected
+//!                                ▲  ▲  │ failed                │
+//!           a call after a delay │  │  ▼                       │ ended, and a call
+//!                                └ Failed                      │
+//!                                   └──────────────────────────┘
+//! ```
+//!
+//! An attempt belongs to the channel: it goes on when the deadline of its caller has passed.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,42 +19,91 @@ use std::time::{Duration, Instant};
 
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until, timeout};
 
+use super::connect::{Sender, connect};
 use super::error::GrpcConnectError;
-use super::upload::RequestBody;
 
-/// How long connecting may take, as of a [`Channel`](verbline::Channel).
+/// How long connecting may take, from the name to the server's first frame: as of a
+/// [`Channel`](verbline::Channel).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The silence after which the server is asked whether it is there, and the time that it has to answer.
-/// Stock servers close connections that ask more often than every five minutes.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(330), Duration::from_secs(20));
+/// The delay after a failed attempt, and the longest one after many: as of a
+/// [`Channel`](verbline::Channel).
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
-/// Bytes of a stream, and of all streams, that the server may send before they are read.
-const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
-
-pub(super) type Sender = SendRequest<RequestBody>;
+/// How the delays grow, and the part by which each differs at random: gRPC's "Connection Backoff
+/// Protocol".
+const MULTIPLIER: f64 = 1.6;
+const JITTER: f64 = 0.2;
 
 /// The connection of a channel.
 pub(super) struct Connection {
     target: String,
     authority: Authority,
     runtime: Handle,
-    latest: Mutex<Latest>,
+    state: watch::Sender<State>,
 }
 
-/// The latest attempt.
 #[derive(Default)]
-struct Latest {
-    sender: Option<Sender>,
-    /// The error of an attempt, and when it ended: callers that waited for it make no other one.
-    failed: Option<(Instant, GrpcConnectError)>,
+enum State {
+    /// There was no call yet.
+    #[default]
+    Unconnected,
+    /// Calls wait for the attempt. So many before it have failed since there was a connection.
+    Connecting {
+        failures: i32,
+    },
+    Connected(Sender),
+    /// Calls fail with this error until then. The first one after it makes the next attempt.
+    Failed {
+        failures: i32,
+        error: GrpcConnectError,
+        until: Instant,
+    },
+}
+
+impl State {
+    /// Returns true if an attempt is due. It has begun then.
+    fn begin(&mut self) -> bool {
+        let failures = match self {
+            Self::Unconnected => 0,
+            Self::Connected(sender) if sender.is_closed() => 0,
+            Self::Failed {
+                failures, until, ..
+            } if *until <= Instant::now() => *failures,
+            _ => return false,
+        };
+        *self = Self::Connecting { failures };
+        true
+    }
+
+    fn end(&mut self, outcome: Result<Sender, GrpcConnectError>) {
+        let before = match self {
+            Self::Connecting { failures } => *failures,
+            _ => 0,
+        };
+        *self = match outcome {
+            Ok(sender) => Self::Connected(sender),
+            Err(error) => Self::Failed {
+                failures: before.saturating_add(1),
+                error,
+                until: Instant::now() + delay(before),
+            },
+        };
+    }
+}
+
+/// Returns the time without an attempt after one that has failed, and so many before it.
+fn delay(failures: i32) -> Duration {
+    let limit = FIRST_DELAY.as_secs_f64() * MULTIPLIER.powi(failures.min(100));
+    // The standard library's hasher uses different keys for each process and each use.
+    let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
+    let part = 1.0 - JITTER + 2.0 * JITTER * random;
+    Duration::from_secs_f64(limit.min(LONGEST_DELAY.as_secs_f64()) * part)
 }
 
 impl Connection {
@@ -64,7 +125,7 @@ impl Connection {
                 target: target.to_owned(),
                 authority: authority.clone(),
                 runtime: Handle::current(),
-                latest: Mutex::default(),
+                state: watch::Sender::default(),
             }),
             _ => Err(refused(form)),
         }
@@ -81,50 +142,35 @@ impl Connection {
         uri.build().ok()
     }
 
-    /// Returns the connection, and connects if there is none.
+    /// Returns the connection, and waits for the attempt to make it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of this attempt, or at once that of the latest one, until the next is due.
     pub(super) async fn get(&self) -> Result<Sender, GrpcConnectError> {
-        let began = Instant::now();
-        let mut latest = self.latest.lock().await;
-        if let Some(sender) = &latest.sender
-            && !sender.is_closed()
-        {
-            return Ok(sender.clone());
+        if self.state.send_if_modified(State::begin) {
+            self.attempt();
         }
-        if let Some((at, error)) = &latest.failed
-            && *at >= began
-        {
-            return Err(error.clone());
-        }
-        // A task, because whoever polls this may be on a thread without tokio.
-        let authority = self.authority.clone();
-        let attempt = self
-            .runtime
-            .spawn(timeout(CONNECT_TIMEOUT, connect(authority)));
-        let target = self.target.clone();
-        let outcome = match attempt.await {
-            Ok(Ok(Ok(sender))) => Ok(sender),
-            Ok(Ok(Err(error))) => Err(GrpcConnectError::Connect {
-                target,
-                source: Arc::new(error),
-            }),
-            Ok(Err(_)) => Err(GrpcConnectError::Timeout {
-                target,
-                timeout: CONNECT_TIMEOUT,
-            }),
-            // The runtime has been shut down.
-            Err(error) => Err(GrpcConnectError::Connect {
-                target,
-                source: Arc::new(io::Error::other(error)),
-            }),
-        };
-        match &outcome {
-            Ok(sender) => {
-                latest.sender = Some(sender.clone());
-                latest.failed = None;
+        let mut state = self.state.subscribe();
+        loop {
+            match &*state.borrow_and_update() {
+                State::Connected(sender) => return Ok(sender.clone()),
+                State::Failed { error, .. } => return Err(error.clone()),
+                State::Unconnected | State::Connecting { .. } => {}
             }
-            Err(error) => latest.failed = Some((Instant::now(), error.clone())),
+            // Its sender is in `self`.
+            let _ = state.changed().await;
         }
-        outcome
+    }
+
+    /// Starts an attempt, as a task: whoever calls may be on a thread without tokio, and may go.
+    fn attempt(&self) {
+        let attempt = Attempt {
+            target: self.target.clone(),
+            state: self.state.clone(),
+            outcome: None,
+        };
+        self.runtime.spawn(attempt.run(self.authority.clone()));
     }
 
     /// Returns a timer that ends at the deadline. It may be polled on any thread.
@@ -154,29 +200,65 @@ impl Connection {
     }
 }
 
-async fn connect(authority: Authority) -> io::Result<Sender> {
-    let port = authority.port_u16().unwrap_or(80);
-    // Without the brackets of an address of IPv6.
-    let host = authority
-        .host()
-        .trim_start_matches('[')
-        .trim_end_matches(']');
-    let stream = TcpStream::connect((host, port)).await?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(KEEPALIVE.0)
-        .keep_alive_timeout(KEEPALIVE.1)
-        .initial_stream_window_size(WINDOWS.0)
-        .initial_connection_window_size(WINDOWS.1)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(io::Error::other)?;
-    // Its end ends the calls, which report it.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "the connection to a gRPC server has ended");
+/// One attempt to connect. Its outcome reaches the channel when it is dropped, so that calls do not wait
+/// for one whose runtime has been shut down.
+struct Attempt {
+    target: String,
+    state: watch::Sender<State>,
+    outcome: Option<Result<Sender, GrpcConnectError>>,
+}
+
+impl Attempt {
+    async fn run(mut self, authority: Authority) {
+        let outcome = timeout(CONNECT_TIMEOUT, connect(&authority)).await;
+        let target = self.target.clone();
+        self.outcome = Some(match outcome {
+            Ok(connected) => connected.map_err(|error| GrpcConnectError::Connect {
+                target,
+                source: Arc::new(error),
+            }),
+            Err(_) => Err(GrpcConnectError::Timeout {
+                target,
+                timeout: CONNECT_TIMEOUT,
+            }),
+        });
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| {
+            Err(GrpcConnectError::Connect {
+                target: self.target.clone(),
+                source: Arc::new(io::Error::other("its tokio runtime has been shut down")),
+            })
+        });
+        self.state.send_modify(|state| state.end(outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_up_to_the_longest() {
+        for (failures, limit_ms) in [
+            (0, 50),
+            (1, 80),
+            (2, 128),
+            (9, 3436),
+            (10, 5000),
+            (i32::MAX, 5000),
+        ] {
+            let limit = Duration::from_millis(limit_ms);
+            let (shortest, longest) = (limit.mul_f64(0.799), limit.mul_f64(1.201));
+            let delay = delay(failures);
+            assert!(
+                shortest <= delay && delay <= longest,
+                "{failures}: {delay:?}"
+            );
         }
-    });
-    Ok(sender)
+        assert_ne!(delay(0), delay(0));
+    }
 }

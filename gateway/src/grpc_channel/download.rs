@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use http::StatusCode;
-use http::header::HeaderMap;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http_body::Body;
 use hyper::body::Incoming;
 use percent_encoding::percent_decode;
@@ -18,14 +18,17 @@ use verbline::message::{BY_REFERENCE_LEN, Codec};
 use verbline::{CallError, Code, Execution, Metadata, Response, Status};
 
 use super::deadline_exceeded;
-use super::error::{failed, of_hyper};
+use super::error::failed;
 use super::upload::Sending;
 use crate::grpc_status::{EXECUTION, GRPC_DETAILS, GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS};
-use crate::headers::{BASE64, read_metadata};
+use crate::headers::{BASE64, is_grpc, read_metadata};
 use crate::request_body::PREFIX_LEN;
 
 /// What [`CallError::pushback`] is at most, whatever a server says.
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(10);
+
+/// How much of a `content-type` is shown that is not gRPC's.
+const SHOWN_LEN: usize = 100;
 
 /// A field of a long message shares its memory if it is at least this part of it.
 const SHARED_PART: usize = 8;
@@ -61,10 +64,13 @@ impl<S> Download<S> {
         if body.is_end_stream() && head.headers.contains_key(GRPC_STATUS) {
             // There is no body: these are the trailers.
             end = Some(Ok(outcome(&head.headers)?));
-        } else if head.status != StatusCode::OK {
-            return Err(of_http(head.status));
+        } else if head.status != StatusCode::OK || !is_grpc(head.headers.get(CONTENT_TYPE)) {
+            return Err(of_http(&head));
         } else {
-            initial = metadata(&head.headers)?;
+            initial = read_metadata(&head.headers).map_err(|what| {
+                let message = format!("the server has sent metadata that is malformed: {what}");
+                failed(Code::Internal, message, Execution::MayHaveRun)
+            })?;
         }
         let mut response = Response::new(Self {
             body,
@@ -128,11 +134,7 @@ impl<S> Download<S> {
                         }
                     }
                 },
-                Err(error) => {
-                    let failure = self.sending.failure();
-                    let failure = failure.unwrap_or_else(|| has_begun(of_hyper(&error)));
-                    return Poll::Ready(Err(failure));
-                }
+                Err(error) => return Poll::Ready(Err(has_begun(self.sending.why(&error)))),
             }
         }
     }
@@ -186,11 +188,20 @@ impl<S: Codec<T>, T> MessageSource<T> for Download<S> {
 
 /// Returns the error of a call whose response has begun: its handler may have started, whatever ends it.
 fn has_begun(error: CallError) -> CallError {
-    match (error.execution(), error.status()) {
-        (Execution::NotStarted | Execution::NeverSent, Some(status)) => {
-            CallError::from_status(status.clone(), Execution::MayHaveRun)
+    let execution = has_perhaps_run(error.execution());
+    match error.status() {
+        Some(status) if execution != error.execution() => {
+            CallError::from_status(status.clone(), execution)
         }
         _ => error,
+    }
+}
+
+/// Takes a promise back that the handler was not started.
+fn has_perhaps_run(execution: Execution) -> Execution {
+    match execution {
+        Execution::NotStarted | Execution::NeverSent => Execution::MayHaveRun,
+        Execution::MayHaveRun | Execution::Answered => execution,
     }
 }
 
@@ -199,12 +210,16 @@ fn outcome(trailers: &HeaderMap) -> Result<Metadata, CallError> {
     let text = |name| {
         trailers
             .get(name)
-            .and_then(|value: &http::HeaderValue| value.to_str().ok())
+            .and_then(|value: &HeaderValue| value.to_str().ok())
     };
     let code = text(GRPC_STATUS).and_then(|code| code.parse().ok());
     // A server that says no number has not succeeded.
     let code = code.map_or(Code::Unknown, Code::from_i32);
-    let metadata = metadata(trailers)?;
+    // The status counts, whatever comes with it.
+    let metadata = read_metadata(trailers).unwrap_or_else(|what| {
+        tracing::debug!(%code, "left out the metadata of a status, which is malformed: {what}");
+        Metadata::new()
+    });
     if code == Code::Ok {
         return Ok(metadata);
     }
@@ -226,25 +241,27 @@ fn outcome(trailers: &HeaderMap) -> Result<Metadata, CallError> {
         Some("may-have-run") => Execution::MayHaveRun,
         _ => Execution::Answered,
     };
-    let pushback = text(GRPC_PUSHBACK).and_then(|millis| millis.parse().ok());
-    let pushback = pushback
-        .map_or(Duration::ZERO, Duration::from_millis)
-        .min(LONGEST_PUSHBACK);
+    let (pushback, execution) = match trailers.get(GRPC_PUSHBACK).map(read_pushback) {
+        None => (Duration::ZERO, execution),
+        Some(Some(pushback)) => (pushback.min(LONGEST_PUSHBACK), execution),
+        // The server asks not to repeat the call, so the error must not call it retryable.
+        Some(None) => (Duration::ZERO, has_perhaps_run(execution)),
+    };
     Err(CallError::from_status(status, execution).with_pushback(pushback))
 }
 
-fn metadata(headers: &HeaderMap) -> Result<Metadata, CallError> {
-    read_metadata(headers).map_err(|what| {
-        let message = format!("the server has sent metadata that is malformed: {what}");
-        failed(Code::Internal, message, Execution::MayHaveRun)
-    })
+/// Reads how long to wait before the call is repeated. `None` says not to repeat it, as all values do that
+/// are no number of 32 bits, or a negative one (gRPC's proposal A6).
+fn read_pushback(value: &HeaderValue) -> Option<Duration> {
+    let millis: i32 = value.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_millis(millis.try_into().ok()?))
 }
 
 /// Returns the error of a response that is not gRPC's, with the code that gRPC gives it. It may be that
 /// of something on the way.
 #[cold]
-fn of_http(status: StatusCode) -> CallError {
-    let code = match status.as_u16() {
+fn of_http(head: &http::response::Parts) -> CallError {
+    let code = match head.status.as_u16() {
         400 => Code::Internal,
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
@@ -252,6 +269,15 @@ fn of_http(status: StatusCode) -> CallError {
         429 | 502 | 503 | 504 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    let message = format!("the response has the status {status} of HTTP, and none of gRPC");
+    let content = match head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes) {
+        Some(value) => {
+            let value = &value[..value.len().min(SHOWN_LEN)];
+            format!("the content-type '{}'", value.escape_ascii())
+        }
+        None => "no content-type".to_owned(),
+    };
+    let status = head.status;
+    let message =
+        format!("the response is not one of gRPC: it has the status {status} and {content}");
     failed(code, message, Execution::MayHaveRun)
 }

@@ -19,7 +19,7 @@ pub enum GrpcConnectError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The server cannot be reached.
+    /// The server cannot be reached, or does not speak HTTP/2.
     #[error("cannot connect to {target}: {source}")]
     Connect {
         /// The target, as the application specified it.
@@ -54,19 +54,27 @@ pub(super) fn failed(code: Code, message: impl Into<String>, execution: Executio
 /// Converts the error of a request that has been passed to the connection.
 ///
 /// A stream that the server refuses was not looked at (RFC 9113, 8.7). Nor was one behind the last one
-/// that a `GOAWAY` without an error names (6.8), which is the only stream to get that error.
+/// that a `GOAWAY` without an error names (6.8): h2 ends it with this error, and the others with that of
+/// the connection when it ends. But hyper also reports a `GOAWAY` for a stream that it has just opened,
+/// whichever the last one is, and does not ask for its body then.
 #[cold]
-pub(super) fn of_hyper(error: &hyper::Error) -> CallError {
+pub(super) fn of_hyper(error: &hyper::Error, body_was_asked_for: bool) -> CallError {
     let of_stream = error
         .source()
         .and_then(|source| source.downcast_ref::<h2::Error>());
     let reason = of_stream.and_then(h2::Error::reason);
-    let is_left_out = of_stream.is_some_and(|error| error.is_remote() && error.is_go_away())
-        && reason == Some(h2::Reason::NO_ERROR);
-    let execution = match reason {
-        _ if is_left_out => Execution::NotStarted,
-        Some(h2::Reason::REFUSED_STREAM) => Execution::NotStarted,
-        _ => Execution::MayHaveRun,
+    let is_refused = of_stream.is_some_and(|error| {
+        let is_left_out = error.is_go_away() && body_was_asked_for;
+        error.is_remote()
+            && match reason {
+                Some(h2::Reason::NO_ERROR) => is_left_out,
+                Some(h2::Reason::REFUSED_STREAM) => error.is_reset(),
+                _ => false,
+            }
+    });
+    let execution = match is_refused {
+        true => Execution::NotStarted,
+        false => Execution::MayHaveRun,
     };
     let code = match reason {
         Some(h2::Reason::CANCEL) => Code::Cancelled,

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!  generated client ─▶ GrpcChannel ─▶ connection.rs: one connection, made again when it has ended
+//!                          │          └▶ connect.rs, first_frame.rs: one attempt
 //!                          │ upload.rs:   messages ─▶ the body of the request
 //!                          └ download.rs: the body of the response ─▶ messages, and how the call ended
 //! ```
 
+mod connect;
 mod connection;
 mod download;
 mod error;
+mod first_frame;
 mod upload;
 
 #[cfg(test)]
@@ -17,7 +20,7 @@ mod tests;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::uri::PathAndQuery;
@@ -30,7 +33,7 @@ use verbline::{CallError, Code, Execution, Request, Response, Stream, Streaming}
 use self::connection::Connection;
 use self::download::Download;
 pub use self::error::GrpcConnectError;
-use self::error::{failed, of_hyper};
+use self::error::failed;
 use self::upload::{RequestBody, Sending, Upload, encode};
 use crate::headers::{GRPC, GRPC_TIMEOUT, write_metadata};
 
@@ -50,14 +53,27 @@ const ATTEMPTS: usize = 3;
 /// the first call makes, and which is made again when it has ended. It needs tokio: it uses the runtime
 /// in which it was created, and its futures may be polled anywhere.
 ///
+/// While the server cannot be reached, calls fail with [`Code::Unavailable`] and the reason. The time
+/// between two attempts grows from 50 ms to 5 s; calls in it fail at once. An attempt goes on when the
+/// deadlines of the calls that wait for it have passed, for 10 seconds.
+///
+/// A stream that is not read holds no more than 1 MiB of messages, and 256 bytes for each frame that is
+/// shorter. Up to 2,000 of them, which hold 2 GiB, delay no other call.
+///
 /// [`CallError::execution`] is as exact as HTTP/2 allows:
 ///
 /// | what has happened | `Execution` |
 /// | --- | --- |
-/// | no connection, or the request was not written | `NeverSent` |
+/// | no connection, the deadline passed before there was one, or the request was not written | `NeverSent` |
 /// | the server refused the stream, or left it out of its last ones (`GOAWAY`) | `NotStarted` |
 /// | the server's trailers have arrived | `Answered`, or what a Verbline gateway says in them |
 /// | anything else | `MayHaveRun` |
+///
+/// A call that the server asks not to repeat (`grpc-retry-pushback-ms: -1`) is never
+/// [retryable](CallError::is_retryable): `NotStarted` is `MayHaveRun` then.
+///
+/// A panic of a stream of requests, or of its codec, ends the call with [`Code::Internal`]. One of the
+/// codec of a call with a single message is the caller's.
 ///
 /// Servers of other kinds often begin to respond with their first message only. A call with streams in
 /// both directions completes then, so give its stream the first request before awaiting it.
@@ -81,12 +97,13 @@ pub struct GrpcChannel {
 }
 
 impl GrpcChannel {
-    /// Creates a channel to `http://host:port`, and waits for its first connection. Must be called in a
-    /// tokio runtime.
+    /// Creates a channel to `http://host:port`, and waits until the server speaks HTTP/2. Must be called
+    /// in a tokio runtime.
     ///
     /// # Errors
     ///
-    /// Returns an error if the target is not of this form, or if the server cannot be reached.
+    /// Returns an error if the target is not of this form, if the server cannot be reached, or if it does
+    /// not speak HTTP/2.
     ///
     /// # Panics
     ///
@@ -127,8 +144,7 @@ impl GrpcChannel {
         request: Request<T>,
         body: impl FnOnce(T) -> Result<(RequestBody, Sending), CallError>,
     ) -> Result<Response<Download<S>>, CallError> {
-        let now = Instant::now();
-        let deadline = request.deadline_of_call_at(now);
+        let deadline = request.deadline_of_call_at(Instant::now());
         let mut head = http::Request::new(());
         *head.method_mut() = Method::POST;
         *head.version_mut() = Version::HTTP_2;
@@ -138,7 +154,6 @@ impl GrpcChannel {
         headers.insert(TE, TRAILERS);
         headers.insert(CONTENT_TYPE, GRPC);
         headers.insert(USER_AGENT, VERBLINE);
-        write_timeout(deadline, now, headers);
         let (body, sending) = body(request.into_inner())?;
         let request = head.map(|()| body);
 
@@ -164,6 +179,14 @@ impl GrpcChannel {
             let connected = connection.within(deadline, connection.get()).await;
             let connected = connected.ok_or_else(|| deadline_exceeded(Execution::NeverSent))?;
             let mut sender = connected.map_err(GrpcConnectError::into_call_error)?;
+            if let Some(deadline) = deadline {
+                // What is left after connecting.
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(deadline_exceeded(Execution::NeverSent));
+                }
+                write_timeout(left, request.headers_mut());
+            }
             let answer = connection
                 .within(deadline, sender.try_send_request(request))
                 .await;
@@ -174,10 +197,7 @@ impl GrpcChannel {
             };
             match failure.take_message() {
                 Some(unsent) => request = unsent,
-                None => {
-                    let error = failure.into_error();
-                    return Err(sending.failure().unwrap_or_else(|| of_hyper(&error)));
-                }
+                None => return Err(sending.why(&failure.into_error())),
             }
             error = Some(failure.into_error());
         }
@@ -196,9 +216,7 @@ impl GrpcChannel {
 }
 
 /// Writes what is left until the deadline, rounded down: the server must not go on for longer.
-fn write_timeout(deadline: Option<Instant>, now: Instant, headers: &mut HeaderMap) {
-    let Some(deadline) = deadline else { return };
-    let left = deadline.saturating_duration_since(now);
+fn write_timeout(left: Duration, headers: &mut HeaderMap) {
     // Eight digits at most.
     let text = match left.as_micros() {
         micros @ ..100_000_000 => format!("{micros}u"),

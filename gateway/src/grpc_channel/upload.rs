@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -13,7 +15,7 @@ use verbline::message::Codec;
 use verbline::message::bytes::Bytes;
 use verbline::{CallError, Code, Execution, Stream};
 
-use super::error::failed;
+use super::error::{failed, of_hyper};
 use crate::request_body::PREFIX_LEN;
 
 /// Messages that are there together share a frame of this many bytes, and what the last one has more.
@@ -24,16 +26,36 @@ pub(super) type RequestBody = Pin<Box<dyn Body<Data = Bytes, Error = GivenUp> + 
 
 /// The caller's side of a request. Dropping it drops the messages that have not been taken, and resets the
 /// stream of a request that is not complete.
-#[derive(Default)]
 pub(super) struct Sending {
-    failure: Arc<OnceLock<CallError>>,
+    progress: Arc<Progress>,
     messages: Option<Arc<dyn GiveUp>>,
 }
 
+/// How far the body of a request has got.
+#[derive(Default)]
+struct Progress {
+    /// The connection has asked for it: from then on, an error is that of its stream.
+    was_asked_for: AtomicBool,
+    /// Why it has ended before its end.
+    failure: OnceLock<CallError>,
+}
+
+impl Progress {
+    fn ask(&self) {
+        self.was_asked_for.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Sending {
-    /// Returns why the request could not be sent on, if that is what has ended the call.
-    pub(super) fn failure(&self) -> Option<CallError> {
-        self.failure.get().cloned()
+    /// Returns why a call has ended with this error: because its request could not be sent on, or because
+    /// of the server or the connection.
+    pub(super) fn why(&self, error: &hyper::Error) -> CallError {
+        let Progress {
+            was_asked_for,
+            failure,
+        } = &*self.progress;
+        let failure = failure.get().cloned();
+        failure.unwrap_or_else(|| of_hyper(error, was_asked_for.load(Ordering::Relaxed)))
     }
 }
 
@@ -53,7 +75,16 @@ pub(super) fn encode<Q: Codec<Req>, Req>(
     let mut frame = Vec::new();
     push::<Q, Req>(message, method, &mut frame)
         .map_err(|(code, message)| failed(code, message, Execution::NeverSent))?;
-    Ok((Box::pin(Single(Some(frame.into()))), Sending::default()))
+    let progress = Arc::<Progress>::default();
+    let body = Single {
+        frame: Some(frame.into()),
+        progress: Arc::clone(&progress),
+    };
+    let sending = Sending {
+        progress,
+        messages: None,
+    };
+    Ok((Box::pin(body), sending))
 }
 
 /// Appends a message with its prefix.
@@ -80,7 +111,10 @@ fn push<Q: Codec<Req>, Req>(
 }
 
 /// The body of a request with one message.
-struct Single(Option<Bytes>);
+struct Single {
+    frame: Option<Bytes>,
+    progress: Arc<Progress>,
+}
 
 impl Body for Single {
     type Data = Bytes;
@@ -90,11 +124,12 @@ impl Body for Single {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, GivenUp>>> {
-        Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
+        self.progress.ask();
+        Poll::Ready(self.frame.take().map(|data| Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        self.frame.is_none()
     }
 }
 
@@ -125,10 +160,11 @@ impl<St: Send> GiveUp for Shared<St> {
         state.is_given_up = true;
         let (messages, body) = (state.messages.take(), state.body.take());
         drop(state);
-        drop(messages);
         if let Some(body) = body {
             body.wake();
         }
+        // Their destructor is the caller's, and may panic.
+        drop(messages);
     }
 }
 
@@ -136,7 +172,7 @@ impl<St: Send> GiveUp for Shared<St> {
 pub(super) struct Upload<Q, St> {
     shared: Arc<Shared<St>>,
     method: &'static MethodSpec,
-    failure: Arc<OnceLock<CallError>>,
+    progress: Arc<Progress>,
     has_ended: bool,
     codec: PhantomData<fn(Q)>,
 }
@@ -154,13 +190,13 @@ impl<Q, St> Upload<Q, St> {
             body: None,
         })));
         let sending = Sending {
-            failure: Arc::default(),
+            progress: Arc::default(),
             messages: Some(Arc::<Shared<St>>::clone(&shared)),
         };
         let body = Self {
             shared,
             method,
-            failure: Arc::clone(&sending.failure),
+            progress: Arc::clone(&sending.progress),
             has_ended: false,
             codec: PhantomData,
         };
@@ -173,21 +209,14 @@ impl<Q, St> Upload<Q, St> {
         messages: &mut Pin<Box<St>>,
         frame: &mut Vec<u8>,
         cx: &mut Context<'_>,
-    ) -> Result<(), GivenUp>
+    ) -> Result<(), (Code, String)>
     where
         Q: Codec<St::Item>,
         St: Stream,
     {
         while frame.len() < SHARED_FRAME_LEN {
             match messages.as_mut().poll_next(cx) {
-                Poll::Ready(Some(message)) => {
-                    let pushed = push::<Q, St::Item>(&message, self.method, frame);
-                    pushed.map_err(|(code, message)| {
-                        let error = failed(code, message, Execution::MayHaveRun);
-                        let _ = self.failure.set(error);
-                        GivenUp
-                    })?;
-                }
+                Poll::Ready(Some(message)) => push::<Q, St::Item>(&message, self.method, frame)?,
                 Poll::Ready(None) => {
                     self.has_ended = true;
                     break;
@@ -204,11 +233,13 @@ impl<Q: Codec<St::Item>, St: Stream> Body for Upload<Q, St> {
     type Error = GivenUp;
 
     /// Takes the messages that are there. An error resets the stream, so the server does not take what
-    /// it has for everything.
+    /// it has for everything. The caller's code runs here, in a task of the connection: its panic ends
+    /// the call, and nothing else.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, GivenUp>>> {
+        self.progress.ask();
         if self.has_ended {
             return Poll::Ready(None);
         }
@@ -220,19 +251,26 @@ impl<Q: Codec<St::Item>, St: Stream> Body for Upload<Q, St> {
         drop(state);
         drop(before);
         let mut frame = Vec::new();
-        if let Err(error) = self.fill(&mut messages, &mut frame, cx) {
-            return Poll::Ready(Some(Err(error)));
+        let fill = AssertUnwindSafe(|| self.fill(&mut messages, &mut frame, cx));
+        let filled = catch_unwind(fill).unwrap_or_else(|_| {
+            let message = "the stream of the request's messages, or their codec, has panicked";
+            Err((Code::Internal, message.to_owned()))
+        });
+        let is_filled = filled.is_ok();
+        if let Err((code, message)) = filled {
+            let error = failed(code, message, Execution::MayHaveRun);
+            let _ = self.progress.failure.set(error);
         }
         let mut state = self.shared.lock();
-        if state.is_given_up {
-            drop(state);
-            return Poll::Ready(Some(Err(GivenUp)));
-        }
-        if !self.has_ended {
+        let is_given_up = state.is_given_up || !is_filled;
+        if !is_given_up && !self.has_ended {
             state.messages = Some(messages);
+        } else {
+            drop(state);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(messages)));
         }
-        drop(state);
         match (frame.is_empty(), self.has_ended) {
+            _ if is_given_up => Poll::Ready(Some(Err(GivenUp))),
             (false, _) => Poll::Ready(Some(Ok(Frame::data(frame.into())))),
             (true, true) => Poll::Ready(None),
             (true, false) => Poll::Pending,

@@ -1,0 +1,84 @@
+//! [`FirstFrame`]: whether a server speaks HTTP/2, by the first bytes that it sends.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::oneshot;
+
+/// Bytes of the head of a frame: its length, type, flags and stream (RFC 9113, 4.1).
+const HEAD_LEN: usize = 9;
+
+/// The type of `SETTINGS`, which a server sends first (RFC 9113, 3.4).
+const SETTINGS: u8 = 4;
+
+/// Reads for HTTP/2's implementation, and looks at what comes first.
+pub(super) struct FirstFrame {
+    stream: OwnedReadHalf,
+    head: Vec<u8>,
+    found: Option<oneshot::Sender<io::Result<()>>>,
+}
+
+impl FirstFrame {
+    /// Returns the reader, and what waits for the first frame.
+    ///
+    /// # Errors
+    ///
+    /// The latter returns an error if something else comes, or if the connection ends before.
+    pub(super) fn of(stream: OwnedReadHalf) -> (Self, impl Future<Output = io::Result<()>>) {
+        let (found, finds) = oneshot::channel();
+        let reader = Self {
+            stream,
+            head: Vec::new(),
+            found: Some(found),
+        };
+        let first = async { finds.await.map_err(io::Error::other)? };
+        (reader, first)
+    }
+
+    fn tell(&mut self) {
+        if let Some(found) = self.found.take() {
+            // Nobody waits if the time to connect is over.
+            let _ = found.send(judge(&self.head));
+        }
+    }
+}
+
+/// HTTP/2's implementation gives the reader up at the end, or when it makes nothing of the first bytes.
+impl Drop for FirstFrame {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+fn judge(head: &[u8]) -> io::Result<()> {
+    let what = match head {
+        [_, _, _, SETTINGS, _, 0, 0, 0, 0] => return Ok(()),
+        [] => "the server closed the connection without a word of HTTP/2",
+        [b'H', b'T', b'T', b'P', b'/', ..] => "the server speaks HTTP/1, and not HTTP/2",
+        // An alert, or a part of a handshake.
+        [0x15 | 0x16, 3, ..] => "the server speaks TLS, which is not supported",
+        _ => "the server does not speak HTTP/2",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidData, what))
+}
+
+impl AsyncRead for FirstFrame {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(pin!(&mut self.stream).poll_read(cx, buf))?;
+        let missing = HEAD_LEN - self.head.len();
+        let read = &buf.filled()[before..];
+        self.head.extend(read.iter().take(missing));
+        if self.head.len() == HEAD_LEN {
+            self.tell();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
