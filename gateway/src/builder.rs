@@ -109,8 +109,10 @@ impl GatewayBuilder {
         self
     }
 
-    /// Sets how long a client may leave a long message of a response, one from 8 KiB on, before its
-    /// connection is closed. Default: a minute.
+    /// Sets how long a client may read nothing of a long message of a response, one from 8 KiB on, before
+    /// its call ends: the stream is reset, and the connection's other calls go on. If that does not help
+    /// for half of this time, the connection is closed. Progress is 64 KiB, or the end of the message.
+    /// Default: a minute.
     pub fn stall_time(mut self, time: Duration) -> Self {
         self.limits.stall_time = time;
         self

@@ -44,18 +44,19 @@ where
     let begun = client.begin();
     let (head, body) = request.into_parts();
     if let Some(refused) = refuse_http(&head).or_else(|| refuse_compression(&head.headers)) {
-        begun.answered();
+        begun.refused();
         return refused;
     }
-    let mut outcome = forward(upstream, client, &head, body).await;
-    if is_repeated(&head.headers) {
-        outcome = outcome.map_err(GrpcStatus::after_other_attempts);
-    }
+    let outcome = forward(upstream, client, &head, body).await;
     match &outcome {
         Err(status) if status.is_torn() => drop(begun),
+        Err(status) if status.is_never_sent() => begun.refused(),
         _ => begun.answered(),
     }
-    outcome.unwrap_or_else(|status| headers_only(&status))
+    outcome.unwrap_or_else(|status| match is_repeated(&head.headers) {
+        true => headers_only(&status.after_other_attempts()),
+        false => headers_only(&status),
+    })
 }
 
 /// Makes the call of a request.
@@ -69,7 +70,7 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
 {
     // Admission comes first, because a request takes memory once its headers are read.
-    let receiver = Receiver::new(client, upstream.admit()?);
+    let receiver = Receiver::new(client.stalls(), upstream.admit()?);
     let call = Call::new(upstream, client, head).await;
     let call = call.map_err(|status| status.with_execution(Execution::NeverSent))?;
     let body = RequestBody::new(body, upstream.message_limits(client));

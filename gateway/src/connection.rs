@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -17,13 +18,10 @@ use verbline::server::Forwarded;
 
 use crate::call::answer;
 use crate::client::Client;
-use crate::limits::{GatewayLimits, SEND_BUFFER_LEN};
+use crate::limits::{CONNECTION_WINDOW, GatewayLimits, SEND_BUFFER_LEN, STREAM_WINDOW};
 use crate::preface;
+use crate::stalls::CallTasks;
 use crate::upstream::Upstream;
-
-/// The window of a stream and of a connection, in bytes. What has not been read of a connection fits
-/// the second.
-const WINDOW: u32 = 1 << 20;
 
 /// Serves one connection, until it ends or has to.
 pub(crate) async fn serve(
@@ -32,8 +30,9 @@ pub(crate) async fn serve(
     limits: GatewayLimits,
     mut stopped: watch::Receiver<()>,
 ) {
-    // Fails only if the connection has failed.
+    // Both fail only if the connection has failed.
     let _ = stream.set_nodelay(true);
+    let _ = set_tcp_user_timeout(&stream, unread_millis(&limits));
     let opened = match preface::open(stream, limits.preface_time).await {
         Ok(opened) => opened,
         Err(error) => {
@@ -72,12 +71,10 @@ pub(crate) async fn serve(
                 ends_at = None;
                 connection.as_mut().graceful_shutdown();
             }
+            () = client.attacks() => break "its client resets its calls",
             _ = looks.tick() => {
-                if client.has_stalled_for(limits.stall_time) {
+                if client.stalls().end(limits.stall_time) {
                     break "its client does not take its responses";
-                }
-                if client.resets_too_often() {
-                    break "its client resets its calls";
                 }
                 if ends_at.is_some_and(|at| at <= Instant::now()) {
                     if is_ending {
@@ -94,13 +91,23 @@ pub(crate) async fn serve(
     tracing::debug!("closed a connection: {why}");
 }
 
-fn http2_builder(limits: &GatewayLimits) -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+/// For how long the system may fail to send anything to the client: as long as an answer to a ping may
+/// take. Pings wait behind the responses, and hyper sends its last words before it closes a connection: a
+/// client that reads nothing would keep it for ever.
+fn unread_millis(limits: &GatewayLimits) -> u32 {
+    let time = limits
+        .keepalive_interval
+        .saturating_add(limits.keepalive_timeout);
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn http2_builder(limits: &GatewayLimits) -> http2::Builder<CallTasks> {
+    let mut builder = http2::Builder::new(CallTasks);
     builder
         .timer(TokioTimer::new())
         .auto_date_header(false)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER_LEN)
         .max_concurrent_streams(limits.max_streams)
         .max_header_list_size(limits.max_header_len)

@@ -89,6 +89,11 @@ impl GrpcStatus {
         self.is_torn
     }
 
+    /// Returns true if the server knows nothing of the call.
+    pub(crate) fn is_never_sent(&self) -> bool {
+        self.execution == Some(Execution::NeverSent)
+    }
+
     /// The status of a call that the channel has ended.
     pub(crate) fn from_error(error: &CallError) -> Self {
         let mut status = Self::new(error.code(), sentence(error));

@@ -55,6 +55,7 @@ mod preface;
 mod request_body;
 mod response_body;
 mod server;
+mod stalls;
 mod upstream;
 
 pub use self::any_channel::{AnyChannel, AnyConnectError};

@@ -13,9 +13,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use verbline::message::bytes::{BufMut, Bytes, BytesMut};
 use verbline::{Metadata, Streaming};
 
-use crate::client::Client;
 use crate::grpc_status::GrpcStatus;
 use crate::request_body::{PREFIX_LEN, Torn};
+use crate::stalls::{StallWatch, Stalls};
 
 /// Messages from this length on, in bytes, go out without a copy, in frames of their own. Shorter
 /// ones that are there together share frames: HTTP/2 sends frames of 16 KiB, and each costs a few
@@ -25,14 +25,23 @@ const OWN_FRAME_LEN: usize = 8 << 10;
 /// Messages that share a frame have about this many bytes at most.
 const SHARED_FRAME_LEN: usize = 32 << 10;
 
+/// Long messages go out in pieces of this length, in bytes: each that has been written shows that the
+/// client reads.
+const PIECE_LEN: usize = 64 << 10;
+
 /// The body of a response.
 pub(crate) struct ResponseBody {
-    /// Encoded messages.
-    ready: VecDeque<Bytes>,
+    ready: VecDeque<Encoded>,
     /// Who takes them. `None` if there are none.
     receiver: Option<Receiver>,
     messages: Option<Messages>,
     trailers: Option<HeaderMap>,
+}
+
+/// Bytes that go out: a long message, or what is before it.
+enum Encoded {
+    Short(Bytes),
+    Long(Bytes),
 }
 
 /// Messages that are still to come, of a stream.
@@ -84,22 +93,44 @@ impl ResponseBody {
             return;
         }
         self.push_shared(shared);
-        let message = match &self.receiver {
-            Some(receiver) => receiver.client.watch(receiver.hold(message)),
-            None => message,
-        };
-        self.ready.push_back(message);
+        let message = self.hold(message);
+        self.ready.push_back(Encoded::Long(message));
     }
 
     fn push_shared(&mut self, shared: &mut BytesMut) {
         if shared.is_empty() {
             return;
         }
-        let frame = shared.split().freeze();
-        self.ready.push_back(match &self.receiver {
+        let frame = self.hold(shared.split().freeze());
+        self.ready.push_back(Encoded::Short(frame));
+    }
+
+    fn hold(&self, frame: Bytes) -> Bytes {
+        match &self.receiver {
             Some(receiver) => receiver.hold(frame),
             None => frame,
-        });
+        }
+    }
+
+    /// Takes the next frame of data that is ready.
+    fn take_ready(&mut self) -> Option<Bytes> {
+        match self.ready.front_mut()? {
+            Encoded::Long(message) if message.len() > PIECE_LEN => {
+                let piece = message.split_to(PIECE_LEN);
+                Some(self.watch(piece))
+            }
+            _ => match self.ready.pop_front()? {
+                Encoded::Short(frame) => Some(frame),
+                Encoded::Long(piece) => Some(self.watch(piece)),
+            },
+        }
+    }
+
+    fn watch(&self, piece: Bytes) -> Bytes {
+        match &self.receiver {
+            Some(receiver) => receiver.stall_watch.watch(piece),
+            None => piece,
+        }
     }
 
     /// Takes the messages that have arrived, or the end of the call.
@@ -150,7 +181,7 @@ impl Body for ResponseBody {
         if self.ready.is_empty() {
             self.fill(cx);
         }
-        if let Some(data) = self.ready.pop_front() {
+        if let Some(data) = self.take_ready() {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
         if self.messages.is_some() {
@@ -167,15 +198,15 @@ impl Body for ResponseBody {
 
 /// The client that takes a response.
 pub(crate) struct Receiver {
-    client: Arc<Client>,
+    stall_watch: StallWatch,
     /// The call counts until all of its frames have been written to the client's socket.
     permit: Arc<OwnedSemaphorePermit>,
 }
 
 impl Receiver {
-    pub(crate) fn new(client: &Arc<Client>, permit: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn new(stalls: &Arc<Stalls>, permit: OwnedSemaphorePermit) -> Self {
         Self {
-            client: Arc::clone(client),
+            stall_watch: StallWatch::new(stalls),
             permit: Arc::new(permit),
         }
     }

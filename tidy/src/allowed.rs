@@ -371,7 +371,7 @@ pub const GATEWAY: Package = Package {
     layers: &[
         layer("values", &["headers", "limits", "memory", "preface"], &[]),
         layer("grpc_status", &["grpc_status"], &["values"]),
-        layer("client", &["client"], &["values"]),
+        layer("client", &["stalls", "client"], &["values"]),
         layer(
             "bodies",
             &["request_body", "response_body"],

@@ -48,6 +48,11 @@ pub const UNLIMITED: &[Row] = &[
         "once for each method",
     ),
     (
+        "server/shutdown.rs",
+        "panicked when it was told",
+        "by each service and poller, once in a shutdown",
+    ),
+    (
         "server/threads.rs",
         "the server stopped",
         "once in a server",

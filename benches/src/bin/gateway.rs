@@ -11,37 +11,33 @@
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::convert::Infallible;
-use std::future::{pending, ready};
-use std::pin::Pin;
+use std::future::pending;
 use std::process::ExitCode;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use benches::Outcome;
 use benches::arguments::waiting_of;
+use benches::bandwidth::pattern::payload;
+use benches::bandwidth::service::Bulk;
 use benches::child::{self, Process};
+use benches::peers::tonic::{self as peer, unary};
+use benches::peers::{tonic_puts, tonic_streams};
 use benches::service::Echo;
 use benches::streams::service::Streams;
 use clap::{Parser, ValueEnum};
 use proto::bench::{BenchServer, BenchStreamsServer, Blob, SubscribeRequest};
+use proto::bulk::{BulkServer, PutReply, PutRequest};
 use rpc_core::{Channel, Server, Waiting};
 use rpc_transport_verbs::Device;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tonic::body::Body;
+use tonic::Request;
 use tonic::client::Grpc;
-use tonic::codegen::{Service, http};
-use tonic::server::NamedService;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel as TonicChannel, Endpoint, Server as TonicServer};
-use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-use tower::service_fn;
 use verbline_gateway::Gateway;
-
-const ECHO_BLOB: &str = "/verbline.bench.Bench/EchoBlob";
-const SUBSCRIBE_BLOB: &str = "/verbline.bench.BenchStreams/SubscribeBlob";
 
 /// Calls in flight.
 const IN_FLIGHT: usize = 32;
@@ -73,6 +69,31 @@ enum Kind {
     Gateway,
 }
 
+/// The methods that are called, which the two servers have under different names.
+#[derive(Clone, Copy)]
+struct Paths {
+    echo: &'static str,
+    subscribe: &'static str,
+    put: &'static str,
+}
+
+impl Kind {
+    fn paths(self) -> Paths {
+        match self {
+            Self::Tonic => Paths {
+                echo: peer::ECHO_BLOB,
+                subscribe: tonic_streams::SUBSCRIBE_BLOB,
+                put: tonic_puts::PUT,
+            },
+            Self::Gateway => Paths {
+                echo: "/verbline.bench.Bench/EchoBlob",
+                subscribe: "/verbline.bench.BenchStreams/SubscribeBlob",
+                put: "/verbline.bulk.Bulk/Put",
+            },
+        }
+    }
+}
+
 /// What is measured of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
@@ -81,12 +102,13 @@ struct Figures {
     cpu_us_per_call: f64,
     short_per_second: f64,
     long_per_second: f64,
+    puts_per_second: f64,
 }
 
 /// A row: what it is, its value, and whether more is better.
 type Row = (&'static str, fn(&Figures) -> f64);
 
-const ROWS: [Row; 5] = [
+const ROWS: [Row; 6] = [
     ("calls/s, 32 in flight", |figures| figures.calls_per_second),
     ("p50 of a call alone, µs", |figures| figures.p50_us),
     ("server's processor time of a call, µs", |figures| {
@@ -97,6 +119,9 @@ const ROWS: [Row; 5] = [
     }),
     ("stream of 1 MiB, messages/s", |figures| {
         figures.long_per_second
+    }),
+    ("requests of 1 MiB, one at a time, calls/s", |figures| {
+        figures.puts_per_second
     }),
 ];
 
@@ -113,10 +138,11 @@ fn serve(kind: Kind, waiting: Waiting) -> Outcome<()> {
             Kind::Tonic => {
                 child::write_line_to_parent(&address)?;
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                let server = TonicServer::builder()
+                let mut server = TonicServer::builder()
                     .initial_stream_window_size(1 << 20)
                     .initial_connection_window_size(1 << 20);
-                server.serve_with_incoming(Methods, incoming).await?;
+                let server = server.add_service(peer::Methods);
+                server.serve_with_incoming(incoming).await?;
             }
             Kind::Gateway => {
                 let device = Device::open("soft")?;
@@ -124,6 +150,7 @@ fn serve(kind: Kind, waiting: Waiting) -> Outcome<()> {
                     .waiting(waiting)
                     .add_service(BenchServer::per_poller(Echo::default))
                     .add_service(BenchStreamsServer::per_poller(Streams::default))
+                    .add_service(BulkServer::per_poller(Bulk::default))
                     .bind("127.0.0.1:0")?
                     .spawn();
                 let server_address = server.local_addr().to_string();
@@ -141,70 +168,11 @@ fn serve(kind: Kind, waiting: Waiting) -> Outcome<()> {
     })
 }
 
-/// The same methods, as tonic's generator would write them.
-#[derive(Clone)]
-struct Methods;
-
-impl NamedService for Methods {
-    const NAME: &'static str = "verbline.bench.Bench";
-}
-
-impl Service<http::Request<Body>> for Methods {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        match request.uri().path() {
-            ECHO_BLOB => Box::pin(async {
-                let mut grpc = tonic::server::Grpc::new(ProstCodec::<Blob, Blob>::default());
-                let method = async |request: Request<Blob>| {
-                    Ok::<_, Status>(Response::new(request.into_inner()))
-                };
-                Ok(grpc.unary(service_fn(method), request).await)
-            }),
-            SUBSCRIBE_BLOB => Box::pin(async {
-                let codec = ProstCodec::<Blob, SubscribeRequest>::default();
-                let mut grpc = tonic::server::Grpc::new(codec);
-                let method = async |request: Request<SubscribeRequest>| {
-                    let SubscribeRequest { count, payload_len } = request.into_inner();
-                    let blob = move |_| {
-                        Ok::<_, Status>(Blob {
-                            payload: vec![0; payload_len as usize],
-                        })
-                    };
-                    Ok::<_, Status>(Response::new(tokio_stream::iter((0..count).map(blob))))
-                };
-                Ok(grpc.server_streaming(service_fn(method), request).await)
-            }),
-            path => {
-                let status = Status::unimplemented(format!("no method {path}"));
-                Box::pin(ready(Ok(status.into_http())))
-            }
-        }
-    }
-}
-
-async fn ready_client(channel: &TonicChannel) -> Outcome<Grpc<TonicChannel>> {
-    let mut client = Grpc::new(channel.clone());
-    client.ready().await?;
-    Ok(client)
-}
-
-async fn echo(client: &mut Grpc<TonicChannel>) -> Outcome<()> {
-    client.ready().await?;
-    let request = Request::new(Blob {
+async fn echo(client: &mut Grpc<TonicChannel>, path: &'static str) -> Outcome<()> {
+    let request = Blob {
         payload: vec![0; SHORT],
-    });
-    let path = http::uri::PathAndQuery::from_static(ECHO_BLOB);
-    let response = client
-        .unary(request, path, ProstCodec::<Blob, Blob>::default())
-        .await?;
-    let reply: Blob = response.into_inner();
+    };
+    let reply: Blob = unary(client, path, request).await?;
     assert_eq!(
         reply.payload.len(),
         SHORT,
@@ -214,13 +182,17 @@ async fn echo(client: &mut Grpc<TonicChannel>) -> Outcome<()> {
 }
 
 /// Makes calls one after the other, and returns the time of each.
-async fn calls_until(channel: TonicChannel, end: Instant) -> Outcome<Vec<Duration>> {
-    let mut client = ready_client(&channel).await?;
+async fn calls_until(
+    channel: TonicChannel,
+    path: &'static str,
+    end: Instant,
+) -> Outcome<Vec<Duration>> {
+    let mut client = Grpc::new(channel);
     let mut times = Vec::new();
     let mut now = Instant::now();
     while now < end {
         let begun = now;
-        echo(&mut client).await?;
+        echo(&mut client, path).await?;
         now = Instant::now();
         times.push(now - begun);
     }
@@ -228,13 +200,19 @@ async fn calls_until(channel: TonicChannel, end: Instant) -> Outcome<Vec<Duratio
 }
 
 /// Reads a stream, and returns its messages per second.
-async fn stream(channel: &TonicChannel, payload_len: usize, time: Duration) -> Outcome<f64> {
-    let mut client = ready_client(channel).await?;
+async fn stream(
+    channel: &TonicChannel,
+    path: &'static str,
+    payload_len: usize,
+    time: Duration,
+) -> Outcome<f64> {
+    let mut client = Grpc::new(channel.clone());
+    client.ready().await?;
     let request = Request::new(SubscribeRequest {
         count: u64::MAX,
         payload_len: u32::try_from(payload_len)?,
     });
-    let path = http::uri::PathAndQuery::from_static(SUBSCRIBE_BLOB);
+    let path = PathAndQuery::from_static(path);
     let codec = ProstCodec::<SubscribeRequest, Blob>::default();
     let mut messages = client
         .server_streaming(request, path, codec)
@@ -252,12 +230,27 @@ async fn stream(channel: &TonicChannel, payload_len: usize, time: Duration) -> O
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
+/// Sends long requests one after the other, and returns how many per second.
+async fn puts(channel: &TonicChannel, path: &'static str, time: Duration) -> Outcome<f64> {
+    let mut client = Grpc::new(channel.clone());
+    let data = payload(LONG);
+    let begun = Instant::now();
+    let mut count = 0_u64;
+    while begun.elapsed() < time {
+        let request = PutRequest { data: data.clone() };
+        let _: PutReply = unary(&mut client, path, request).await?;
+        count += 1;
+    }
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
+}
+
 fn measure(kind: Kind, waiting: &str, runtime: &Runtime, time: Duration) -> Outcome<Figures> {
     let name = kind.to_possible_value().ok_or("a kind has a name")?;
     let arguments = ["--serve", name.get_name(), "--waiting", waiting].map(str::to_owned);
     let mut server = Process::start_as(None, &arguments)?;
     let address = server.read_line()?;
     let cpu = server.cpu_time();
+    let paths = kind.paths();
     runtime.block_on(async {
         let endpoint = Endpoint::from_shared(address)?
             .tcp_nodelay(true)
@@ -265,16 +258,16 @@ fn measure(kind: Kind, waiting: &str, runtime: &Runtime, time: Duration) -> Outc
             .initial_connection_window_size(1 << 20);
         let channel = endpoint.connect().await?;
         // The first calls pay for what is set up once.
-        calls_until(channel.clone(), Instant::now() + time / 5).await?;
+        calls_until(channel.clone(), paths.echo, Instant::now() + time / 5).await?;
 
-        let mut times = calls_until(channel.clone(), Instant::now() + time).await?;
+        let mut times = calls_until(channel.clone(), paths.echo, Instant::now() + time).await?;
         times.sort_unstable();
         let p50 = times[times.len() / 2];
 
         let (begun, cpu_before) = (Instant::now(), cpu.read()?);
         let tasks: Vec<_> = (0..IN_FLIGHT)
             .map(|_| {
-                let calls = calls_until(channel.clone(), begun + time);
+                let calls = calls_until(channel.clone(), paths.echo, begun + time);
                 tokio::spawn(async { calls.await.map_err(|error| error.to_string()) })
             })
             .collect();
@@ -287,8 +280,9 @@ fn measure(kind: Kind, waiting: &str, runtime: &Runtime, time: Duration) -> Outc
             calls_per_second: calls as f64 / elapsed.as_secs_f64(),
             p50_us: p50.as_secs_f64() * 1e6,
             cpu_us_per_call: used.as_secs_f64() * 1e6 / calls as f64,
-            short_per_second: stream(&channel, SHORT, time).await?,
-            long_per_second: stream(&channel, LONG, time).await?,
+            short_per_second: stream(&channel, paths.subscribe, SHORT, time).await?,
+            long_per_second: stream(&channel, paths.subscribe, LONG, time).await?,
+            puts_per_second: puts(&channel, paths.put, time).await?,
         })
     })
 }
@@ -314,13 +308,13 @@ fn run(arguments: &Arguments) -> Outcome<()> {
         gateway.push(measure(Kind::Gateway, &arguments.waiting, &runtime, time)?);
     }
     println!(
-        "{:<40} {:>10} {:>10} {:>8}",
+        "{:<42} {:>10} {:>10} {:>8}",
         "", "tonic", "gateway", "ratio"
     );
     for (what, value) in ROWS {
         let (tonic, gateway) = (median(&tonic, value), median(&gateway, value));
         println!(
-            "{what:<40} {tonic:>10.1} {gateway:>10.1} {:>8.2}",
+            "{what:<42} {tonic:>10.1} {gateway:>10.1} {:>8.2}",
             gateway / tonic
         );
     }

@@ -37,7 +37,8 @@ use crate::role::Role;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 
 const ECHO_FIXED: &str = "/verbline.Peer/EchoFixed";
-const ECHO_BLOB: &str = "/verbline.Peer/EchoBlob";
+/// Path of the method that echoes [`Blob`].
+pub const ECHO_BLOB: &str = "/verbline.Peer/EchoBlob";
 
 /// The kind of socket that carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,7 +210,12 @@ async fn exchange(client: &mut Grpc<Channel>, load: &mut Load) -> Result<(), Sta
     Ok(())
 }
 
-pub(super) async fn unary<M, R>(
+/// Makes one call with these messages.
+///
+/// # Errors
+///
+/// Returns the status of a call that fails.
+pub async fn unary<M, R>(
     client: &mut Grpc<Channel>,
     path: &'static str,
     message: M,
@@ -229,8 +235,8 @@ where
 }
 
 /// All methods, as tonic's generator would write them.
-#[derive(Clone)]
-struct Methods;
+#[derive(Clone, Debug)]
+pub struct Methods;
 
 impl NamedService for Methods {
     const NAME: &'static str = "verbline.Peer";

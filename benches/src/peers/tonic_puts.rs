@@ -24,7 +24,7 @@ use crate::cores::Cores;
 use crate::slices::{Side, Stopwatch};
 
 /// Path of the method.
-pub(super) const PUT: &str = "/verbline.Peer/Put";
+pub const PUT: &str = "/verbline.Peer/Put";
 
 /// Bytes that a server takes before it has read any. With HTTP/2's default of 64 KiB, every upload
 /// would wait for the server many times.

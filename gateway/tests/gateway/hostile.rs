@@ -23,8 +23,8 @@ use crate::raw::{
 use crate::support::{Client, Fixture};
 use crate::torn::{RECORD_ROUTE, counting, wait_for};
 
-const GET_FEATURE: &str = "/routeguide.RouteGuide/GetFeature";
-const LIST_FEATURES: &str = "/routeguide.RouteGuide/ListFeatures";
+pub(crate) const GET_FEATURE: &str = "/routeguide.RouteGuide/GetFeature";
+pub(crate) const LIST_FEATURES: &str = "/routeguide.RouteGuide/ListFeatures";
 
 async fn fixture(configure: impl FnOnce(GatewayBuilder) -> GatewayBuilder) -> Fixture {
     counting(configure).await.0
@@ -201,10 +201,17 @@ async fn a_client_that_only_resets_its_calls_is_cut_off() {
     let attack = tokio::task::spawn_blocking(move || {
         let mut attacker = RawClient::connect(address);
         for call in 0..500 {
+            let [reset, refused] = [4 * call + 1, 4 * call + 3];
             // The rule is the gateway's: h2 has one for calls that are reset before they begin.
-            attacker.begin(2 * call + 1, RECORD_ROUTE, &[]).unwrap();
+            attacker.begin(reset, RECORD_ROUTE, &[]).unwrap();
             wait_for("uploads", &counts.begun, call as usize + 1);
-            attacker.reset(2 * call + 1, CANCEL).unwrap();
+            attacker.reset(reset, CANCEL).unwrap();
+            // Calls that the gateway refuses do not hide it.
+            let head = headers("/no.such.Service/Method", &[]);
+            let flags = END_HEADERS | END_STREAM;
+            // It may have been cut off.
+            let sent = attacker.frame(HEADERS, flags, refused, &head);
+            assert!(sent.is_ok() || call == 499);
         }
         attacker.wait_for_end();
     });
@@ -219,13 +226,7 @@ async fn a_client_that_only_resets_its_calls_is_cut_off() {
 async fn a_client_that_never_reads_is_cut_off() {
     let fixture = fixture(|builder| builder.stall_time(Duration::from_millis(300))).await;
     let mut attacker = RawClient::connect(fixture.address);
-    // A window of 2 GiB for each stream, and for the connection.
-    attacker
-        .frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff])
-        .unwrap();
-    attacker
-        .frame(8, 0, 0, &0x7fff_0000_u32.to_be_bytes())
-        .unwrap();
+    attacker.open_windows().unwrap();
     for stream in [1, 3, 5, 7] {
         attacker.begin(stream, LIST_FEATURES, &[]).unwrap();
         attacker.frame(DATA, END_STREAM, stream, &[0; 5]).unwrap();
@@ -306,6 +307,33 @@ async fn a_connection_without_a_preface_is_closed() {
         silent.wait_for_end()
     });
     assert!(silent.await.unwrap().is_empty());
+    fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_answers_no_pings_is_closed_and_one_that_does_stays() {
+    let (interval, time) = (Duration::from_millis(100), Duration::from_secs(2));
+    let fixture = fixture(|builder| builder.keepalive(interval, time)).await;
+    let address = fixture.address;
+    let dead = tokio::task::spawn_blocking(move || RawClient::connect(address).wait_for_end());
+    let alive = tokio::task::spawn_blocking(move || {
+        let mut alive = RawClient::connect(address);
+        // More time than the other one has.
+        let mut pings = 0;
+        while pings < 25 {
+            pings += usize::from(alive.read_frame().unwrap() == PING);
+        }
+        alive.begin(1, GET_FEATURE, &[]).unwrap();
+        alive.frame(DATA, END_STREAM, 1, &[0; 5]).unwrap();
+        while alive.read_frame().unwrap() != HEADERS {}
+    });
+    let read = dead.await.unwrap();
+    let pings = frames(&read)
+        .iter()
+        .filter(|(kind, _)| *kind == PING)
+        .count();
+    assert_eq!(pings, 1);
+    alive.await.unwrap();
     fixture.end().await;
 }
 

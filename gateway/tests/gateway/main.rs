@@ -3,6 +3,7 @@
 // The long forms print what they have measured.
 #![allow(clippy::print_stdout)]
 
+mod flow_control;
 mod forwarded;
 mod hostile;
 mod interop;

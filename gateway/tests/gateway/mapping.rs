@@ -1,5 +1,8 @@
 //! What of a call goes over to the other side, and how: deadlines, cancellation, statuses, headers.
 
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use http::header::CONTENT_TYPE;
@@ -7,6 +10,7 @@ use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::{Channel, Metadata, Request, Response, Server, Status};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tonic::Code;
 use verbline::Device;
 use verbline_gateway::Gateway;
@@ -14,6 +18,13 @@ use verbline_gateway::Gateway;
 use crate::support::{Answer, Client, Fixture, send};
 
 const SAY_HELLO: &str = "/verbline.greeter.Greeter/SayHello";
+
+/// Messages with these names.
+const SLEEP: &[u8] = b"\0\0\0\0\x07\x0a\x05sleep";
+const WORK: &[u8] = b"\0\0\0\0\x06\x0a\x04work";
+
+/// Tells a process of these tests that it is a server.
+const VARIABLE: &str = "VERBLINE_TEST_SERVE_GREETER";
 
 /// Does what the name says.
 struct Odd {
@@ -53,6 +64,10 @@ impl Greeter for Odd {
                 let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
                 let _ = self.events.send(Event::Begun(left));
                 std::future::pending().await
+            }
+            "work" => {
+                std::thread::sleep(Duration::from_millis(5));
+                Ok(Response::new(HelloReply::default()))
             }
             "fail" => {
                 let mut metadata = Metadata::new();
@@ -105,14 +120,7 @@ async fn a_deadline_reaches_the_handler_and_its_end_comes_back() {
     let (fixture, mut events) = odd().await;
     // tonic's client would end the call by itself.
     let headers = [GRPC, ("grpc-timeout", "200m")];
-    let answer = send(
-        fixture.address,
-        SAY_HELLO,
-        &headers,
-        b"\0\0\0\0\x07\x0a\x05sleep",
-        true,
-    )
-    .await;
+    let answer = send(fixture.address, SAY_HELLO, &headers, SLEEP, true).await;
     assert_eq!(answer.headers["grpc-status"], "4");
     let Some(Event::Begun(Some(left))) = events.recv().await else {
         panic!("the handler had no deadline");
@@ -170,6 +178,89 @@ async fn a_call_that_an_overloaded_server_refuses_says_that_it_did_not_start() {
     gateway.abort();
     call.abort();
     fixture.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_an_overloaded_server_is_told_when_to_come_back() {
+    let (fixture, _events) = odd().await;
+    let address = fixture.address;
+    // Each waits for the others, and has time for a third of them.
+    let mut calls = JoinSet::new();
+    let call = move || async move {
+        let headers = [GRPC, ("grpc-timeout", "100m")];
+        send(address, SAY_HELLO, &headers, WORK, true).await
+    };
+    (0..64).for_each(|_| drop(calls.spawn(call())));
+    let refused = loop {
+        let answer = calls.join_next().await.unwrap().unwrap();
+        if answer.headers.contains_key("grpc-retry-pushback-ms") {
+            break answer.headers;
+        }
+        calls.spawn(call());
+    };
+    assert_eq!(refused["grpc-status"], "8");
+    assert_ne!(refused["verbline-execution"], "may-have-run");
+    let millis = refused["grpc-retry-pushback-ms"].to_str().unwrap();
+    assert!(
+        (1..=2000).contains(&millis.parse::<u64>().unwrap()),
+        "{millis} ms"
+    );
+    calls.shutdown().await;
+    fixture.end().await;
+}
+
+/// Does nothing unless a test has started it as a process of its own: a server whose calls sleep.
+#[test]
+fn the_server_that_is_killed() {
+    if env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    let (events, mut received) = mpsc::unbounded_channel();
+    let server = Server::builder(&Device::open("soft").unwrap())
+        .add_service(GreeterServer::new(Odd { events }))
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn();
+    println!("listening at {}", server.local_addr());
+    while let Some(event) = received.blocking_recv() {
+        println!("{event:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_server_is_killed_says_that_it_may_have_run() {
+    let mut process = Command::new(env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "mapping::the_server_that_is_killed",
+            "--nocapture",
+        ])
+        .env(VARIABLE, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut line_with = |text: &str| {
+        let line = lines.find(|line| line.as_ref().unwrap().contains(text));
+        line.unwrap().unwrap()
+    };
+    let line = line_with("listening at ");
+    let (_, server) = line.split_once("listening at ").unwrap();
+    let channel = Channel::connect(&Device::open("soft").unwrap(), server)
+        .await
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let gateway =
+        tokio::spawn(Gateway::builder(channel).serve_on(listener, std::future::pending()));
+    let call = tokio::spawn(async move { send(address, SAY_HELLO, &[GRPC], SLEEP, true).await });
+    line_with("Begun");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let headers = call.await.unwrap().headers;
+    assert_eq!(headers["grpc-status"], "14");
+    assert_eq!(headers["verbline-execution"], "may-have-run");
+    gateway.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

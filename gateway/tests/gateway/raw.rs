@@ -12,8 +12,11 @@ pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
+/// The flag of the answer to a ping.
+const ACK: u8 = 1;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
@@ -43,6 +46,12 @@ impl RawClient {
         self.0.write_all(&frame(kind, flags, stream, payload))
     }
 
+    /// Gives each stream, and the connection, a window of 2 GiB.
+    pub(crate) fn open_windows(&mut self) -> io::Result<()> {
+        self.frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff])?;
+        self.frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes())
+    }
+
     /// Begins a call with these headers besides those that every call has.
     pub(crate) fn begin(
         &mut self,
@@ -64,6 +73,18 @@ impl RawClient {
 
     pub(crate) fn go_away(&mut self) -> io::Result<()> {
         self.frame(GOAWAY, 0, 0, &[0; 8])
+    }
+
+    /// Reads the next frame, and returns its kind. Answers it if it is a ping.
+    pub(crate) fn read_frame(&mut self) -> io::Result<u8> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head)?;
+        let mut payload = vec![0; payload_len(&head)];
+        self.0.read_exact(&mut payload)?;
+        if head[3] == PING {
+            self.frame(PING, ACK, 0, &payload)?;
+        }
+        Ok(head[3])
     }
 
     /// Closes the connection: in order, or with a reset of TCP, because data is unread.
@@ -118,12 +139,16 @@ pub(crate) fn headers(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
+/// Returns the length of the payload that follows the head of a frame.
+fn payload_len(head: &[u8]) -> usize {
+    usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2])
+}
+
 /// Takes the kinds of the frames that a server sent, each with its payload.
 pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut frames = Vec::new();
     while bytes.len() >= 9 {
-        let len = usize::from(bytes[0]) << 16 | usize::from(bytes[1]) << 8 | usize::from(bytes[2]);
-        let end = (9 + len).min(bytes.len());
+        let end = (9 + payload_len(bytes)).min(bytes.len());
         frames.push((bytes[3], bytes[9..end].to_vec()));
         bytes = &bytes[end..];
     }

@@ -20,7 +20,7 @@ use crate::raw::{CANCEL, DATA, END_STREAM, NO_ERROR, RawClient};
 use crate::support::Fixture;
 
 pub(crate) const RECORD_ROUTE: &str = "/routeguide.RouteGuide/RecordRoute";
-const ROUTE_CHAT: &str = "/routeguide.RouteGuide/RouteChat";
+pub(crate) const ROUTE_CHAT: &str = "/routeguide.RouteGuide/RouteChat";
 
 /// Uploads on one connection.
 const STREAMS: usize = 5;

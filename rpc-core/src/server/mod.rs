@@ -332,9 +332,7 @@ impl Running {
         let stop_signal = &self.threads.stop_signal;
         // In the child of a fork, a service's locks may never be free.
         if mem::take(&mut self.is_serving) && self.threads.check().is_ok() {
-            for service in &self.services {
-                service.stopping();
-            }
+            shutdown::tell(&self.services, Service::stopping);
             stop_signal.set_later();
         }
         if !stop_signal.is_lame_duck() {

@@ -16,9 +16,12 @@
 //! thread does not run, or if it has not acknowledged an earlier control frame. In that case the
 //! server waits until nothing has arrived from any client for 50 ms.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
+use crate::service::catch_panic::catch_panic;
+use crate::service::dispatch::Service;
 use crate::transport::Transport;
 
 /// The times of a server's shutdown.
@@ -55,6 +58,20 @@ const QUIET_PERIOD: Duration = Duration::from_millis(50);
 /// How long connections may take to close once nothing more is sent: the limit that a transport
 /// applies to each connection, plus a margin.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
+
+/// Tells each service of a step of the shutdown. A service that panics keeps no other one from being
+/// told, and the calls of none from finishing.
+pub(super) fn tell(services: &[Arc<dyn Service>], step: fn(&dyn Service)) {
+    for service in services {
+        if let Err(panic) = catch_panic(|| step(&**service)) {
+            let name = service.name();
+            tracing::error!(
+                service = name,
+                "the service panicked when it was told of the shutdown: {panic}"
+            );
+        }
+    }
+}
 
 /// The shutdown state of a poller.
 #[derive(Debug)]

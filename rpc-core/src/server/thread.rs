@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::ServerError;
-use super::shutdown::ShuttingDown;
+use super::shutdown::{self, ShuttingDown};
 use super::stop_signal::StopSignal;
 use super::thread_time::ThreadTime;
 use super::watchdog::WatchedThread;
@@ -168,9 +168,7 @@ fn serve<T: Transport>(
         }
     }
     stop_signal.close_listener();
-    for service in services {
-        service.finishing();
-    }
+    shutdown::tell(services, Service::finishing);
     let mut shutting_down = ShuttingDown::begin(driver, stop_signal.shutdown());
     let mut found_any = driver.turn();
     while !shutting_down.after_turn(driver, found_any) {

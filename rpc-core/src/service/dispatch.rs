@@ -36,12 +36,13 @@ pub trait Service: Send + Sync + 'static {
 
     /// Called once, when the server is told to stop: before its clients are told, and before the time
     /// of [`Shutdown::lame_duck`](crate::Shutdown::lame_duck). It is called on the thread that stops
-    /// the server, and must not block. Does nothing by default.
+    /// the server, and must not block. A panic is logged, and the shutdown goes on. Does nothing by
+    /// default.
     fn stopping(&self) {}
 
     /// Called when no further calls are taken and those in flight finish: a stream that has no end
-    /// of its own ends now. It is called by each poller, on its thread, and must not block. Does
-    /// nothing by default.
+    /// of its own ends now. It is called by each poller, on its thread, and must not block. A panic is
+    /// logged, and the shutdown goes on. Does nothing by default.
     fn finishing(&self) {}
 }
 

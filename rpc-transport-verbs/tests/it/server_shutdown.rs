@@ -375,6 +375,45 @@ fn a_service_is_told_once_that_its_server_stops_and_by_each_poller_that_it_finis
     }
 }
 
+/// Panics whenever it is told of the shutdown.
+struct Panicking;
+
+impl Service for Panicking {
+    fn name(&self) -> &'static str {
+        "test.Panicking"
+    }
+
+    fn register(&self, _: &mut Methods) {}
+
+    fn stopping(&self) {
+        panic!("it does not want to stop");
+    }
+
+    fn finishing(&self) {
+        panic!("it does not want to finish");
+    }
+}
+
+#[test]
+fn a_service_that_panics_when_it_is_told_of_the_shutdown_does_not_disturb_it() {
+    let told = Arc::default();
+    let lame_duck = Duration::from_millis(50);
+    let server = Server::builder(&device())
+        .shutdown(Shutdown {
+            lame_duck,
+            ..Shutdown::default()
+        })
+        .add_service(Panicking)
+        .add_service(Told(Arc::clone(&told)))
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let begun = Instant::now();
+    server.spawn().shutdown().unwrap();
+    assert!(begun.elapsed() >= lame_duck);
+    let told = told.lock().unwrap();
+    assert_eq!(*told, ["registered", "stopping", "finishing"]);
+}
+
 /// It would wait for ever.
 #[test]
 fn a_server_that_never_served_has_no_lame_duck_time() {
