@@ -85,7 +85,12 @@ pub fn at_least_one_round(rounds: usize) -> Result<(), String> {
 
 /// Returns a parser for [`Waiting`].
 pub fn waiting() -> impl TypedValueParser<Value = Waiting> {
-    PossibleValuesParser::new(["busy", "adaptive", "event"]).map(|name| waiting_of(&name))
+    waiting_name().map(|name| waiting_of(&name))
+}
+
+/// Returns a parser for the name of a [`Waiting`].
+pub fn waiting_name() -> PossibleValuesParser {
+    PossibleValuesParser::new(["busy", "adaptive", "event"])
 }
 
 /// Returns the [`Waiting`] with this name; any other name is that of the default.

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use benches::Outcome;
-use benches::arguments::waiting_of;
+use benches::arguments::{waiting_name, waiting_of};
 use benches::bandwidth::pattern::payload;
 use benches::bandwidth::service::Bulk;
 use benches::child::{self, Process};
@@ -53,7 +53,7 @@ struct Arguments {
     #[arg(long, hide = true)]
     serve: Option<Kind>,
     /// How the pollers of the gateway's process wait
-    #[arg(long, default_value = "adaptive")]
+    #[arg(long, default_value = "adaptive", value_parser = waiting_name())]
     waiting: String,
     /// Rounds, of which the medians are printed
     #[arg(long, default_value_t = 5)]
