@@ -28,7 +28,8 @@
 //! 3. Its body becomes messages (`request_body.rs`), which go out by the channel (`call.rs`). **Only a
 //!    body that ends with `END_STREAM` ends**; any other one is torn, and its call is cancelled.
 //! 4. The responses become the body of the response, and the end of the call its trailers
-//!    (`response_body.rs`, `grpc_status.rs`).
+//!    (`response_body.rs`, `grpc_status.rs`). A client that stops taking them loses its call
+//!    (`stalls.rs`).
 //!
 //! # The way back
 //!

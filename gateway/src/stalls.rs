@@ -63,13 +63,14 @@ impl Stalls {
     /// Ends the calls of which nothing was written for this time. Returns true if the connection has to
     /// end, because ending a call did not help for half of this time.
     pub(crate) fn end(&self, time: Duration) -> bool {
+        let longest = time.saturating_add(time / 2);
         let mut is_stuck = false;
         for wait in self.lock().by_call.values() {
             let waited = wait.since.elapsed();
             if waited >= time {
                 wait.end.notify_one();
             }
-            is_stuck |= waited >= time + time / 2;
+            is_stuck |= waited >= longest;
         }
         is_stuck
     }

@@ -5,11 +5,14 @@
     run.py gateway   the stock clients through the gateway
     run.py back      Verbline's client against the stock server
 
-Each case first fails where it must: at a port where nobody listens, at a server that does wrong what the case looks
-at, and at one that lacks the service. The last line counts the cases that have ended as they should.
+Each case first fails where it must, and in the way in which it must: at a port where nobody listens, at a server that
+does wrong what the case looks at, and at one that lacks the service. The last line counts the cases that have ended as
+they should.
 """
 
+import ctypes
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -40,6 +43,16 @@ SERVICES = {
     "node": ["reflection_of_symbols", "health_check"]}
 # It stops the server.
 SHUTDOWN = ["health_watch_over_shutdown"]
+# The call of this one has no response that could be wrong: its server lacks the method.
+CONTRARY_CODES = {"empty_unary": "UNIMPLEMENTED"}
+
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent():
+    """Has the system kill a new process when this one ends, however that is."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Program:
@@ -51,7 +64,8 @@ class Program:
 
     def __enter__(self):
         environment = {"RUST_LOG": "warn", **os.environ, "VERBLINE_DEVICE": "soft"}
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=end_with_parent)
         for line in self.process.stdout:
             words = line.split()
             if words[:1] == ["contrary"]:
@@ -100,13 +114,14 @@ class Run:
         host, port = self.unused.getsockname()
         self.nobody = f"{host}:{port}"
 
-    def run(self, client, targets, *options, stops=None):
-        """Runs cases: pairs of a name and an address. `stops` is the server that one of them stops."""
+    def run(self, client, targets, stops=None):
+        """Runs cases at addresses, as the clients take them. `stops` is the server that one of them stops."""
         environment = dict(os.environ)
         if stops:
             environment["SERVER_PID"] = str(stops.process.pid)
-        command = [*CLIENTS[client], *options, *(f"{case}@{address}" for case, address in targets)]
-        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+        command = [*CLIENTS[client], *targets]
+        ended = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=end_with_parent)
         print(ended.stdout, end="", flush=True)
         good = sum(line.startswith(("passed", "refused")) for line in ended.stdout.splitlines())
         self.passed += good
@@ -116,16 +131,17 @@ class Run:
 
     def passed_at(self, server, client, cases, **options):
         """These cases must pass."""
-        self.run(client, [(case, server.address) for case in cases], **options)
+        self.run(client, [f"{case}@{server.address}" for case in cases], **options)
 
-    def refused_at(self, address, client, cases):
-        """Each of these cases must fail."""
-        self.run(client, [(case, address) for case in cases], "--must-fail")
+    def refused_at(self, address, client, cases, code, **options):
+        """Each of these cases must fail, because a call ends with this status code."""
+        self.run(client, [f"{case}@{address}={code}" for case in cases], **options)
 
     def verbline(self, address, cases, must_fail=False):
         """Runs cases of Verbline's client, over HTTP/2."""
         command = [os.path.join(TARGET, "interop"), "--calls", "100", "--grpc", address, *cases]
-        lines = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent)
+        lines = ended.stdout.splitlines()
         lines = [line for line in lines if line.startswith(("passed", "FAILED"))]
         if must_fail and address != self.nobody:
             # A case that has not begun proves nothing.
@@ -171,13 +187,13 @@ def stock(run):
     for client in CLIENTS:
         cases = INTEROP + ROUTES + SERVICES[client]
         heading("Where nobody listens: each case must fail")
-        run.refused_at(run.nobody, client, cases + SHUTDOWN)
+        run.refused_at(run.nobody, client, cases + SHUTDOWN, "UNAVAILABLE")
         heading("Servers that do wrong what the case looks at: each case must fail")
         with Program(*SERVER, "--contrary") as server:
-            run.run(client, [(case, server.contrary[case]) for case in cases], "--must-fail")
+            run.run(client, [f"{case}@{server.contrary[case]}={CONTRARY_CODES.get(case, 'OK')}" for case in cases])
         heading("A server that stops without a word: the watch must fail")
         with Program(*SERVER, "--abrupt") as server:
-            run.run(client, [(case, server.address) for case in SHUTDOWN], "--must-fail", stops=server)
+            run.refused_at(server.address, client, SHUTDOWN, "UNAVAILABLE", stops=server)
         heading("grpcio's server")
         with Program(*SERVER) as server:
             run.passed_at(server, client, cases + SHUTDOWN, stops=server)
@@ -189,12 +205,12 @@ def through_gateway(run):
         with route_guide_server() as server, gateway(server) as at:
             heading("The gateway of a server without the services: each case must fail")
             others = [case for case in INTEROP if case not in UNIMPLEMENTED]
-            run.refused_at(at.address, client, others + SERVICES[client])
+            run.refused_at(at.address, client, others + SERVICES[client], "UNIMPLEMENTED")
             heading("The route guide, through the gateway")
             run.passed_at(at, client, ROUTES)
         with interop_server() as server, gateway(server) as at:
             heading("The gateway of a server without the route guide: each case must fail")
-            run.refused_at(at.address, client, ROUTES)
+            run.refused_at(at.address, client, ROUTES, "UNIMPLEMENTED")
             heading("The interop server, through the gateway")
             run.passed_at(at, client, INTEROP + SERVICES[client] + SHUTDOWN, stops=server)
             # Node ends a stream before it resets it: a server cannot tell that such an upload is torn.

@@ -7,8 +7,14 @@ const { grpc } = require("./protos");
 // For every call, so that none hangs.
 const TIMEOUT_MS = 60_000;
 
-// A server has not done what a case expects.
-class Failure extends Error {}
+// A server has not done what a case expects. `code` is that of the call which has ended in another way than it should,
+// and OK if all have ended well.
+class Failure extends Error {
+  constructor(message, code = grpc.status.OK) {
+    super(message);
+    this.code = code;
+  }
+}
 
 function expect(what, found, expected) {
   try {
@@ -18,13 +24,18 @@ function expect(what, found, expected) {
   }
 }
 
+function expectCode(found, expected) {
+  if (found === expected) return;
+  throw new Failure(`status code: expected ${grpc.status[expected]}, got ${grpc.status[found]}`, found);
+}
+
 // Returns the error with which a call must end.
 async function expectError(code, call) {
   try {
     await call;
   } catch (error) {
     if (!isCallError(error)) throw error;
-    expect("status code", error.code, code);
+    expectCode(error.code, code);
     return error;
   }
   throw new Failure(`a call succeeded instead of ending with ${grpc.status[code]}`);
@@ -79,4 +90,4 @@ async function all(stream) {
   return messages;
 }
 
-module.exports = { Failure, all, connect, deadline, expect, expectError, isCallError, sendAll, streaming, unary };
+module.exports = { Failure, all, connect, deadline, expect, expectCode, expectError, isCallError, sendAll, streaming, unary };

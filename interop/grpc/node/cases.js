@@ -6,7 +6,7 @@
 
 const { grpc, load } = require("./protos");
 const {
-  Failure, all, connect, deadline, expect, expectError, isCallError, sendAll, streaming, unary,
+  Failure, all, connect, deadline, expect, expectCode, expectError, isCallError, sendAll, streaming, unary,
 } = require("./calls");
 
 const { TestService, UnimplementedService } = load("grpc/testing/test.proto").grpc.testing;
@@ -235,7 +235,7 @@ async function compressed_request(client, target) {
     await longUnary(compressing);
   } catch (error) {
     if (!isCallError(error)) throw error;
-    expect("status code", error.code, grpc.status.UNIMPLEMENTED);
+    expectCode(error.code, grpc.status.UNIMPLEMENTED);
     outcome = `was refused: ${error.details}`;
   }
   compressing.close();

@@ -10,7 +10,7 @@ import generated
 import grpc
 from grpc.testing import empty_pb2, messages_pb2, test_pb2_grpc
 
-from expect import Failure, expect, expect_error
+from expect import Failure, expect, expect_code, expect_error
 
 REQUEST_LENS = [27182, 8, 1828, 45904]
 RESPONSE_LENS = [31415, 9, 2653, 58979]
@@ -76,7 +76,7 @@ def expect_cancelled(channel, call):
     # The server has answered this one after it has got what was sent before.
     test_service(channel).EmptyCall(empty_pb2.Empty(), timeout=TIMEOUT_S)
     call.cancel()
-    expect("status code", call.code(), grpc.StatusCode.CANCELLED)
+    expect_code(call.code(), grpc.StatusCode.CANCELLED)
 
 
 def empty_unary(channel, _):
@@ -246,7 +246,7 @@ def compressed_request(channel, _):
         expect_long(stub.UnaryCall(long_request(), compression=grpc.Compression.Gzip, timeout=TIMEOUT_S))
         outcome = "was read"
     except grpc.RpcError as error:
-        expect("status code", error.code(), grpc.StatusCode.UNIMPLEMENTED)
+        expect_code(error.code(), grpc.StatusCode.UNIMPLEMENTED)
         outcome = f"was refused: {error.details()}"
     expect_long(stub.UnaryCall(long_request(), timeout=TIMEOUT_S))
     return f"the compressed request {outcome}"

@@ -1,7 +1,8 @@
 """Calls a gRPC server as any Python program does, with grpcio.
 
-    client.py CASE@HOST:PORT...              runs these cases
-    client.py --must-fail CASE@HOST:PORT...  runs them against servers that they must not accept
+    client.py CASE@HOST:PORT...       runs these cases
+    client.py CASE@HOST:PORT=CODE...  runs them against servers that they must not accept, because a call ends with
+                                      this status code; with OK, because of something else that the server does
 
 It prints a line for each, and ends with exit code 1 if one has not ended as it should. Any other
 exit code is an error of this program.
@@ -20,30 +21,33 @@ import grpc
 CASES = cases.CASES | routes.CASES | services.CASES
 
 
-def run(case, target, must_fail):
+def run(case, target, must_end_with):
     """Runs a case. Returns whether it has ended as it should."""
     begun = time.monotonic()
     try:
         with cases.connect(target) as channel:
-            sizes, error = CASES[case](channel, target), None
-    except (Failure, grpc.RpcError) as failure:
-        error = failure
+            what, code = CASES[case](channel, target), None
+    except Failure as failure:
+        what, code = str(failure), failure.code
+    except grpc.RpcError as error:
+        what, code = f"a call ended with {error.code().name}: {error.details()}", error.code()
     took = time.monotonic() - begun
-    if isinstance(error, grpc.RpcError):
-        error = f"a call ended with {error.code().name}: {error.details()}"
-    if must_fail:
-        outcome, what = ("refused", error) if error else ("FAILED ", f"it accepts this server: {sizes}")
+    if not must_end_with:
+        outcome = "FAILED " if code else "passed "
+    elif code and code.name == must_end_with:
+        outcome = "refused"
     else:
-        outcome, what = ("FAILED ", error) if error else ("passed ", sizes)
+        outcome, what = "FAILED ", f"expected the end {must_end_with}: {what}"
     print(f"{outcome}  python  {case:28} {took:6.2f} s  {what}", flush=True)
     return outcome != "FAILED "
 
 
 def main():
-    arguments = sys.argv[1:]
-    must_fail = arguments[:1] == ["--must-fail"]
-    pairs = [argument.split("@") for argument in arguments[must_fail:]]
-    outcomes = [run(case, target, must_fail) for case, target in pairs]
+    outcomes = []
+    for argument in sys.argv[1:]:
+        case, target = argument.split("@")
+        target, _, code = target.partition("=")
+        outcomes.append(run(case, target, code))
     sys.exit(0 if all(outcomes) else 1)
 
 
