@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use benches::child::Process;
 use benches::service::ServerArgs;
 use benches::spin::handlers_begun;
-use benches::unit::Unit;
 use benches::{Outcome, cores, role};
 use rpc_core::Intents;
+use verbline_load::unit::Unit;
 
 use crate::attack::{Attack, Target};
 use crate::dead_calls;

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use proto::bench::{BenchClient, Fixed};
 use rpc_core::{CallError, LocalChannel, LocalPoller, Request, Response};
 use rpc_transport_verbs::Device;
+use verbline_load::TaskSet;
 
 use crate::attack::Target;
 use benches::Outcome;
 use benches::spin::Work;
-use benches::task_set::TaskSet;
 
 /// Number of calls whose deadline passes.
 pub(crate) const CALLS: usize = 8;

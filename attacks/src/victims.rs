@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use proto::bench::{BenchClient, Fixed};
 use rpc_core::{CallError, LocalChannel, LocalPoller, Request};
 use rpc_transport_verbs::Device;
+use verbline_load::{add_time, histogram};
 
-use benches::{Outcome, child, slices};
+use benches::{Outcome, child};
 
 /// Latency above which a call counts as slow.
 pub(crate) const SLOW: Duration = Duration::from_millis(10);
@@ -98,14 +98,14 @@ pub(crate) fn good_client(
             }
         });
     }
-    let mut latencies: Histogram<u64> = slices::histogram();
+    let mut latencies = histogram();
     let (mut errors, mut slow) = (0, 0);
     while Instant::now() < end {
         let began = Instant::now();
         let outcome = call(&poller, &client);
         let latency = began.elapsed();
         match outcome {
-            Ok(()) => latencies.saturating_record(latency.as_nanos() as u64),
+            Ok(()) => add_time(&mut latencies, latency),
             Err(_) => errors += 1,
         }
         slow += u64::from(latency > SLOW);

@@ -1,6 +1,5 @@
 //! Keeps many calls in flight from one thread, and counts those that end in a period.
 
-use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -8,9 +7,10 @@ use proto::bench::BenchClient;
 use rpc_core::{CallError, Caller};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use verbline_load::{ClosedLoop, add_time};
+
+use crate::Outcome;
 use crate::message::Load;
-use crate::task_set::run_all;
-use crate::{Outcome, slices};
 
 /// Time before recording begins, for buffers to warm up and windows to grow.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -48,14 +48,10 @@ impl Period {
     /// Returns true if the period is over.
     #[inline]
     pub fn add(&self, began: Instant, counted: &mut Histogram<u64>) -> bool {
-        self.add_ended(began, Instant::now(), counted)
-    }
-
-    #[inline]
-    fn add_ended(&self, began: Instant, now: Instant, counted: &mut Histogram<u64>) -> bool {
+        let now = Instant::now();
         let is_over = self.is_over(now);
         if self.has_begun(now) && !is_over {
-            counted.saturating_record(((now - began).as_nanos() as u64).max(1));
+            add_time(counted, now - began);
         }
         is_over
     }
@@ -72,6 +68,15 @@ impl Period {
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.end
+    }
+
+    /// Returns the closed loop that, if it begins now, records calls in this period. It has no slices, whose
+    /// records would take time.
+    fn closed_loop(&self) -> ClosedLoop {
+        ClosedLoop::new()
+            .warm_up(self.start.saturating_duration_since(Instant::now()))
+            .time(self.end - self.start)
+            .slices(0)
     }
 
     /// Returns the number of calls per second, given those that ended in this period.
@@ -93,32 +98,21 @@ pub async fn keep_in_flight<C: Caller>(
     load: &Load,
     period: Period,
 ) -> Result<Histogram<u64>, CallError> {
-    let histogram = RefCell::new(slices::histogram());
     let step = in_flight % clients.len();
-    // Each worker is one call in flight.
-    let workers = (0..in_flight).map(|index| {
-        let (histogram, mut load) = (&histogram, load.clone());
+    let callers = (0..in_flight).map(|index| {
+        let mut load = load.clone();
         let mut next = index % clients.len();
-        async move {
-            let mut began = Instant::now();
-            loop {
-                load.exchange(&clients[next]).await?;
-                next += step;
-                if next >= clients.len() {
-                    next -= clients.len();
-                }
-                // The end of one call is the start of the next, so one clock reading per call is
-                // enough.
-                let now = Instant::now();
-                if period.add_ended(began, now, &mut histogram.borrow_mut()) {
-                    return Ok(());
-                }
-                began = now;
+        async move || {
+            load.exchange(&clients[next]).await?;
+            next += step;
+            if next >= clients.len() {
+                next -= clients.len();
             }
+            Ok(())
         }
     });
-    run_all(workers).await?;
-    Ok(histogram.into_inner())
+    let record = period.closed_loop().try_run(callers).await?;
+    Ok(record.service)
 }
 
 /// Raises the limit of open files to its maximum. A connection has a socket and shared memory in

@@ -10,18 +10,20 @@
 //! module for each concern:
 //!
 //! - the frame: [`setup`] (the options of every measurement), [`measurements`] (what is measured),
-//!   [`role`] and [`child`] (the processes of the other side), [`report`] (one table and one object),
-//!   with [`mod@unit`], [`hgrm`] (for HdrHistogram's plotter) and [`plot`] (SVG);
+//!   [`role`] and [`child`] (the processes of the other side), [`report`] (one table and one object)
+//!   and [`plot`] (SVG);
 //! - subjects: [`raw`] (verbs without calls, over an [`endpoint`]), [`rpc`] (calls), [`shared`] (calls
 //!   through a shared client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many
-//!   calls in flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls
-//!   at intended times from [`arrivals`]), [`sweep`] (calls at rising rates), [`streams`], [`spin`] (a
-//!   service whose handlers take their time), [`overload`] (more calls than its server can answer, made
-//!   with [`due`]) and [`bandwidth`] (messages of any size);
+//!   calls in flight on one thread), [`rates`] (those in turns), [`streams`], [`spin`] (a service whose
+//!   handlers take their time), [`overload`] (more calls than its server can answer, made with [`due`])
+//!   and [`bandwidth`] (messages of any size);
 //! - comparison: `peers`, [`external`], [`sockets`], [`counts`] (with the accepted figures), [`baseline`]
 //!   (the figures of another day);
 //! - method: [`cores`], [`clock`], [`line`](mod@line), [`slices`], [`rounds`], [`allocations`],
 //!   [`system_calls`].
+//!
+//! Open and closed loops, their histograms and the files for HdrHistogram's plotter are those of
+//! [`verbline_load`].
 //!
 //! Why alternating slices: virtual machines change regime. The same ping-pong over one cache line
 //! takes 100 or 540 ns, for minutes at a time, depending on where the virtual cores run. So we
@@ -30,24 +32,20 @@
 
 pub mod allocations;
 pub mod arguments;
-pub mod arrivals;
 pub mod bandwidth;
 pub mod baseline;
 pub mod child;
 pub mod clock;
 pub mod cores;
 pub mod counts;
-mod dispatcher;
 pub mod drop_time;
 pub mod due;
 pub mod endpoint;
 pub mod external;
-pub mod hgrm;
 pub mod in_flight;
 pub mod line;
 pub mod measurements;
 pub mod message;
-pub mod open_loop;
 pub mod overload;
 #[cfg(feature = "stream")]
 pub mod peers;
@@ -65,10 +63,7 @@ pub mod slices;
 pub mod sockets;
 pub mod spin;
 pub mod streams;
-pub mod sweep;
 pub mod system_calls;
-pub mod task_set;
-pub mod unit;
 
 /// The return type of the programs. They end at the first error and print it as a sentence.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

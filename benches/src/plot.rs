@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use benches::plot::{Axis, Curve, Plot, Scale};
-//! use benches::unit::Unit;
+//! use verbline_load::unit::Unit;
 //!
 //! let plot = Plot {
 //!     title: "Goodput against offered load".to_owned(),
@@ -20,7 +20,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use crate::unit::Unit;
+use verbline_load::unit::Unit;
 
 /// Curves over two axes.
 #[derive(Clone, Debug)]

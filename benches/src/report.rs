@@ -12,12 +12,13 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value};
+use verbline_load::hgrm;
+use verbline_load::unit::Unit;
 
+use crate::Outcome;
 use crate::line::Distance;
 use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::rounds::Rounds;
-use crate::unit::Unit;
-use crate::{Outcome, hgrm};
 
 /// What a measurement found.
 #[derive(Clone, Debug)]
@@ -345,7 +346,7 @@ mod tests {
 
     use super::*;
     use crate::line::RoundTrip;
-    use crate::slices::histogram;
+    use verbline_load::histogram;
 
     fn report() -> Report {
         let mut times = histogram();

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use verbline_load::histogram;
+
 use crate::Outcome;
 
 /// One of the things that are measured in turns.
@@ -155,12 +157,6 @@ impl Default for Record {
             busy: Duration::ZERO,
         }
     }
-}
-
-/// Creates a histogram of nanoseconds, up to one minute, with three significant digits (0.1 %).
-#[must_use]
-pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
 /// Lets each side take `slices` turns of `calls` calls, in round-robin order, and returns a record

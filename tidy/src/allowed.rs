@@ -365,6 +365,21 @@ pub const TRANSPORT: Package = Package {
     ],
 };
 
+/// `verbline-load`.
+pub const LOAD: Package = Package {
+    folder: "load",
+    layers: &[
+        layer(
+            "values",
+            &["arrivals", "dispatcher", "hgrm", "histogram", "task_set", "unit"],
+            &[],
+        ),
+        layer("record", &["failures", "record", "slices", "table"], &["values"]),
+        layer("loops", &["recorder", "open_loop", "closed_loop"], &["values", "record"]),
+        layer("sweep", &["sweep"], &["record"]),
+    ],
+};
+
 /// `verbline-gateway`.
 pub const GATEWAY: Package = Package {
     folder: "gateway",

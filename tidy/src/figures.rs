@@ -14,12 +14,13 @@ use crate::surface::public_items;
 use crate::tangles::Tangles;
 
 /// The folders of the crates that are measured: those that users depend on.
-pub const PACKAGES: [&str; 5] = [
+pub const PACKAGES: [&str; 6] = [
     "rpc-core",
     "rpc-codegen",
     "rpc-transport-verbs",
     "rpc-transport-verbs/verbs",
     "gateway",
+    "load",
 ];
 
 /// Words below which a SAFETY note cannot name an invariant, who established it and how long it

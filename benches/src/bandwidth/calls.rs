@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use proto::bulk::{BulkClient, GetRequest, PutRequest};
 use rpc_core::codegen::v1::bytes::Bytes;
 use rpc_core::{CallError, LocalChannel};
+use verbline_load::run_all;
 
 use super::pattern::{payload, word_of_each_line};
 use super::{in_flight, transfers};
 use crate::Outcome;
 use crate::rpc::{Client, Rpc};
-use crate::task_set::run_all;
 
 /// The direction of the payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,13 +14,14 @@ use hdrhistogram::Histogram;
 use proto::bulk::{PutRequest, UploadReply};
 use rpc_core::codegen::v1::bytes::Bytes;
 use rpc_core::{CallError, Stream};
+use verbline_load::TaskSet;
+use verbline_load::{add_time, histogram};
 
 use super::pattern::payload;
 use crate::Outcome;
 use crate::message::Load;
 use crate::rpc::{Client, Rpc};
-use crate::slices::{UNRECORDED, histogram};
-use crate::task_set::TaskSet;
+use crate::slices::UNRECORDED;
 
 /// Messages without an end, until they are stopped.
 struct Messages {
@@ -101,7 +102,7 @@ async fn small_calls(rpc: &Rpc, length: Duration) -> Result<Histogram<u64>, Call
     while last - start < length {
         load.exchange(client).await?;
         let now = Instant::now();
-        calls.saturating_record(((now - last).as_nanos() as u64).max(1));
+        add_time(&mut calls, now - last);
         last = now;
     }
     Ok(calls)

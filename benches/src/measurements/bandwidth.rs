@@ -4,6 +4,7 @@
 
 use clap::Args;
 use rpc_core::Intents;
+use verbline_load::unit::Unit;
 
 use crate::bandwidth::calls::{Calls, Direction, Source};
 use crate::bandwidth::memory::Memory;
@@ -17,7 +18,6 @@ use crate::rounds::{self, Rounds};
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, busy_intents};
 use crate::slices::Side;
-use crate::unit::Unit;
 use crate::{Outcome, arguments};
 
 /// Bytes per second of uploads and downloads, in turns with raw READs and a copy of memory

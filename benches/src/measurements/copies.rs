@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use clap::Args;
 use rpc_transport_verbs::verbs::{Access, Context, CopyRule, Slot};
+use verbline_load::unit::Unit;
 
 use crate::cores::{self, Cores};
 use crate::line::Line;
@@ -20,7 +21,6 @@ use crate::report::Row;
 use crate::rounds::alternate_rows;
 use crate::setup::{Bench, Measurement};
 use crate::slices::median;
-use crate::unit::Unit;
 use crate::{Outcome, arguments};
 
 /// Copies into registered memory that another core reads: plain stores, and stores past the caches

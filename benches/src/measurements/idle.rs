@@ -4,14 +4,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use verbline_load::unit::Unit;
+use verbline_load::{add_time, histogram};
 
 use crate::child::{CpuTime, Process};
 use crate::report::Row;
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
 use crate::shared::{Shared, Waiter};
-use crate::slices::{Stopwatch, UNRECORDED, histogram};
-use crate::unit::Unit;
+use crate::slices::{Stopwatch, UNRECORDED};
 use crate::{Outcome, arguments};
 
 /// The first call after both sides have slept, and the processor time of idle processes
@@ -84,7 +85,7 @@ impl Idle {
             thread::sleep(self.gap);
             let start = Instant::now();
             call()?;
-            times.saturating_record((start.elapsed().as_nanos() as u64).max(1));
+            add_time(&mut times, start.elapsed());
         }
         let [server, client] = cpu_shares(server.cpu_time())?;
         bench.report.histogram(name, &times);

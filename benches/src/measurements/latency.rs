@@ -2,6 +2,7 @@
 
 use clap::Args;
 use rpc_core::frame::HEADER_LEN;
+use verbline_load::unit::Unit;
 
 use crate::raw::{PingPong, RawArgs};
 use crate::report::Row;
@@ -9,7 +10,6 @@ use crate::rpc::{ClosedLoop, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
 use crate::shared::{Shared, Waiter, closed_loop};
 use crate::slices::{alternate, ratio_p50};
-use crate::unit::Unit;
 use crate::{Outcome, clock};
 
 /// One call at a time: local and shared clients beside raw verbs, in alternating slices

@@ -2,21 +2,19 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
+use verbline_load::sweep::{Step, Sweep};
+use verbline_load::unit::Unit;
+use verbline_load::{Arrivals, LATE, OpenLoop};
 
 use crate::Outcome;
 use crate::arguments::{self, Steps};
-use crate::arrivals::Arrivals;
-use crate::message::Load;
-use crate::open_loop::{LATE, OpenLoop, OpenRecord};
 use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::report::{Report, Row};
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
-use crate::sweep::Sweep;
-use crate::unit::Unit;
 
 /// Time before recording begins, for buffers to warm up and windows to grow.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -74,23 +72,33 @@ impl Measurement for Open {
         intents.max_in_flight = intents.max_in_flight.max(self.in_flight);
         let rpc = Rpc::start_pinned(&bench.device, bench.cores, &intents)?;
         bench.say(rpc.poller().limits());
-        let measure = |rate| {
+        let measure = async |rate| {
             bench.progress(Unit::PerSecond.text(rate));
-            let plan = OpenLoop {
-                arrivals: self.arrivals,
-                rate,
-                seed,
-                warm_up: WARM_UP,
-                time,
-            };
-            make_calls(&rpc, plan, &load, self.in_flight)
+            let client = &rpc.client();
+            let callers = iter::repeat_n(&load, self.in_flight as usize).map(|load| {
+                let mut load = load.clone();
+                async move || load.exchange(client).await
+            });
+            let plan = OpenLoop::at(rate)
+                .arrivals(self.arrivals)
+                .seed(seed)
+                .warm_up(WARM_UP)
+                .time(time)
+                .slices(0);
+            plan.try_run(callers).await
         };
         let sweep = match (self.rate, self.sweep) {
             (Some(rate), _) => Sweep {
-                steps: vec![measure(rate)?],
+                steps: vec![Step {
+                    rate,
+                    record: rpc.block_on(measure(rate))?,
+                }],
                 knee: None,
             },
-            (None, steps) => Sweep::run(steps.iter().flat_map(|steps| steps.rates()), measure)?,
+            (None, steps) => {
+                let rates = steps.iter().flat_map(|steps| steps.rates());
+                rpc.block_on(Sweep::run(rates, measure))?
+            }
         };
         let report = &mut bench.report;
         report.figure("size_bytes", self.message.size);
@@ -101,11 +109,11 @@ impl Measurement for Open {
         report.figure("in_flight_limit", self.in_flight);
         report.figure("late_means_ns", LATE.as_nanos() as u64);
         report.table("rates", sweep.steps.iter().map(of_rate));
-        for step in &sweep.steps {
-            let rate = Unit::PerSecond.text(step.wanted);
-            report.histogram(format!("{rate} response"), &step.response);
+        for Step { rate, record } in &sweep.steps {
+            let rate = Unit::PerSecond.text(*rate);
+            report.histogram(format!("{rate} response"), &record.response);
             if self.rate.is_some() {
-                report.histogram(format!("{rate} service"), &step.service);
+                report.histogram(format!("{rate} service"), &record.service);
             }
         }
         report.note(
@@ -120,37 +128,26 @@ impl Measurement for Open {
     }
 }
 
-fn make_calls(rpc: &Rpc, plan: OpenLoop, load: &Load, in_flight: u32) -> Outcome<OpenRecord> {
-    let client = &rpc.client();
-    let callers = iter::repeat_n(load, in_flight as usize).map(|load| {
-        let mut load = load.clone();
-        async move || load.exchange(client).await
-    });
-    let start = Instant::now();
-    let calls = plan.run(|| start.elapsed(), callers);
-    Ok(rpc.block_on(calls)?)
-}
-
-fn of_rate(step: &OpenRecord) -> Row {
-    let service = |quantile| step.service.value_at_quantile(quantile);
-    Row::new(Unit::PerSecond.text(step.wanted))
-        .with("wanted_per_s", step.wanted.round())
-        .with("achieved_per_s", step.achieved.round())
-        .with_times(&step.response)
+fn of_rate(Step { rate, record }: &Step) -> Row {
+    let service = |quantile| record.service.value_at_quantile(quantile);
+    Row::new(Unit::PerSecond.text(*rate))
+        .with("wanted_per_s", rate.round())
+        .with("achieved_per_s", record.achieved.round())
+        .with_times(&record.response)
         .with("service_p50_ns", service(0.5))
         .with("service_p99_ns", service(0.99))
         .with("service_p999_ns", service(0.999))
-        .with("service_max_ns", step.service.max())
-        .with("sent", step.service.len())
-        .with("late", step.late)
-        .with("unsent", step.unsent)
+        .with("service_max_ns", record.service.max())
+        .with("sent", record.service.len())
+        .with("late", record.late)
+        .with("unsent", record.unsent)
 }
 
 /// Says which rate the server sustains, and draws the latency against the rate.
 fn say_knee(report: &mut Report, sweep: &Sweep) {
-    let sustained = sweep.sustained().map(|step| step.wanted.round());
+    let sustained = sweep.sustained().map(|step| step.rate.round());
     report.figure("sustained_per_s", sustained);
-    let last = sweep.steps.last().map_or(0.0, |step| step.wanted);
+    let last = sweep.steps.last().map_or(0.0, |step| step.rate);
     report.note(match (&sweep.knee, sustained) {
         (Some(knee), Some(sustained)) => format!(
             "knee: above {}. At {}, {knee}.",
@@ -160,10 +157,10 @@ fn say_knee(report: &mut Report, sweep: &Sweep) {
         (Some(knee), None) => format!("knee: below the first rate: {knee}."),
         (None, _) => "knee: not reached; sweep higher rates with --sweep from:to:steps".to_owned(),
     });
-    report.figure("knee", sweep.knee.as_deref());
+    report.figure("knee", sweep.knee.map(|knee| knee.to_string()));
     let curve = |name, quantile| {
-        let at = |step: &OpenRecord| step.response.value_at_quantile(quantile) as f64;
-        Curve::new(name, sweep.steps.iter().map(|step| (step.wanted, at(step))))
+        let at = |step: &Step| step.record.response.value_at_quantile(quantile) as f64;
+        Curve::new(name, sweep.steps.iter().map(|step| (step.rate, at(step))))
     };
     let plot = Plot {
         title: "open: response time against offered rate".to_owned(),

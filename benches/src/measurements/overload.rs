@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use proto::bench::BenchClient;
 use rpc_core::{Caller, Execution, Intents};
+use verbline_load::unit::Unit;
+use verbline_load::{Arrivals, run_all};
 
 use super::throughput::Kind;
-use crate::arrivals::Arrivals;
 use crate::overload::offer::{Shape, offer};
 use crate::overload::recovery::Recovery;
 use crate::overload::tally::{Failure, Tally};
@@ -30,8 +31,6 @@ use crate::service::ServerArgs;
 use crate::setup::{Bench, Measurement};
 use crate::shared::Shared;
 use crate::spin::{MAX_PHASES, Work, handlers_begun};
-use crate::task_set::run_all;
-use crate::unit::Unit;
 use crate::{Outcome, arguments, cores};
 
 /// Calls answered in time when up to four times as many arrive as the server can answer

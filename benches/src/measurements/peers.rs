@@ -10,6 +10,7 @@ use clap::Args;
 use proto::bulk::BulkClient;
 use rpc_core::frame::HEADER_LEN;
 use rpc_core::{Intents, LocalChannel, Waiting};
+use verbline_load::unit::Unit;
 
 use crate::bandwidth::calls::{Calls, Direction, Source};
 use crate::bandwidth::puts::{self, Puts};
@@ -29,7 +30,6 @@ use crate::setup::{Bench, Measurement, busy_intents};
 use crate::shared::Shared;
 use crate::slices::{Record, Side};
 use crate::sockets::{SocketArgs, SocketPingPong};
-use crate::unit::Unit;
 use crate::{Outcome, arguments};
 
 /// UCX, iceoryx2, tonic and a Unix socket in alternating turns with Verbline and raw verbs

@@ -16,7 +16,7 @@ use crate::report::Row;
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
 use crate::shared::Shared;
-use crate::{Outcome, arguments, slices};
+use crate::{Outcome, arguments};
 
 /// Calls per second with many in flight, of one local client or through a shared one
 #[derive(Clone, Debug, Args)]
@@ -162,7 +162,7 @@ impl Throughput {
                     scope.spawn(move || block_on(keep_in_flight(&clients, in_flight, load, period)))
                 })
                 .collect();
-            let mut all = slices::histogram();
+            let mut all = verbline_load::histogram();
             for worker in workers {
                 all.add(worker.join().map_err(|_| "a client's thread panicked")??)?;
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rpc_core::Intents;
+use verbline_load::run_all;
 
 use crate::in_flight::{Period, keep_in_flight};
 use crate::message::Load;
@@ -14,7 +15,6 @@ use crate::rpc::{Client, Rpc};
 use crate::service::ServerArgs;
 use crate::setup::{Bench, Measurement};
 use crate::spin::Work;
-use crate::task_set::run_all;
 use crate::{Outcome, arguments, cores};
 
 /// How a poller shares its time between a client with many calls and clients with one

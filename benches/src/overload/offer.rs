@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 
 use proto::bench::BenchClient;
 use rpc_core::{Caller, Request};
+use verbline_load::{Dispatcher, TaskSet, Which};
 
 use super::tally::{self, End, Failure};
 use super::timeline::{Arrival, Timeline};
-use crate::dispatcher::{Dispatcher, Which};
 use crate::spin::Work;
-use crate::task_set::TaskSet;
 
 /// What the calls have in common.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rpc_core::{CallError, Code, Execution};
 
-use crate::slices;
+use verbline_load::{add_time, histogram};
 
 /// How a call ended. It was good if its response arrived before its deadline: this long after its
 /// intended start.
@@ -79,7 +79,7 @@ pub struct Tally {
 impl Default for Tally {
     fn default() -> Self {
         Self {
-            good: slices::histogram(),
+            good: histogram(),
             failures: BTreeMap::new(),
         }
     }
@@ -89,10 +89,7 @@ impl Tally {
     /// Counts the end of a call.
     pub fn add(&mut self, end: End) {
         match end {
-            Ok(latency) => {
-                let nanos = latency.as_nanos() as u64;
-                self.good.saturating_record(nanos.max(1));
-            }
+            Ok(latency) => add_time(&mut self.good, latency),
             Err(failure) => *self.failures.entry(failure).or_default() += 1,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::arrivals::{Arrivals, Schedule};
+use verbline_load::{Arrivals, Schedule};
 
 /// A period in which calls arrive at one rate.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -15,6 +15,7 @@ use iceoryx2::port::client::Client;
 use iceoryx2::prelude::{LogLevel, ipc, set_log_level};
 use iceoryx2::service::port_factory::{publish_subscribe, request_response};
 use serde::{Deserialize, Serialize};
+use verbline_load::histogram;
 
 use crate::Outcome;
 use crate::bandwidth::pattern::{payload, word_of_each_line};
@@ -24,7 +25,7 @@ use crate::cores::{self, Cores};
 use crate::in_flight::Period;
 use crate::rates::Rated;
 use crate::role::Role;
-use crate::slices::{Side, Stopwatch, UNRECORDED, histogram};
+use crate::slices::{Side, Stopwatch, UNRECORDED};
 
 /// The same 64 bytes as the message of eight `fixed64`.
 type Message = [u64; 8];

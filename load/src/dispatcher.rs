@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 /// Matches calls with callers, which are tasks of one thread.
-pub(crate) struct Dispatcher<T> {
+pub struct Dispatcher<T> {
     callers: RefCell<Vec<Caller<T>>>,
     /// In the order in which they became idle.
     idle: RefCell<VecDeque<usize>>,
@@ -15,7 +15,7 @@ pub(crate) struct Dispatcher<T> {
 
 /// Which of the idle callers makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub enum Which {
     /// The one that became idle last: its data is still in the cache.
     Latest,
     /// The one that has been idle longest, so that connections take turns.
@@ -24,13 +24,13 @@ pub(crate) enum Which {
 
 struct Caller<T> {
     call: Option<T>,
-    /// Never changes.
+    /// The waker of its latest poll.
     waker: Option<Waker>,
 }
 
 impl<T> Dispatcher<T> {
     /// Creates a dispatcher for this many callers, which have the numbers from 0.
-    pub(crate) fn new(callers: usize) -> Self {
+    pub fn new(callers: usize) -> Self {
         let callers = (0..callers).map(|_| Caller {
             call: None,
             waker: None,
@@ -43,7 +43,7 @@ impl<T> Dispatcher<T> {
     }
 
     /// Returns the next call of a caller, or `None` when there are no more calls.
-    pub(crate) async fn next_call(&self, caller: usize) -> Option<T> {
+    pub async fn next_call(&self, caller: usize) -> Option<T> {
         let mut was_pushed = false;
         poll_fn(|cx| {
             let state = &mut self.callers.borrow_mut()[caller];
@@ -53,7 +53,10 @@ impl<T> Dispatcher<T> {
             if self.is_closed.get() {
                 return Poll::Ready(None);
             }
-            state.waker.get_or_insert_with(|| cx.waker().clone());
+            match &mut state.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                None => state.waker = Some(cx.waker().clone()),
+            }
             if !std::mem::replace(&mut was_pushed, true) {
                 self.idle.borrow_mut().push_back(caller);
             }
@@ -62,13 +65,8 @@ impl<T> Dispatcher<T> {
         .await
     }
 
-    /// Returns true if a caller is idle.
-    pub(crate) fn has_idle(&self) -> bool {
-        !self.idle.borrow().is_empty()
-    }
-
     /// Assigns a call to an idle caller. Returns false if there is none.
-    pub(crate) fn assign(&self, call: T, which: Which) -> bool {
+    pub fn assign(&self, call: T, which: Which) -> bool {
         let mut idle = self.idle.borrow_mut();
         let caller = match which {
             Which::Latest => idle.pop_back(),
@@ -86,12 +84,12 @@ impl<T> Dispatcher<T> {
     }
 
     /// Returns true if there are no more calls.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
 
     /// Lets each caller end after its call.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         if !self.is_closed.replace(true) {
             for state in &*self.callers.borrow() {
                 if let Some(waker) = &state.waker {
@@ -119,7 +117,7 @@ mod tests {
             assert!(second.as_mut().poll(&mut cx).is_pending());
             assert!(first.as_mut().poll(&mut cx).is_pending());
             assert!(dispatcher.assign(1, which) && dispatcher.assign(2, which));
-            assert!(!dispatcher.has_idle() && !dispatcher.assign(3, which));
+            assert!(!dispatcher.assign(3, which));
             assert_eq!(first.as_mut().poll(&mut cx), Poll::Ready(Some(of_first)));
             assert_eq!(second.as_mut().poll(&mut cx), Poll::Ready(Some(of_second)));
             dispatcher.close();

@@ -13,23 +13,25 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// A future that polls its tasks as they are woken, and is ready once all of them are.
 pub struct TaskSet<F> {
     tasks: Vec<Option<Pin<Box<F>>>>,
     wakers: Vec<Waker>,
-    woken: Arc<WokenBits>,
+    /// Since the first poll.
+    woken: Option<Arc<WokenBits>>,
     unfinished: usize,
 }
 
 /// The wakeup bits, one for each task.
 struct WokenBits {
     words: Vec<AtomicU64>,
-    /// The waker of the task that polls the task set. It never changes.
-    task_set: OnceLock<Waker>,
+    /// The waker of the task that polls the task set. It never changes: with another waker, the task set
+    /// gets other bits.
+    task_set: Waker,
 }
 
 struct TaskWaker {
@@ -41,15 +43,30 @@ impl<F: Future<Output = ()>> TaskSet<F> {
     /// Creates a set of these tasks.
     pub fn new(tasks: impl IntoIterator<Item = F>) -> Self {
         let tasks: Vec<_> = tasks.into_iter().map(|f| Some(Box::pin(f))).collect();
-        let count = tasks.len();
+        Self {
+            unfinished: tasks.len(),
+            tasks,
+            wakers: Vec::new(),
+            woken: None,
+        }
+    }
+
+    /// Returns the bits whose wakeups reach this waker. New ones are all set, so that every task is polled,
+    /// and remembers the waker of its new bit.
+    fn woken_bits(&mut self, waker: &Waker) -> Arc<WokenBits> {
+        if let Some(woken) = &self.woken
+            && woken.task_set.will_wake(waker)
+        {
+            return Arc::clone(woken);
+        }
+        let count = self.tasks.len();
         let words = (0..count.div_ceil(64)).map(|word| {
-            // Every task is polled once at first.
             let in_word = (count - word * 64).min(64);
             AtomicU64::new(u64::MAX >> (64 - in_word))
         });
         let woken = Arc::new(WokenBits {
             words: words.collect(),
-            task_set: OnceLock::new(),
+            task_set: waker.clone(),
         });
         let waker = |index| {
             Waker::from(Arc::new(TaskWaker {
@@ -57,12 +74,9 @@ impl<F: Future<Output = ()>> TaskSet<F> {
                 index,
             }))
         };
-        Self {
-            wakers: (0..count).map(waker).collect(),
-            tasks,
-            woken,
-            unfinished: count,
-        }
+        self.wakers = (0..count).map(waker).collect();
+        self.woken = Some(Arc::clone(&woken));
+        woken
     }
 }
 
@@ -71,12 +85,8 @@ impl<F: Future<Output = ()>> Future for TaskSet<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let task_set = self.get_mut();
-        let waker = task_set.woken.task_set.get_or_init(|| cx.waker().clone());
-        assert!(
-            waker.will_wake(cx.waker()),
-            "one executor must poll a task set"
-        );
-        for (index, word) in task_set.woken.words.iter().enumerate() {
+        let woken_bits = task_set.woken_bits(cx.waker());
+        for (index, word) in woken_bits.words.iter().enumerate() {
             // Acquire: the task sees everything that the waking thread did before it set the bit.
             let mut woken = word.swap(0, Ordering::Acquire);
             while woken != 0 {
@@ -123,9 +133,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.words[self.index / 64].fetch_or(1 << (self.index % 64), Ordering::Release);
-        if let Some(task_set) = self.woken.task_set.get() {
-            task_set.wake_by_ref();
-        }
+        self.woken.task_set.wake_by_ref();
     }
 }
 
@@ -137,13 +145,25 @@ pub(crate) mod tests {
     use std::pin::pin;
 
     /// Returns the waker of an executor that polls without being woken. Unlike [`Waker::noop`], it surely
-    /// equals its clones.
+    /// equals its clones, so that only woken tasks are polled.
     pub(crate) fn waker() -> Waker {
         struct Nobody;
         impl Wake for Nobody {
             fn wake(self: Arc<Self>) {}
         }
         Waker::from(Arc::new(Nobody))
+    }
+
+    /// Polls a future without waiting for wakeups.
+    pub(crate) fn poll_to_end<F: Future>(future: F) -> F::Output {
+        let mut future = pin!(future);
+        let executor = waker();
+        let mut cx = Context::from_waker(&executor);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return output;
+            }
+        }
     }
 
     #[test]

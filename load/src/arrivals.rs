@@ -4,10 +4,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use clap::ValueEnum;
-
 /// The distribution of the times between calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Arrivals {
     /// Equal intervals
     #[default]
