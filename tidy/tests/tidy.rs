@@ -154,7 +154,9 @@ fn links_lead_to_files() {
 fn every_test_is_part_of_a_program_that_something_runs() {
     let root = workspace_root();
     let mut packages = PACKAGES.to_vec();
-    packages.extend(["attacks", "benches", "examples", "interop", "proto", "tidy"]);
+    packages.extend([
+        "attacks", "benches", "cli", "examples", "interop", "proto", "tidy",
+    ]);
     expect_none(
         packages
             .iter()
@@ -172,7 +174,7 @@ fn every_test_is_part_of_a_program_that_something_runs() {
 fn programs_that_are_not_tested_contain_no_tests() {
     let root = workspace_root();
     let mut violations = Vec::new();
-    for package in ["attacks", "benches", "examples", "interop", "tidy"] {
+    for package in ["attacks", "benches", "cli", "examples", "interop", "tidy"] {
         for program in untested_programs(&root, package) {
             violations.extend(program.tests().map(|file| Violation {
                 file,

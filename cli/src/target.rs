@@ -1,0 +1,97 @@
+//! [`Target`]: the server that a command is about.
+
+use std::time::{Duration, Instant};
+
+use verbline::client::RemoteMethods;
+use verbline::{Channel, Device, Metadata, Request};
+use verbline_gateway::{AnyChannel, GrpcChannel};
+
+use crate::arguments::Connection;
+use crate::failure::Failure;
+
+/// A channel to the server, and what all calls of the command have in common.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) address: String,
+    pub(crate) channel: AnyChannel,
+    pub(crate) connecting_took: Duration,
+    metadata: Metadata,
+    deadline: Option<Instant>,
+}
+
+impl Target {
+    /// Connects.
+    pub(crate) async fn connect(connection: Connection) -> Result<Self, Failure> {
+        let begun = Instant::now();
+        // The far future is no deadline.
+        let deadline = connection
+            .timeout
+            .and_then(|timeout| begun.checked_add(timeout));
+        let mut metadata = Metadata::new();
+        for (key, value) in connection.headers.iter().flat_map(|headers| &headers.0) {
+            metadata.append(key, value.clone())?;
+        }
+        let connecting = open(&connection);
+        let channel = match (deadline, connection.timeout) {
+            (Some(deadline), Some(timeout)) => {
+                let connected = tokio::time::timeout_at(deadline.into(), connecting).await;
+                connected.map_err(|_| Failure::ConnectTimeout {
+                    address: connection.address.clone(),
+                    timeout,
+                })??
+            }
+            _ => connecting.await?,
+        };
+        Ok(Self {
+            address: connection.address,
+            channel,
+            connecting_took: begun.elapsed(),
+            metadata,
+            deadline,
+        })
+    }
+
+    /// Creates a request with the command's metadata and deadline.
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
+        let request = Request::new(message).with_metadata(self.metadata.clone());
+        match self.deadline {
+            Some(deadline) => request.with_deadline(deadline),
+            None => request,
+        }
+    }
+
+    /// Returns the methods that a Verbline server has named. A gRPC server names none by itself.
+    pub(crate) fn methods(&self) -> Option<RemoteMethods> {
+        match &self.channel {
+            AnyChannel::Verbline(channel) => channel.methods(),
+            _ => None,
+        }
+    }
+
+    /// Gives up the deadline, for a stream that has none.
+    pub(crate) fn without_deadline(mut self) -> Self {
+        self.deadline = None;
+        self
+    }
+}
+
+async fn open(connection: &Connection) -> Result<AnyChannel, Failure> {
+    if connection.address.contains("://") {
+        let channel = GrpcChannel::connect(&connection.address).await?;
+        return Ok(AnyChannel::Grpc(
+            channel.max_message_len(connection.max_message_len),
+        ));
+    }
+    let mut device = match &connection.device {
+        Some(name) => Device::open(name)?,
+        None => Device::best()?,
+    };
+    if connection.allow_plaintext {
+        device = device.allow_plaintext();
+    }
+    let channel = Channel::builder(&device, &connection.address)
+        .max_message_len(connection.max_message_len)
+        .connect()
+        .await;
+    Ok(AnyChannel::Verbline(channel?))
+}

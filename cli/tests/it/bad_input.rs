@@ -1,0 +1,224 @@
+//! What is wrong on the command line, in requests and in `.proto` files, and how it is said.
+
+use std::fs;
+
+use crate::program::verbline;
+use crate::server::{Fixture, protos};
+
+const ECHO: &str = "verbline.kinds.Kinds/Echo";
+
+#[test]
+fn a_wrong_command_line_is_2() {
+    for (arguments, says) in [
+        (&["call"][..], "<ADDRESS>"),
+        (&["cal", "x"], "similar subcommand exists: 'call'"),
+        (&["list", "x:1", "-H", "no colon"], "there is no colon"),
+        (&["list", "x:1", "-H", "Ä: b"], "invalid value"),
+        (&["list", "x:1", "-H", "a-bin: ~"], "is not base64"),
+        (&["list", "x:1", "-H", "a: \u{7f}"], "invalid value"),
+        (
+            &["list", "x:1", "-H", "@/no/such/file"],
+            "cannot read '/no/such/file'",
+        ),
+        (&["list", "x:1", "--timeout", "soon"], "a number of seconds"),
+        (&["list", "x:1", "--timeout=-1"], "negative"),
+        (&["list", "x:1", "--timeout", "0"], "no time at all"),
+        (&["call", "x:1", "a/b", "-I", "."], "--proto"),
+        (&["completions", "tcsh"], "possible values"),
+    ] {
+        let said = verbline(arguments).failed(2);
+        assert!(said.contains(says), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn an_address_that_is_none_is_refused() {
+    for (address, says) in [
+        ("localhost", "expected host:port"),
+        ("https://localhost:1", "TLS is not supported"),
+        ("ftp://localhost:1", "cannot connect to 'ftp://localhost:1'"),
+    ] {
+        let said = verbline(&["list", address]).failed(1);
+        assert!(said.contains(says), "{said}");
+    }
+    let said = verbline(&["list", "localhost:1", "--device", "nonsense"]).failed(1);
+    assert!(said.contains("nonsense"), "{said}");
+}
+
+#[test]
+fn the_other_protocol_is_recognized() {
+    let server = Fixture::new();
+    let said = verbline(&["list", server.grpc.strip_prefix("http://").unwrap()]).failed(69);
+    assert!(
+        said.contains("If it is a gRPC server, write http://"),
+        "{said}"
+    );
+    let said = verbline(&["list", &format!("http://{}", server.address)]).failed(69);
+    assert!(
+        said.contains("If it is a Verbline server, leave http:// out"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_method_that_does_not_exist_is_unimplemented_and_the_nearest_is_named() {
+    let server = Fixture::new();
+    for address in server.both() {
+        for (wrong, right) in [
+            (
+                "verbline.kinds.Kinds/Ecco",
+                "; did you mean verbline.kinds.Kinds/Echo?",
+            ),
+            (
+                "verbline.kind.Kinds/Echo",
+                "; did you mean verbline.kinds.Kinds/Echo?",
+            ),
+            (
+                "Greeter/SayHello",
+                "; did you mean verbline.greeter.Greeter/SayHello?",
+            ),
+            (
+                "sayhelo",
+                "; did you mean verbline.greeter.Greeter/SayHello?",
+            ),
+            ("a.b.C/Dddddddd", ". `verbline list` prints what there is"),
+        ] {
+            let says = verbline(&["call", address, wrong]).failed(64 + 12);
+            assert_eq!(
+                says,
+                format!("verbline: {address} has no method {wrong}{right}\n")
+            );
+        }
+    }
+}
+
+#[test]
+fn a_method_without_descriptors_is_called_with_its_file_only() {
+    let server = Fixture::new();
+    for address in server.both() {
+        let says = verbline(&["call", address, "verbline.echo.Echo/Echo"]).failed(1);
+        assert!(
+            says.contains("does not describe verbline.echo.Echo"),
+            "{says}"
+        );
+    }
+}
+
+/// Where it does not fit, and what was expected.
+#[test]
+fn json_that_does_not_fit_is_refused_where_it_does_not() {
+    let server = Fixture::new();
+    for (data, says) in [
+        (
+            r#"{"aStrin": "x"}"#,
+            "verbline.kinds.EveryKind has no field aStrin; did you mean aString?",
+        ),
+        (
+            r#"{"inner": {"again": {"inner": {"nam": 1}}}}"#,
+            "at inner.again.inner: unrecognized field name 'nam' at line 1 column 36; \
+             verbline.kinds.EveryKind.Inner has no field nam; did you mean name?",
+        ),
+        (
+            r#"{"anInt32": "x"}"#,
+            "at anInt32: invalid digit found in string at line 1 column 15; expected an integer from \
+             -2147483648 to 2147483647",
+        ),
+        (r#"{"anInt32": 2147483648}"#, "at anInt32: "),
+        (
+            r#"{"aUint64": -1}"#,
+            "expected a 64-bit integer from 0 on, in quotes or without",
+        ),
+        (
+            r#"{"inners": [{}, {"name": 5}]}"#,
+            "at inners[1].name: invalid type: integer `5`, expected a string",
+        ),
+        (
+            r#"{"int32s": 5}"#,
+            "at int32s: invalid type: integer `5`, expected a list",
+        ),
+        (
+            r#"{"byInt64": {"1": 5}}"#,
+            "at byInt64.1: invalid type: integer `5`, expected a map at line 1 column 19; expected an \
+             object with the fields of verbline.kinds.EveryKind.Inner",
+        ),
+        (
+            r#"{"byInt32": {"x": 5}}"#,
+            "expected an object whose keys are int32 in quotes",
+        ),
+        (
+            r#"{"color": "COLOR_GREEN"}"#,
+            "expected a value of verbline.kinds.EveryKind.Color: COLOR_UNSPECIFIED, COLOR_RED, COLOR_BLUE",
+        ),
+        (r#"{"someBytes": "~"}"#, "at someBytes: invalid base64"),
+        (
+            r#"{"timestamp": "yesterday"}"#,
+            "expected a time such as \"2026-01-31T12:00:00.5Z\"",
+        ),
+        (r#"{"duration": "1"}"#, "expected seconds such as \"1.5s\""),
+        (
+            r#"{"any": {"@type": "x/no.such.Type"}}"#,
+            "message 'no.such.Type' not found",
+        ),
+        (r#"{"wrappedBool": 1}"#, "expected true or false, or null"),
+        (
+            r#"[]"#,
+            "expected an object with the fields of verbline.kinds.EveryKind",
+        ),
+    ] {
+        let said = verbline(&["call", &server.address, ECHO, "-d", data]).failed(1);
+        assert!(
+            said.starts_with("verbline: request 1 does not fit verbline.kinds.EveryKind: "),
+            "{said}"
+        );
+        assert!(said.contains(says), "{data}: {said}");
+    }
+    for data in ["{", "x", "{}}", "{\"aString\": \"\u{0}\"}"] {
+        let data = data.replace('\0', "\u{1}");
+        let said = verbline(&["call", &server.address, ECHO, "-d", &data]).failed(1);
+        assert!(
+            said.contains("is not JSON: ") && said.contains("at line 1"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let server = Fixture::new();
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.proto");
+    fs::write(&broken, "syntax = \"proto3\";\nmessage {").unwrap();
+    let other = folder.path().join("other.proto");
+    let text = fs::read_to_string(protos().join("kinds.proto")).unwrap();
+    fs::write(
+        &other,
+        text.replace("rpc Echo(EveryKind)", "rpc Echo(stream EveryKind)"),
+    )
+    .unwrap();
+    let (broken, other) = (broken.display().to_string(), other.display().to_string());
+    for (more, says) in [
+        (&["-d", "@/no/such.json"][..], "/no/such.json: No such file"),
+        (&["--proto", "/no/such.proto"], "/no/such.proto"),
+        (&["--proto", &broken], "broken.proto:2:9"),
+        (&["--proto", &other], "is another version of the file"),
+    ] {
+        let arguments = [&["call", &server.address, ECHO], more].concat();
+        let said = verbline(&arguments).failed(1);
+        assert!(said.contains(says), "{said}");
+    }
+    // A folder opens, and cannot be read.
+    let said = verbline(&["call", &server.address, ECHO, "-d", "@/"]).failed(1);
+    assert!(said.contains("Is a directory"), "{said}");
+}
+
+#[test]
+fn completions_are_those_of_the_shell() {
+    for (shell, says) in [
+        ("bash", "complete -F _verbline"),
+        ("zsh", "#compdef verbline"),
+        ("fish", "complete -c verbline"),
+    ] {
+        let script = verbline(&["completions", shell]).ok();
+        assert!(script.contains(says), "{script}");
+    }
+}

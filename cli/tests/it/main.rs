@@ -1,0 +1,13 @@
+//! The program, at Verbline servers in this process and at the same servers behind a gateway.
+
+mod bad_input;
+mod call;
+mod closed_output;
+mod describe;
+mod golden;
+mod health;
+mod json;
+mod list;
+mod program;
+mod server;
+mod streams;

@@ -1,0 +1,67 @@
+//! The program, as a process.
+
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+/// What a process has left behind.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    /// Returns the output of a program that has succeeded, and has complained about nothing.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!((self.code, self.err.as_str()), (0, ""), "{self:?}");
+        self.out
+    }
+
+    /// Returns what a program that has failed with this code says.
+    #[track_caller]
+    pub(crate) fn failed(self, code: i32) -> String {
+        assert_eq!((self.code, self.out.as_str()), (code, ""), "{self:?}");
+        self.err
+    }
+}
+
+/// A command with these arguments. No variable of this process reaches it, besides those that it needs to
+/// find its shared memory.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verbline"));
+    command
+        .args(arguments)
+        .env("VERBLINE_DEVICE", "soft")
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs the program to its end.
+pub(crate) fn verbline(arguments: &[&str]) -> Ended {
+    end(command(arguments).spawn().unwrap())
+}
+
+/// Runs the program with this standard input.
+pub(crate) fn verbline_reads(arguments: &[&str], input: &str) -> Ended {
+    let mut command = command(arguments);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A program that needs no more closes it.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    end(child)
+}
+
+pub(crate) fn end(child: Child) -> Ended {
+    let output = child.wait_with_output().unwrap();
+    Ended {
+        code: output.status.code().expect("no signal has ended it"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
