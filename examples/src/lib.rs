@@ -64,6 +64,11 @@ pub struct Streams;
 #[doc = include_str!("../../docs/deploy.md")]
 pub struct Deploying;
 
+/// The page about load, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/load.md")]
+pub struct Load;
+
 /// The page about threads, whose programs are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/threads.md")]

@@ -1,4 +1,4 @@
-//! A server that answers nothing for 200 ms, once in two seconds, under a closed loop and under an open one:
+//! A server that answers nothing for 100 ms, once in two seconds, under a closed loop and under an open one:
 //!
 //! ```text
 //! cargo run --release -p verbline-load --example stall
@@ -18,7 +18,7 @@ use verbline::{Device, LocalPoller, Request, Response, Server, Status};
 use verbline_load::{ClosedLoop, OpenLoop};
 
 const EVERY: Duration = Duration::from_secs(2);
-const STALL: Duration = Duration::from_millis(200);
+const STALL: Duration = Duration::from_millis(100);
 
 /// Its handlers run on one thread, so one that sleeps stops all of them.
 struct StallingGreeter {
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         })
     };
 
-    println!("A tenth of the time, the server answers nothing.\n");
+    println!("A twentieth of the time, the server answers nothing.\n");
     let plan = ClosedLoop::new().time(2 * EVERY);
     let record = poller.block_on(plan.try_run(callers(1)))?;
     println!("closed loop\n{record}");

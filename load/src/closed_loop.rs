@@ -108,7 +108,7 @@ impl<U: Future> ClosedLoop<U> {
         first.map_or(Ok(record), Err)
     }
 
-    /// Makes the calls: see [`OpenLoop`](crate::OpenLoop)'s.
+    /// Makes the calls: see that of [`OpenLoop`](crate::OpenLoop).
     pub(crate) async fn drive<C, E>(
         self,
         now: impl Fn() -> Duration,
@@ -118,50 +118,53 @@ impl<U: Future> ClosedLoop<U> {
     where
         C: AsyncFnMut() -> Result<(), E>,
     {
-        let start = now();
-        let now = || now() - start;
         let end = self.period.end();
         let callers: Vec<C> = callers.into_iter().collect();
         let is_over = Cell::new(false);
         let in_flight: Vec<_> = callers.iter().map(|_| Cell::new(None)).collect();
         let recorder = RefCell::new(Recorder::new(None, callers.len(), self.period));
         let failed = RefCell::new(failed);
-        let callers = callers
-            .into_iter()
-            .zip(&in_flight)
-            .map(|(caller, in_flight)| {
-                let (now, is_over, recorder, failed) = (&now, &is_over, &recorder, &failed);
-                async move {
-                    let mut caller = caller;
-                    let mut sent = now();
-                    while !is_over.get() {
-                        in_flight.set(Some(sent));
-                        let (outcome, has_waited) = watched(caller()).await;
+        // Polls of the loop so far. A call that ends in the poll in which it began was not pending: if all
+        // calls of a caller are like that, as those that fail at once, no other caller has its turn.
+        let turn = Cell::new(0_u64);
+        let callers = callers.into_iter().zip(&in_flight);
+        let callers = callers.map(|(mut caller, in_flight)| {
+            let (now, is_over, turn) = (&now, &is_over, &turn);
+            let (recorder, failed) = (&recorder, &failed);
+            async move {
+                let mut sent = now();
+                while !is_over.get() {
+                    in_flight.set(Some(sent));
+                    let began_in = turn.get();
+                    let outcome = caller().await;
+                    // The end of one call is the start of the next, so one clock reading per call is
+                    // enough.
+                    let completed = now();
+                    match outcome.map_err(|error| failed.borrow_mut()(error)) {
+                        Ok(()) => recorder.borrow_mut().answered_in_period(sent, completed),
+                        Err(Some(error)) => {
+                            let mut recorder = recorder.borrow_mut();
+                            recorder.failed_in_period(sent, completed, error);
+                        }
+                        Err(None) => is_over.set(true),
+                    }
+                    if completed >= end {
+                        is_over.set(true);
+                    }
+                    sent = completed;
+                    if turn.get() == began_in {
                         in_flight.set(None);
-                        // The end of one call is the start of the next, so one clock reading per call is
-                        // enough.
-                        let completed = now();
-                        match outcome.map_err(|error| failed.borrow_mut()(error)) {
-                            Ok(()) => recorder.borrow_mut().answered_in_period(sent, completed),
-                            Err(Some(error)) => {
-                                recorder
-                                    .borrow_mut()
-                                    .failed_in_period(sent, completed, error);
-                            }
-                            Err(None) => is_over.set(true),
-                        }
-                        is_over.set(is_over.get() || completed >= end);
-                        sent = completed;
-                        if !has_waited {
-                            yield_now().await;
-                            sent = now();
-                        }
+                        yield_now().await;
+                        sent = now();
                     }
                 }
-            });
+                in_flight.set(None);
+            }
+        });
         let mut task_set = TaskSet::new(callers);
         let mut until = pin!(self.until);
         let ended = poll_fn(|cx| {
+            turn.set(turn.get() + 1);
             if until.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(now().min(end));
             }
@@ -175,19 +178,6 @@ impl<U: Future> ClosedLoop<U> {
         }
         recorder.finish_closed(ended)
     }
-}
-
-/// Awaits a call, and returns true with its outcome if it was pending. A caller that is never pending, as one
-/// whose calls fail at once, would keep all others from their turns.
-async fn watched<T>(call: impl Future<Output = T>) -> (T, bool) {
-    let mut call = pin!(call);
-    let mut was_pending = false;
-    poll_fn(|cx| {
-        let poll = call.as_mut().poll(cx);
-        was_pending |= poll.is_pending();
-        poll.map(|outcome| (outcome, was_pending))
-    })
-    .await
 }
 
 async fn yield_now() {

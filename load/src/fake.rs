@@ -16,6 +16,12 @@ impl FakeClock {
         self.0.get()
     }
 
+    /// A clock that is at zero now.
+    pub(crate) fn restarted(&self) -> impl Fn() -> Duration {
+        let zero = self.0.get();
+        move || self.now() - zero
+    }
+
     /// Waits for a time.
     pub(crate) async fn reach(&self, time: Duration) {
         poll_fn(|cx| {

@@ -160,7 +160,7 @@ impl<U: Future> OpenLoop<U> {
         first.map_or(Ok(record), Err)
     }
 
-    /// Makes the calls. `now` returns the time since a moment before the first poll. `failed` returns what
+    /// Makes the calls. `now` returns the time since the first poll. `failed` returns what
     /// an error counts as, or `None` to end the loop.
     pub(crate) async fn drive<C, E>(
         self,
@@ -171,8 +171,6 @@ impl<U: Future> OpenLoop<U> {
     where
         C: AsyncFnMut() -> Result<(), E>,
     {
-        let start = now();
-        let now = || now() - start;
         let end = self.period.end();
         let callers: Vec<C> = callers.into_iter().collect();
         assert!(!callers.is_empty(), "a loop needs at least one caller");
@@ -288,7 +286,7 @@ mod tests {
         let plan = OpenLoop::at(rate)
             .warm_up(Duration::from_millis(1))
             .time(Duration::from_millis(20));
-        poll_to_end(plan.drive(|| clock.now(), callers, |_| None))
+        poll_to_end(plan.drive(clock.restarted(), callers, |_| None))
     }
 
     const NO_STALL: std::ops::Range<Duration> = Duration::ZERO..Duration::ZERO;

@@ -85,8 +85,9 @@ impl Recorder {
     pub(crate) fn answered_in_period(&mut self, sent: Duration, completed: Duration) {
         if let Some(at) = self.in_period(completed) {
             self.answered += 1;
-            add_time(&mut self.record.service, completed - sent);
-            self.record.slices.add(at, completed - sent, 1);
+            let time = completed - sent;
+            add_time(&mut self.record.service, time);
+            self.record.slices.add(at, time, 1);
         }
     }
 
@@ -105,6 +106,7 @@ impl Recorder {
         }
     }
 
+    #[inline]
     fn in_period(&self, completed: Duration) -> Option<Duration> {
         let at = completed.checked_sub(self.period.warm_up)?;
         (at < self.period.time).then_some(at)

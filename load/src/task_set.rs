@@ -199,4 +199,29 @@ pub(crate) mod tests {
         assert!(task_set.as_mut().poll(&mut cx).is_ready());
         assert_eq!(polls.get(), 2 * TASKS, "finished tasks are not polled");
     }
+
+    #[test]
+    fn a_set_that_another_executor_polls_goes_on_there() {
+        struct Counting(AtomicU64);
+        impl Wake for Counting {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let tasks_waker = RefCell::new(None);
+        let task = poll_fn(|cx| {
+            tasks_waker.replace(Some(cx.waker().clone()));
+            Poll::Pending
+        });
+        let mut task_set = TaskSet::new([task]);
+        for _ in 0..2 {
+            let executor = Arc::new(Counting(AtomicU64::new(0)));
+            let waker = Waker::from(Arc::clone(&executor));
+            let mut cx = Context::from_waker(&waker);
+            assert!(pin!(&mut task_set).poll(&mut cx).is_pending());
+            let tasks_waker = tasks_waker.take();
+            tasks_waker.expect("the task was polled").wake();
+            assert_eq!(executor.0.load(Ordering::Relaxed), 1);
+        }
+    }
 }

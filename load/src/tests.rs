@@ -44,7 +44,7 @@ fn a_closed_loop_does_not_see_the_stall_that_an_open_loop_sees() {
         let clock = FakeClock::default();
         let server = FakeServer::new(&clock, stall.clone());
         let callers = (0..callers).map(|_| async || server.call().await);
-        let record = poll_to_end(closed().drive(|| clock.now(), callers, |_| None));
+        let record = poll_to_end(closed().drive(clock.restarted(), callers, |_| None));
         assert!(record.response.len() > 10_000, "{record}");
         let p99 = record.response.value_at_quantile(0.99);
         assert!(p99 < 20_000, "eight calls of 1 µs: {record}");
@@ -53,7 +53,7 @@ fn a_closed_loop_does_not_see_the_stall_that_an_open_loop_sees() {
         let clock = FakeClock::default();
         let server = FakeServer::new(&clock, stall.clone());
         let callers = (0..callers).map(|_| async || server.call().await);
-        let record = poll_to_end(open(1e5).drive(|| clock.now(), callers, |_| None));
+        let record = poll_to_end(open(1e5).drive(clock.restarted(), callers, |_| None));
         // The times in the stall are uniform from 0 to 2 ms, and the queue behind it is short.
         let p99 = record.response.value_at_quantile(0.99);
         assert_near(p99, 1_800_000, "p99 of the response time");
@@ -82,14 +82,13 @@ fn planted_delays_are_measured_by_both_loops() {
             planted.borrow_mut().push((delay, clock.now()));
             Ok::<_, &str>(())
         };
-        let now = || clock.now();
         let callers = || (0..200).map(|_| async || call().await);
         let plan = open(2e5).poisson().seed(seed).warm_up(Duration::ZERO);
-        let open = poll_to_end(plan.drive(now, callers(), |_| None));
+        let open = poll_to_end(plan.drive(clock.restarted(), callers(), |_| None));
         let of_open = planted.take();
         let end = clock.now() + 10 * MILLISECOND;
         let plan = closed().warm_up(Duration::ZERO).time(10 * MILLISECOND);
-        let closed = poll_to_end(plan.drive(now, callers().take(20), |_| None));
+        let closed = poll_to_end(plan.drive(clock.restarted(), callers().take(20), |_| None));
         // A closed loop does not record the calls that end after its time.
         let mut of_closed = planted.take();
         of_closed.retain(|(_, ended)| *ended < end);
@@ -125,8 +124,8 @@ fn failed_calls_are_counted_by_their_errors_and_are_in_no_latency() {
     };
     let callers = || (0..100).map(|_| async || call().await);
     let count = |error: &str| Some(error.to_owned());
-    let open = poll_to_end(open(1e5).drive(|| clock.now(), callers(), count));
-    let closed = poll_to_end(closed().drive(|| clock.now(), callers(), count));
+    let open = poll_to_end(open(1e5).drive(clock.restarted(), callers(), count));
+    let closed = poll_to_end(closed().drive(clock.restarted(), callers(), count));
     for record in [&open, &closed] {
         let failures = &record.failures;
         assert_eq!(failures.count(), failures.kinds.values().sum::<u64>());
@@ -165,7 +164,7 @@ fn a_loop_that_is_ended_early_returns_what_it_has() {
     let record = poll_to_end(
         open(1e5)
             .until(stop())
-            .drive(|| clock.now(), callers(), |_| None),
+            .drive(clock.restarted(), callers(), |_| None),
     );
     let time = record.time.as_secs_f64();
     assert!((0.0149..0.0151).contains(&time), "{time}");
@@ -190,7 +189,7 @@ fn a_loop_that_is_ended_early_returns_what_it_has() {
     let record = poll_to_end(
         closed()
             .until(stop)
-            .drive(|| clock.now(), callers, |_| None),
+            .drive(clock.restarted(), callers, |_| None),
     );
     assert_eq!(record.unanswered, 8);
     assert!(
@@ -205,7 +204,7 @@ fn a_rate_that_cannot_be_offered_is_said() {
         let clock = FakeClock::default();
         let server = FakeServer::new(&clock, Duration::ZERO..Duration::ZERO);
         let callers = (0..4).map(|_| async || server.call().await);
-        poll_to_end(open(rate).drive(|| clock.now(), callers, |_| None))
+        poll_to_end(open(rate).drive(clock.restarted(), callers, |_| None))
     };
     assert_eq!(run(1e5).shortfall(), None);
     let record = run(3e6);
@@ -233,7 +232,7 @@ fn callers_whose_calls_are_never_pending_take_turns() {
             Ok::<_, &str>(())
         }
     });
-    poll_to_end(closed().drive(|| clock.now(), callers, |_| None));
+    poll_to_end(closed().drive(clock.restarted(), callers, |_| None));
     let counts = counts.iter().map(Cell::get);
     let (least, most) = (counts.clone().min(), counts.max());
     assert!(
@@ -256,7 +255,7 @@ fn random_record() -> Record {
         }
     };
     let callers = (0..10).map(|_| async || call().await);
-    poll_to_end(open(1e5).drive(|| clock.now(), callers, Some))
+    poll_to_end(open(1e5).drive(clock.restarted(), callers, Some))
 }
 
 #[test]
@@ -307,12 +306,12 @@ fn merged_records_are_one_of_all_calls() {
 fn records_of_different_plans_do_not_become_one() {
     let callers = || [async || Ok::<_, &str>(())];
     let clock = FakeClock::default();
-    let mut open_record = poll_to_end(open(1e5).drive(|| clock.now(), callers(), |_| None));
+    let mut open_record = poll_to_end(open(1e5).drive(clock.restarted(), callers(), |_| None));
     let before = open_record.clone();
-    let closed = poll_to_end(closed().drive(|| clock.now(), callers(), |_| None));
+    let closed = poll_to_end(closed().drive(clock.restarted(), callers(), |_| None));
     assert_eq!(open_record.merge(&closed), Err(MergeError::Loops));
     let longer = open(1e5).time(30 * MILLISECOND);
-    let longer = poll_to_end(longer.drive(|| clock.now(), callers(), |_| None));
+    let longer = poll_to_end(longer.drive(clock.restarted(), callers(), |_| None));
     let error = open_record.merge(&longer).expect_err("the slices differ");
     assert!(
         error.to_string().contains("planned for the same time"),

@@ -3,13 +3,14 @@
 
 use std::process::{Command, Output};
 
-const PROGRAMS: [&str; 16] = [
+const PROGRAMS: [&str; 17] = [
     env!("CARGO_BIN_EXE_blob_client"),
     env!("CARGO_BIN_EXE_blob_server"),
     env!("CARGO_BIN_EXE_chat_client"),
     env!("CARGO_BIN_EXE_chat_server"),
     env!("CARGO_BIN_EXE_device_info"),
     env!("CARGO_BIN_EXE_greeter_client"),
+    env!("CARGO_BIN_EXE_greeter_load"),
     env!("CARGO_BIN_EXE_greeter_server"),
     env!("CARGO_BIN_EXE_in_process"),
     env!("CARGO_BIN_EXE_observed_server"),

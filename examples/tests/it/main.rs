@@ -5,6 +5,7 @@
 mod blobs;
 mod device_info;
 mod failure_modes;
+mod greeter_load;
 mod health;
 mod help;
 mod latencies;
