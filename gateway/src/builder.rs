@@ -111,7 +111,8 @@ impl GatewayBuilder {
 
     /// Sets how long a client may read nothing of a long message of a response, one from 8 KiB on, before
     /// its call ends: the stream is reset, and the connection's other calls go on. If that does not help
-    /// for half of this time, the connection is closed. Progress is 64 KiB, or the end of the message.
+    /// for half of this time, the connection is closed. Progress is 64 KiB, or the end of the message. A
+    /// client that reads its socket slowly has to answer pings, too ([`keepalive`](Self::keepalive)).
     /// Default: a minute.
     pub fn stall_time(mut self, time: Duration) -> Self {
         self.limits.stall_time = time;

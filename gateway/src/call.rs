@@ -22,6 +22,7 @@ use crate::headers::{
 };
 use crate::request_body::{RequestBody, Requests, Torn};
 use crate::response_body::{Receiver, ResponseBody};
+use crate::unread::CountedBody;
 use crate::upstream::Upstream;
 
 /// What the calls of one request share.
@@ -43,6 +44,7 @@ where
 {
     let begun = client.begin();
     let (head, body) = request.into_parts();
+    let body = CountedBody::new(body, client.unread());
     if let Some(refused) = refuse_http(&head).or_else(|| refuse_compression(&head.headers)) {
         begun.refused();
         return refused;

@@ -9,10 +9,12 @@ use verbline::server::Forwarded;
 
 use crate::memory::MessageMemory;
 use crate::stalls::Stalls;
+use crate::unread::Unread;
 
 /// A client that resets this many calls early, and more than were answered, is taken for an attacker:
-/// each such call costs it a few bytes, and the server a start and an end. Envoy has the same rule.
-const MOST_EARLY_RESETS: u64 = 500;
+/// each such call costs it a few bytes, and the server a start and an end. What counts is the whole life of
+/// the connection. Envoy has the same rule.
+pub(crate) const MOST_EARLY_RESETS: u64 = 500;
 
 /// A call that the client resets within this time, before its response has begun, was reset early.
 const EARLY: Duration = Duration::from_secs(1);
@@ -23,6 +25,7 @@ pub(crate) struct Client {
     /// Whom the server is told that a call is for.
     forwarded: Forwarded,
     memory: MessageMemory,
+    unread: Arc<Unread>,
     stalls: Arc<Stalls>,
     answered: AtomicU64,
     early_resets: AtomicU64,
@@ -30,10 +33,15 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(forwarded: Forwarded, memory: &MessageMemory) -> Arc<Self> {
+    pub(crate) fn new(
+        forwarded: Forwarded,
+        unread: Arc<Unread>,
+        memory: &MessageMemory,
+    ) -> Arc<Self> {
         Arc::new(Self {
             forwarded,
             memory: memory.of_connection(),
+            unread,
             stalls: Arc::default(),
             answered: AtomicU64::new(0),
             early_resets: AtomicU64::new(0),
@@ -47,6 +55,10 @@ impl Client {
 
     pub(crate) fn memory(&self) -> &MessageMemory {
         &self.memory
+    }
+
+    pub(crate) fn unread(&self) -> &Arc<Unread> {
+        &self.unread
     }
 
     pub(crate) fn stalls(&self) -> &Arc<Stalls> {
@@ -115,7 +127,7 @@ mod tests {
     fn client() -> Arc<Client> {
         let address = std::net::SocketAddr::from(([192, 0, 2, 1], 1));
         let memory = MessageMemory::new(1 << 20, 1 << 10);
-        Client::new(Forwarded::new(address), &memory)
+        Client::new(Forwarded::new(address), Arc::default(), &memory)
     }
 
     fn is_attack(client: &Client) -> bool {

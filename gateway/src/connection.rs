@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use verbline::server::Forwarded;
 
 use crate::call::answer;
-use crate::client::Client;
+use crate::client::{Client, MOST_EARLY_RESETS};
 use crate::limits::{CONNECTION_WINDOW, GatewayLimits, SEND_BUFFER_LEN, STREAM_WINDOW};
 use crate::preface;
 use crate::stalls::CallTasks;
@@ -30,10 +30,11 @@ pub(crate) async fn serve(
     limits: GatewayLimits,
     mut stopped: watch::Receiver<()>,
 ) {
-    // Both fail only if the connection has failed.
+    // Each fails only if the connection has failed.
     let _ = stream.set_nodelay(true);
     let _ = set_tcp_user_timeout(&stream, unread_millis(&limits));
-    let opened = match preface::open(stream, limits.preface_time).await {
+    let unread = Arc::default();
+    let opened = match preface::open(stream, limits.preface_time, &unread).await {
         Ok(opened) => opened,
         Err(error) => {
             tracing::debug!(%error, "a connection did not become one of HTTP/2");
@@ -42,7 +43,7 @@ pub(crate) async fn serve(
     };
     // A client of a socket for IPv4 and IPv6 is called by its own address.
     let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-    let client = Client::new(Forwarded::new(address), upstream.memory());
+    let client = Client::new(Forwarded::new(address), unread, upstream.memory());
     let service = service_fn({
         let client = Arc::clone(&client);
         move |request| {
@@ -98,7 +99,8 @@ fn unread_millis(limits: &GatewayLimits) -> u32 {
     let time = limits
         .keepalive_interval
         .saturating_add(limits.keepalive_timeout);
-    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+    // The system takes no more.
+    time.as_millis().min(i32::MAX as u128) as u32
 }
 
 fn http2_builder(limits: &GatewayLimits) -> http2::Builder<CallTasks> {
@@ -109,6 +111,8 @@ fn http2_builder(limits: &GatewayLimits) -> http2::Builder<CallTasks> {
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER_LEN)
+        // Those that are reset before h2 has handed them over. The rule about resets is `client.rs`'s.
+        .max_pending_accept_reset_streams(MOST_EARLY_RESETS as usize)
         .max_concurrent_streams(limits.max_streams)
         .max_header_list_size(limits.max_header_len)
         .keep_alive_interval(limits.keepalive_interval)

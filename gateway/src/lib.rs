@@ -57,6 +57,7 @@ mod request_body;
 mod response_body;
 mod server;
 mod stalls;
+mod unread;
 mod upstream;
 
 pub use self::any_channel::{AnyChannel, AnyConnectError};

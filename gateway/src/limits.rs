@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use verbline::message::LONGEST_MESSAGE;
 
+use crate::unread::{FRAME_MEMORY, MAX_UNREAD_FRAMES};
+
 /// Bytes of a request that its client may send before the gateway reads them. With half of it, requests
 /// of 1 MiB took a quarter more time over the loopback interface; with four times as much, no less.
 pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
@@ -13,14 +15,9 @@ pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
 /// nobody reads leave room for other calls.
 pub(crate) const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
 
-/// Bytes that one connection can take besides what has not been read: buffers, and h2's list of the
-/// frames in which requests came. It ends connections with too many short ones: a frame of less than 256
-/// bytes counts as what it lacks, and the sum may be half of the window.
-const CONNECTION_MEMORY: u64 = (CONNECTION_WINDOW / 2) as u64 + (128 << 10);
-
-/// How many times its own length what has not been read can take: h2 has 256 bytes for a frame, and lets
-/// frames of 256 bytes pass.
-const UNREAD_FACTOR: u64 = 2;
+/// Bytes that one connection can take besides what has not been read: buffers, and what h2 takes for the
+/// frames in which requests came.
+const CONNECTION_MEMORY: u64 = MAX_UNREAD_FRAMES * FRAME_MEMORY + (128 << 10);
 
 /// Bytes of responses that HTTP/2's implementation keeps for one call before it asks for no more.
 pub(crate) const SEND_BUFFER_LEN: usize = 64 << 10;
@@ -28,6 +25,9 @@ pub(crate) const SEND_BUFFER_LEN: usize = 64 << 10;
 /// Bytes that one call can take besides long messages: its headers, a frame of HTTP/2, a short
 /// message, and responses that wait for the client.
 const CALL_MEMORY: u64 = (96 << 10) + SEND_BUFFER_LEN as u64;
+
+/// Longer times are cut to this one.
+const LONGEST_TIME: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 /// The limits of a gateway. [`Display`](fmt::Display) prints them with the memory that follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl GatewayLimits {
         );
         connections
             .saturating_mul(CONNECTION_MEMORY)
-            .saturating_add(unread.saturating_mul(UNREAD_FACTOR))
+            .saturating_add(unread)
             .saturating_add(calls.saturating_mul(CALL_MEMORY))
             .saturating_add(self.message_memory)
     }
@@ -114,6 +114,9 @@ impl GatewayLimits {
     pub(crate) fn fitted(mut self) -> Self {
         self.max_message_len = self.max_message_len.min(LONGEST_MESSAGE);
         self.message_memory = self.message_memory.max(self.max_message_len as u64);
+        // Clocks end before `Duration::MAX`, by which users say "never".
+        self.keepalive_interval = self.keepalive_interval.min(LONGEST_TIME);
+        self.keepalive_timeout = self.keepalive_timeout.min(LONGEST_TIME);
         self
     }
 
@@ -177,7 +180,7 @@ mod tests {
             max_connections: 100,
             ..limits.clone()
         };
-        assert_eq!(few_connections.memory() >> 20, 2548);
+        assert_eq!(few_connections.memory() >> 20, 2348);
         let few_calls = GatewayLimits {
             max_calls: 0,
             message_memory: 0,

@@ -21,8 +21,9 @@ finish, and exits with 0.
 The first line of its output is `listening at ADDRESS`. It logs to standard error, at the level that the \
 environment variable RUST_LOG names: `RUST_LOG=verbline_gateway=debug` tells why connections end.
 
-Clients of the gateway are not authenticated, and the gateway is the server's only peer for all of them \
-(a server that trusts it knows their addresses): listen at an address that only clients reach who may call the server. HTTP/2 is plain text.
+Clients of the gateway are not authenticated: listen at an address that only clients reach who may call \
+the server. The gateway is the server's only peer for all of them; a server that trusts it knows their \
+addresses. HTTP/2 is plain text.
 
 Examples:
   verbline-gateway --listen 127.0.0.1:50052 --server 127.0.0.1:50051

@@ -3,12 +3,15 @@
 
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::unread::{Heads, Unread};
 
 /// What a client of HTTP/2 sends first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -18,18 +21,24 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) struct Opened {
     preface: &'static [u8],
     stream: TcpStream,
+    heads: Heads,
 }
 
-/// Reads the preface.
+/// Reads the preface. What follows it is counted.
 ///
 /// # Errors
 ///
 /// Returns an error if something else arrives, or too little of it in this time.
-pub(crate) async fn open(mut stream: TcpStream, time: Duration) -> io::Result<Opened> {
+pub(crate) async fn open(
+    mut stream: TcpStream,
+    time: Duration,
+    unread: &Arc<Unread>,
+) -> io::Result<Opened> {
     timeout(time, read_preface(&mut stream)).await??;
     Ok(Opened {
         preface: PREFACE,
         stream,
+        heads: Heads::new(Arc::clone(unread)),
     })
 }
 
@@ -60,7 +69,9 @@ impl AsyncRead for Opened {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.preface.is_empty() {
-            return pin!(&mut self.stream).poll_read(cx, buf);
+            let before = buf.filled().len();
+            ready!(pin!(&mut self.stream).poll_read(cx, buf))?;
+            return Poll::Ready(self.heads.look(&buf.filled()[before..]));
         }
         let (now, later) = self
             .preface

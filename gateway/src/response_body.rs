@@ -38,7 +38,7 @@ pub(crate) struct ResponseBody {
     trailers: Option<HeaderMap>,
 }
 
-/// Bytes that go out: a long message, or what is before it.
+/// Bytes that go out: a long message, or short ones that share a frame, with the prefix of what follows.
 enum Encoded {
     Short(Bytes),
     Long(Bytes),

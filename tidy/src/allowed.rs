@@ -384,7 +384,7 @@ pub const LOAD: Package = Package {
 pub const GATEWAY: Package = Package {
     folder: "gateway",
     layers: &[
-        layer("values", &["headers", "limits", "memory", "preface"], &[]),
+        layer("values", &["headers", "limits", "memory", "preface", "unread"], &[]),
         layer("grpc_status", &["grpc_status"], &["values"]),
         layer("client", &["stalls", "client"], &["values"]),
         layer(

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::SendRequest;
-use h2::{Reason, RecvStream};
+use h2::{Reason, RecvStream, SendStream};
+use http::HeaderValue;
 use proto::routeguide::{
     Feature, Point, Rectangle, RouteGuide, RouteGuideServer, RouteNote, RouteSummary,
 };
@@ -24,7 +25,7 @@ use crate::raw::{PREFACE, RawClient};
 use crate::support::Fixture;
 use crate::torn::{RECORD_ROUTE, ROUTE_CHAT};
 
-/// Reads no stream of requests, and sends long features and short notes without end.
+/// Reads no stream of requests unless it is asked to, and sends long features and short notes without end.
 struct Unread;
 
 impl RouteGuide for Unread {
@@ -47,9 +48,14 @@ impl RouteGuide for Unread {
 
     async fn record_route(
         &self,
-        _unread: Request<Streaming<Point>>,
+        request: Request<Streaming<Point>>,
     ) -> Result<Response<RouteSummary>, Status> {
-        pending().await
+        if !request.metadata().contains("read") {
+            return pending().await;
+        }
+        let mut points = request.into_inner();
+        while points.message().await?.is_some() {}
+        Ok(Response::new(RouteSummary::default()))
     }
 
     async fn route_chat(
@@ -151,6 +157,54 @@ async fn uploads_that_their_server_does_not_read_leave_room_for_other_calls() {
         drop(client);
         fixture.end().await;
     }
+}
+
+/// Sends a frame once the window has room for it. Returns an error if the connection has ended.
+async fn send_frame(body: &mut SendStream<Bytes>, frame: &Bytes) -> Result<(), h2::Error> {
+    body.reserve_capacity(frame.len());
+    while body.capacity() < frame.len() {
+        match poll_fn(|cx| body.poll_capacity(cx)).await {
+            Some(capacity) => drop(capacity?),
+            None => return Err(Reason::STREAM_CLOSED.into()),
+        }
+    }
+    body.send_data(frame.clone(), false)
+}
+
+/// Long frames, which are read, made h2 forget how many short ones it kept: 50,000 of these take 20 MB.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_many_frames_nobody_reads_is_closed_whatever_else_it_sends() {
+    let fixture = unread(|builder| builder).await;
+    let client = connect(&fixture).await;
+    let mut read = request(RECORD_ROUTE);
+    read.headers_mut()
+        .insert("read", HeaderValue::from_static("1"));
+    let begin = async |request| {
+        let mut client = client.clone().ready().await.unwrap();
+        client.send_request(request, false).unwrap()
+    };
+    let (_response, mut unread) = begin(request(RECORD_ROUTE)).await;
+    let (_other_response, mut read) = begin(read).await;
+    let (short, long) = (
+        Bytes::from_static(&[0; 5]),
+        Bytes::from_static(&[0; 16_000]),
+    );
+    let mut rounds = 0..50_000 / 60;
+    let error = loop {
+        rounds.next().expect("50,000 frames were kept");
+        let sent = async {
+            for _ in 0..60 {
+                send_frame(&mut unread, &short).await?;
+            }
+            send_frame(&mut read, &long).await
+        };
+        if let Err(error) = sent.await {
+            break error;
+        }
+    };
+    println!("closed after {rounds:?}: {error}");
+    drop(client);
+    fixture.end().await;
 }
 
 /// Reads as many bytes of the response, half a window at a time.
