@@ -152,8 +152,31 @@ fn a_channel_whose_runtime_has_ended_says_so() {
     });
     drop(runtime);
     for channel in [channel, used] {
-        let error = rpc_core::block_on(ask(&channel, question())).unwrap_err();
+        let request = question().with_timeout(Duration::from_secs(60));
+        let error = rpc_core::block_on(ask(&channel, request)).unwrap_err();
         assert_eq!(parts(&error), (Code::Unavailable, Execution::NeverSent));
         assert!(error.message().contains("runtime"), "{error}");
     }
+}
+
+/// A timer panics then.
+#[test]
+fn a_stream_with_a_deadline_ends_with_an_error_when_its_runtime_has_ended() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut watch = runtime.block_on(async {
+        let target = serve(|(_, mut respond)| async move {
+            let mut body = respond.send_response(head(&[]), false).unwrap();
+            body.send_data(framed(b"first"), false).unwrap();
+            std::future::pending().await
+        });
+        let channel = GrpcChannel::connect(&target.await).await.unwrap();
+        let request = question().with_timeout(Duration::from_secs(60));
+        let watch = channel.server_streaming_with(&WATCH, request, BytesCodec, BytesCodec);
+        let mut watch = watch.await.unwrap().into_inner();
+        assert_eq!(watch.message().await.unwrap().unwrap(), "first");
+        watch
+    });
+    drop(runtime);
+    let error = rpc_core::block_on(watch.message()).unwrap_err();
+    assert_eq!(parts(&error), (Code::Unavailable, Execution::MayHaveRun));
 }
