@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -134,6 +134,14 @@ async fn a_server_that_does_not_speak_http_2_is_no_connection() {
         let error = error_of_server(first).await;
         assert!(error.contains(what), "{error}");
     }
+    // The system of a server that has not read everything resets the connection.
+    let (listener, target) = listen().await;
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.read_exact(&mut [0; 24 + 9]).await.unwrap();
+    });
+    let error = GrpcChannel::connect(&target).await.unwrap_err().to_string();
+    assert!(error.contains("reset by peer"), "{error}");
     // One that is silent has the time limit.
     let (silent, target) = listen().await;
     let connecting = timeout(Duration::from_millis(300), GrpcChannel::connect(&target));
