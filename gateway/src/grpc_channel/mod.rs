@@ -33,7 +33,7 @@ use verbline::{CallError, Code, Execution, Request, Response, Stream, Streaming}
 use self::connection::Connection;
 use self::download::Download;
 pub use self::error::GrpcConnectError;
-use self::error::failed;
+use self::error::{failed, with_source};
 use self::upload::{RequestBody, Sending, Upload, encode};
 use crate::headers::{GRPC, GRPC_TIMEOUT, write_metadata};
 
@@ -174,11 +174,11 @@ impl GrpcChannel {
         sending: &Sending,
     ) -> Result<http::Response<Incoming>, CallError> {
         let connection = &*self.connection;
-        let mut error = None;
+        let mut why = String::new();
         for _ in 0..ATTEMPTS {
             let connected = connection.within(deadline, connection.get()).await;
             let connected = connected.ok_or_else(|| deadline_exceeded(Execution::NeverSent))?;
-            let mut sender = connected.map_err(GrpcConnectError::into_call_error)?;
+            let mut connected = connected.map_err(GrpcConnectError::into_call_error)?;
             if let Some(deadline) = deadline {
                 // What is left after connecting.
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -187,11 +187,13 @@ impl GrpcChannel {
                 }
                 write_timeout(left, request.headers_mut());
             }
-            let answer = connection
-                .within(deadline, sender.try_send_request(request))
-                .await;
+            let answer = connected.sender.try_send_request(request);
+            let answer = connection.within(deadline, answer).await;
             let mut failure = match answer {
-                Some(Ok(answer)) => return Ok(answer),
+                Some(Ok(answer)) => {
+                    connected.set_answered();
+                    return Ok(answer);
+                }
                 Some(Err(failure)) => failure,
                 None => return Err(deadline_exceeded(Execution::MayHaveRun)),
             };
@@ -199,10 +201,11 @@ impl GrpcChannel {
                 Some(unsent) => request = unsent,
                 None => return Err(sending.why(&failure.into_error())),
             }
-            error = Some(failure.into_error());
+            why = with_source(&failure.into_error());
         }
-        let why = error.map_or_else(String::new, |error| error.to_string());
-        Err(failed(Code::Unavailable, why, Execution::NeverSent))
+        let target = connection.target();
+        let message = format!("could not send the request to {target}: {why}");
+        Err(failed(Code::Unavailable, message, Execution::NeverSent))
     }
 
     fn uri(&self, method: &MethodSpec) -> Result<Uri, CallError> {

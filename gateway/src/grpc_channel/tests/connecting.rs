@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -33,14 +33,16 @@ async fn a_lost_connection_ends_its_calls_and_the_next_call_makes_another() {
             let (socket, _) = listener.accept().await.unwrap();
             let mut connection = h2::server::handshake(socket).await.unwrap();
             let stream = connection.accept().await.unwrap().unwrap();
+            answer(stream).await;
             if is_lost {
+                connection.accept().await.unwrap().unwrap();
                 continue;
             }
-            answer(stream).await;
             while connection.accept().await.is_some() {}
         }
     });
     let channel = GrpcChannel::connect(&target).await.unwrap();
+    ask(&channel, question()).await.unwrap();
     let error = ask(&channel, question()).await.unwrap_err();
     assert_eq!(parts(&error), (Code::Unavailable, Execution::MayHaveRun));
     let response = ask(&channel, question()).await.unwrap();
@@ -105,6 +107,39 @@ async fn calls_of_a_server_that_is_away_fail_without_an_attempt_each() {
     }
 }
 
+#[tokio::test]
+async fn calls_of_a_server_that_ends_its_connections_at_once_make_no_connection_each() {
+    const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const GOAWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (listener, target) = listen().await;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                socket.write_all(&[SETTINGS, GOAWAY].concat()).await?;
+                socket.shutdown().await?;
+                copy(&mut socket, &mut sink()).await
+            });
+        }
+    });
+    let channel = GrpcChannel::connect_lazy(&target).unwrap();
+    let mut with_reason = 0;
+    for _ in 0..1000 {
+        let error = ask(&channel, question()).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        if error.execution() == Execution::NeverSent {
+            assert!(error.message().contains(&target), "{error}");
+        }
+        with_reason += usize::from(error.message().contains("before any response"));
+    }
+    let count = connections.load(Ordering::Relaxed);
+    assert!((1..100).contains(&count), "{count} connections");
+    assert!(with_reason > 900, "{with_reason} errors say why");
+}
+
 /// The error of connecting to a server that begins so, and closes the connection.
 async fn error_of_server(first: &'static [u8]) -> String {
     let (listener, target) = listen().await;
@@ -156,6 +191,7 @@ fn a_channel_whose_runtime_has_ended_says_so() {
     let (channel, used) = runtime.block_on(async {
         let target = serve(answer).await;
         let used = GrpcChannel::connect(&target).await.unwrap();
+        ask(&used, question()).await.unwrap();
         (GrpcChannel::connect_lazy(&target).unwrap(), used)
     });
     drop(runtime);
