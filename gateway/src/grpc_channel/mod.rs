@@ -55,10 +55,13 @@ const ATTEMPTS: usize = 3;
 ///
 /// While the server cannot be reached, calls fail with [`Code::Unavailable`] and the reason. The time
 /// between two attempts grows from 50 ms to 5 s; calls in it fail at once. An attempt goes on when the
-/// deadlines of the calls that wait for it have passed, for 10 seconds.
+/// deadlines of the calls that wait for it have passed, for 10 seconds. A connection that ends before any
+/// response counts as an attempt that has failed when it connected. One whose host acknowledges nothing
+/// for 20 seconds ends, and with it its calls.
 ///
 /// A stream that is not read holds no more than 1 MiB of messages, and 256 bytes for each frame that is
-/// shorter. Up to 2,000 of them, which hold 2 GiB, delay no other call.
+/// shorter. So a server that sends single bytes makes one such stream hold 256 MiB: connect to servers
+/// that you trust. Up to 2,000 streams with longer frames, which hold 2 GiB, delay no other call.
 ///
 /// [`CallError::execution`] is as exact as HTTP/2 allows:
 ///
