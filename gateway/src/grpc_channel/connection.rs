@@ -5,7 +5,7 @@
 //!   Unconnected ──────────────▶ Connecting ──────────────▶ Connected
 //!                                ▲  ▲  │ failed                │
 //!           a call after a delay │  │  ▼                       │ ended, and a call
-//!                                └ Failed ◀────────────────── │ without any response
+//!                                └ Failed ◀────────────────────┤ without any response
 //!                                   └──────────────────────────┘
 //! ```
 //!
