@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::uri::Authority;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::join;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
@@ -22,6 +23,10 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// Stock servers close connections that ask more often than every five minutes.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(330), Duration::from_secs(20));
 
+/// How long the system tries to send bytes that the host of the server does not acknowledge. Without it,
+/// calls of a host that has vanished wait for the ping.
+const UNSENT_MILLIS: u32 = 20_000;
+
 /// Bytes of one stream that the server may send before they are read.
 const STREAM_WINDOW: u32 = 1 << 20;
 
@@ -35,15 +40,7 @@ pub(super) type Sender = SendRequest<RequestBody>;
 
 /// Connects, and waits until the server has begun to speak HTTP/2.
 pub(super) async fn connect(authority: &Authority) -> io::Result<Sender> {
-    let port = authority.port_u16().unwrap_or(80);
-    // Without the brackets of an address of IPv6.
-    let host = authority
-        .host()
-        .trim_start_matches('[')
-        .trim_end_matches(']');
-    let stream = connect_to_any(lookup_host((host, port)).await?).await?;
-    stream.set_nodelay(true)?;
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = open(authority).await?.into_split();
     let (reader, first_frame) = FirstFrame::of(reader);
     let (sender, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -62,6 +59,20 @@ pub(super) async fn connect(authority: &Authority) -> io::Result<Sender> {
     });
     first_frame.await?;
     Ok(sender)
+}
+
+/// Opens a socket to a name, or to an address.
+async fn open(authority: &Authority) -> io::Result<TcpStream> {
+    let port = authority.port_u16().unwrap_or(80);
+    // Without the brackets of an address of IPv6.
+    let host = authority
+        .host()
+        .trim_start_matches('[')
+        .trim_end_matches(']');
+    let stream = connect_to_any(lookup_host((host, port)).await?).await?;
+    stream.set_nodelay(true)?;
+    set_tcp_user_timeout(&stream, UNSENT_MILLIS)?;
+    Ok(stream)
 }
 
 /// Connects to the first address that answers. One that does not delays the others, but not for long.
@@ -92,9 +103,18 @@ async fn connect_to_any(mut addresses: impl Iterator<Item = SocketAddr>) -> io::
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::sockopt::tcp_user_timeout;
     use tokio::net::{TcpListener, TcpSocket};
 
     use super::*;
+
+    #[tokio::test]
+    async fn the_system_gives_up_a_host_that_acknowledges_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let stream = open(&address.parse().unwrap()).await.unwrap();
+        assert_eq!(tcp_user_timeout(&stream), Ok(20_000));
+    }
 
     #[tokio::test]
     async fn an_address_that_does_not_answer_leaves_time_for_the_next() {

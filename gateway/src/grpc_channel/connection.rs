@@ -5,7 +5,7 @@
 //!   Unconnected ──────────────▶ Connecting ──────────────▶ Connected
 //!                                ▲  ▲  │ failed                │
 //!           a call after a delay │  │  ▼                       │ ended, and a call
-//!                                └ Failed                      │
+//!                                └ Failed ◀────────────────────┤ without any response
 //!                                   └──────────────────────────┘
 //! ```
 //!
@@ -15,6 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Uri;
@@ -48,16 +49,39 @@ pub(super) struct Connection {
     state: watch::Sender<State>,
 }
 
+/// A connection, and what calls have seen of it.
+#[derive(Clone)]
+pub(super) struct Connected {
+    pub(super) sender: Sender,
+    has_answered: Arc<AtomicBool>,
+}
+
+impl Connected {
+    fn new(sender: Sender) -> Self {
+        Self {
+            sender,
+            has_answered: Arc::default(),
+        }
+    }
+
+    /// The head of a response has come: the connection is no failure, whenever it ends.
+    pub(super) fn set_answered(&self) {
+        self.has_answered.store(true, Ordering::Relaxed);
+    }
+}
+
 #[derive(Default)]
 enum State {
-    /// There was no call yet.
+    /// There was no call since the beginning, or since a connection has ended.
     #[default]
     Unconnected,
-    /// Calls wait for the attempt. So many before it have failed since there was a connection.
-    Connecting {
+    /// Calls wait for the attempt. So many before it have failed since there was a response.
+    Connecting { failures: i32 },
+    Connected {
+        connected: Connected,
         failures: i32,
+        since: Instant,
     },
-    Connected(Sender),
     /// Calls fail with this error until then. The first one after it makes the next attempt.
     Failed {
         failures: i32,
@@ -68,10 +92,29 @@ enum State {
 
 impl State {
     /// Returns true if an attempt is due. It has begun then.
-    fn begin(&mut self) -> bool {
+    fn begin(&mut self, target: &str) -> bool {
+        if let Self::Connected {
+            connected,
+            failures,
+            since,
+        } = self
+            && connected.sender.is_closed()
+        {
+            *self = match connected.has_answered.load(Ordering::Relaxed) {
+                true => Self::Unconnected,
+                // A server may end each connection at once.
+                false => {
+                    let why = "the connection ended before any response";
+                    let error = GrpcConnectError::Connect {
+                        target: target.to_owned(),
+                        source: Arc::new(io::Error::new(io::ErrorKind::ConnectionAborted, why)),
+                    };
+                    Self::failed(*failures, error, *since)
+                }
+            };
+        }
         let failures = match self {
             Self::Unconnected => 0,
-            Self::Connected(sender) if sender.is_closed() => 0,
             Self::Failed {
                 failures, until, ..
             } if *until <= Instant::now() => *failures,
@@ -82,18 +125,28 @@ impl State {
     }
 
     fn end(&mut self, outcome: Result<Sender, GrpcConnectError>) {
-        let before = match self {
+        let now = Instant::now();
+        let failures = match self {
             Self::Connecting { failures } => *failures,
             _ => 0,
         };
         *self = match outcome {
-            Ok(sender) => Self::Connected(sender),
-            Err(error) => Self::Failed {
-                failures: before.saturating_add(1),
-                error,
-                until: Instant::now() + delay(before),
+            Ok(sender) => Self::Connected {
+                connected: Connected::new(sender),
+                failures,
+                since: now,
             },
+            Err(error) => Self::failed(failures, error, now),
         };
+    }
+
+    /// Returns the state after a failure at this time, and so many before it.
+    fn failed(before: i32, error: GrpcConnectError, at: Instant) -> Self {
+        Self::Failed {
+            failures: before.saturating_add(1),
+            error,
+            until: at + delay(before),
+        }
     }
 }
 
@@ -147,14 +200,15 @@ impl Connection {
     /// # Errors
     ///
     /// Returns the error of this attempt, or at once that of the latest one, until the next is due.
-    pub(super) async fn get(&self) -> Result<Sender, GrpcConnectError> {
-        if self.state.send_if_modified(State::begin) {
+    pub(super) async fn get(&self) -> Result<Connected, GrpcConnectError> {
+        let begin = |state: &mut State| state.begin(&self.target);
+        if self.state.send_if_modified(begin) {
             self.attempt();
         }
         let mut state = self.state.subscribe();
         loop {
             match &*state.borrow_and_update() {
-                State::Connected(sender) => return Ok(sender.clone()),
+                State::Connected { connected, .. } => return Ok(connected.clone()),
                 State::Failed { error, .. } => return Err(error.clone()),
                 State::Unconnected | State::Connecting { .. } => {}
             }

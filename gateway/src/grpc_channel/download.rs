@@ -11,7 +11,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http_body::Body;
 use hyper::body::Incoming;
 use percent_encoding::percent_decode;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use verbline::client::MessageSource;
 use verbline::message::bytes::{Buf, Bytes, BytesMut};
 use verbline::message::{BY_REFERENCE_LEN, Codec};
@@ -157,9 +157,9 @@ impl<S> Download<S> {
 
 impl<S: Codec<T>, T> MessageSource<T> for Download<S> {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<T>, CallError>> {
-        // The timer comes first, because a server may send without a pause.
-        if let Some(timer) = &mut self.timer
-            && timer.as_mut().poll(cx).is_ready()
+        // The deadline comes first, because a server may send without a pause.
+        if let Some(timer) = &self.timer
+            && timer.deadline() <= Instant::now()
         {
             return Poll::Ready(Err(deadline_exceeded(Execution::MayHaveRun)));
         }
@@ -172,8 +172,18 @@ impl<S: Codec<T>, T> MessageSource<T> for Download<S> {
                 })?;
                 return Poll::Ready(Ok(Some(decoded.message)));
             }
-            if !ready!(self.poll_body(cx))? {
-                return Poll::Ready(self.end().map(|()| None));
+            match self.poll_body(cx) {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => return Poll::Ready(self.end().map(|()| None)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                // A timer panics when its runtime has ended. The body has ended with it.
+                Poll::Pending => {
+                    let Some(timer) = &mut self.timer else {
+                        return Poll::Pending;
+                    };
+                    ready!(timer.as_mut().poll(cx));
+                    return Poll::Ready(Err(deadline_exceeded(Execution::MayHaveRun)));
+                }
             }
         }
     }

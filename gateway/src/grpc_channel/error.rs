@@ -83,9 +83,13 @@ pub(super) fn of_hyper(error: &hyper::Error, body_was_asked_for: bool) -> CallEr
         Some(h2::Reason::REFUSED_STREAM | h2::Reason::NO_ERROR) | None => Code::Unavailable,
         Some(_) => Code::Internal,
     };
-    let mut message = error.to_string();
-    if let Some(source) = error.source() {
-        message = format!("{message}: {source}");
+    failed(code, with_source(error), execution)
+}
+
+/// Returns the text of an error, and that of its source.
+pub(super) fn with_source(error: &hyper::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
-    failed(code, message, execution)
 }

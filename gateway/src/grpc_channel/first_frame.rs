@@ -38,10 +38,11 @@ impl FirstFrame {
         (reader, first)
     }
 
-    fn tell(&mut self) {
+    /// Tells what has come, or the error of the read that has failed.
+    fn tell(&mut self, read: io::Result<()>) {
         if let Some(found) = self.found.take() {
             // Nobody waits if the time to connect is over.
-            let _ = found.send(judge(&self.head));
+            let _ = found.send(read.and_then(|()| judge(&self.head)));
         }
     }
 }
@@ -49,7 +50,7 @@ impl FirstFrame {
 /// HTTP/2's implementation gives the reader up at the end, or when it makes nothing of the first bytes.
 impl Drop for FirstFrame {
     fn drop(&mut self) {
-        self.tell();
+        self.tell(Ok(()));
     }
 }
 
@@ -72,12 +73,18 @@ impl AsyncRead for FirstFrame {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        ready!(pin!(&mut self.stream).poll_read(cx, buf))?;
+        if let Err(error) = ready!(pin!(&mut self.stream).poll_read(cx, buf)) {
+            // What came before says more: a server that speaks TLS sends an alert, and resets.
+            if self.head.is_empty() {
+                self.tell(Err(io::Error::new(error.kind(), error.to_string())));
+            }
+            return Poll::Ready(Err(error));
+        }
         let missing = HEAD_LEN - self.head.len();
         let read = &buf.filled()[before..];
         self.head.extend(read.iter().take(missing));
         if self.head.len() == HEAD_LEN {
-            self.tell();
+            self.tell(Ok(()));
         }
         Poll::Ready(Ok(()))
     }

@@ -33,7 +33,7 @@ use verbline::{CallError, Code, Execution, Request, Response, Stream, Streaming}
 use self::connection::Connection;
 use self::download::Download;
 pub use self::error::GrpcConnectError;
-use self::error::failed;
+use self::error::{failed, with_source};
 use self::upload::{RequestBody, Sending, Upload, encode};
 use crate::headers::{GRPC, GRPC_TIMEOUT, write_metadata};
 
@@ -55,10 +55,13 @@ const ATTEMPTS: usize = 3;
 ///
 /// While the server cannot be reached, calls fail with [`Code::Unavailable`] and the reason. The time
 /// between two attempts grows from 50 ms to 5 s; calls in it fail at once. An attempt goes on when the
-/// deadlines of the calls that wait for it have passed, for 10 seconds.
+/// deadlines of the calls that wait for it have passed, for 10 seconds. A connection that ends before any
+/// response counts as an attempt that has failed when it connected. One whose host acknowledges nothing
+/// for 20 seconds ends, and with it its calls.
 ///
 /// A stream that is not read holds no more than 1 MiB of messages, and 256 bytes for each frame that is
-/// shorter. Up to 2,000 of them, which hold 2 GiB, delay no other call.
+/// shorter. So a server that sends single bytes makes one such stream hold 256 MiB: connect to servers
+/// that you trust. Up to 2,000 streams with longer frames, which hold 2 GiB, delay no other call.
 ///
 /// [`CallError::execution`] is as exact as HTTP/2 allows:
 ///
@@ -174,11 +177,11 @@ impl GrpcChannel {
         sending: &Sending,
     ) -> Result<http::Response<Incoming>, CallError> {
         let connection = &*self.connection;
-        let mut error = None;
+        let mut why = String::new();
         for _ in 0..ATTEMPTS {
             let connected = connection.within(deadline, connection.get()).await;
             let connected = connected.ok_or_else(|| deadline_exceeded(Execution::NeverSent))?;
-            let mut sender = connected.map_err(GrpcConnectError::into_call_error)?;
+            let mut connected = connected.map_err(GrpcConnectError::into_call_error)?;
             if let Some(deadline) = deadline {
                 // What is left after connecting.
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -187,11 +190,13 @@ impl GrpcChannel {
                 }
                 write_timeout(left, request.headers_mut());
             }
-            let answer = connection
-                .within(deadline, sender.try_send_request(request))
-                .await;
+            let answer = connected.sender.try_send_request(request);
+            let answer = connection.within(deadline, answer).await;
             let mut failure = match answer {
-                Some(Ok(answer)) => return Ok(answer),
+                Some(Ok(answer)) => {
+                    connected.set_answered();
+                    return Ok(answer);
+                }
                 Some(Err(failure)) => failure,
                 None => return Err(deadline_exceeded(Execution::MayHaveRun)),
             };
@@ -199,10 +204,11 @@ impl GrpcChannel {
                 Some(unsent) => request = unsent,
                 None => return Err(sending.why(&failure.into_error())),
             }
-            error = Some(failure.into_error());
+            why = with_source(&failure.into_error());
         }
-        let why = error.map_or_else(String::new, |error| error.to_string());
-        Err(failed(Code::Unavailable, why, Execution::NeverSent))
+        let target = connection.target();
+        let message = format!("could not send the request to {target}: {why}");
+        Err(failed(Code::Unavailable, message, Execution::NeverSent))
     }
 
     fn uri(&self, method: &MethodSpec) -> Result<Uri, CallError> {

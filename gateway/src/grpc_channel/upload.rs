@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -252,7 +253,9 @@ impl<Q: Codec<St::Item>, St: Stream> Body for Upload<Q, St> {
         drop(before);
         let mut frame = Vec::new();
         let fill = AssertUnwindSafe(|| self.fill(&mut messages, &mut frame, cx));
-        let filled = catch_unwind(fill).unwrap_or_else(|_| {
+        let filled = catch_unwind(fill).unwrap_or_else(|payload| {
+            // Its destructor is the caller's too, and may panic.
+            mem::forget(payload);
             let message = "the stream of the request's messages, or their codec, has panicked";
             Err((Code::Internal, message.to_owned()))
         });
@@ -267,7 +270,9 @@ impl<Q: Codec<St::Item>, St: Stream> Body for Upload<Q, St> {
             state.messages = Some(messages);
         } else {
             drop(state);
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(messages)));
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(messages))) {
+                mem::forget(payload);
+            }
         }
         match (frame.is_empty(), self.has_ended) {
             _ if is_given_up => Poll::Ready(Some(Err(GivenUp))),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -33,14 +33,16 @@ async fn a_lost_connection_ends_its_calls_and_the_next_call_makes_another() {
             let (socket, _) = listener.accept().await.unwrap();
             let mut connection = h2::server::handshake(socket).await.unwrap();
             let stream = connection.accept().await.unwrap().unwrap();
+            answer(stream).await;
             if is_lost {
+                connection.accept().await.unwrap().unwrap();
                 continue;
             }
-            answer(stream).await;
             while connection.accept().await.is_some() {}
         }
     });
     let channel = GrpcChannel::connect(&target).await.unwrap();
+    ask(&channel, question()).await.unwrap();
     let error = ask(&channel, question()).await.unwrap_err();
     assert_eq!(parts(&error), (Code::Unavailable, Execution::MayHaveRun));
     let response = ask(&channel, question()).await.unwrap();
@@ -105,6 +107,39 @@ async fn calls_of_a_server_that_is_away_fail_without_an_attempt_each() {
     }
 }
 
+#[tokio::test]
+async fn calls_of_a_server_that_ends_its_connections_at_once_make_no_connection_each() {
+    const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const GOAWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (listener, target) = listen().await;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                socket.write_all(&[SETTINGS, GOAWAY].concat()).await?;
+                socket.shutdown().await?;
+                copy(&mut socket, &mut sink()).await
+            });
+        }
+    });
+    let channel = GrpcChannel::connect_lazy(&target).unwrap();
+    let mut with_reason = 0;
+    for _ in 0..1000 {
+        let error = ask(&channel, question()).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        if error.execution() == Execution::NeverSent {
+            assert!(error.message().contains(&target), "{error}");
+        }
+        with_reason += usize::from(error.message().contains("before any response"));
+    }
+    let count = connections.load(Ordering::Relaxed);
+    assert!((1..100).contains(&count), "{count} connections");
+    assert!(with_reason > 900, "{with_reason} errors say why");
+}
+
 /// The error of connecting to a server that begins so, and closes the connection.
 async fn error_of_server(first: &'static [u8]) -> String {
     let (listener, target) = listen().await;
@@ -134,6 +169,14 @@ async fn a_server_that_does_not_speak_http_2_is_no_connection() {
         let error = error_of_server(first).await;
         assert!(error.contains(what), "{error}");
     }
+    // The system of a server that has not read everything resets the connection.
+    let (listener, target) = listen().await;
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.read_exact(&mut [0; 24 + 9]).await.unwrap();
+    });
+    let error = GrpcChannel::connect(&target).await.unwrap_err().to_string();
+    assert!(error.contains("reset by peer"), "{error}");
     // One that is silent has the time limit.
     let (silent, target) = listen().await;
     let connecting = timeout(Duration::from_millis(300), GrpcChannel::connect(&target));
@@ -148,12 +191,36 @@ fn a_channel_whose_runtime_has_ended_says_so() {
     let (channel, used) = runtime.block_on(async {
         let target = serve(answer).await;
         let used = GrpcChannel::connect(&target).await.unwrap();
+        ask(&used, question()).await.unwrap();
         (GrpcChannel::connect_lazy(&target).unwrap(), used)
     });
     drop(runtime);
     for channel in [channel, used] {
-        let error = rpc_core::block_on(ask(&channel, question())).unwrap_err();
+        let request = question().with_timeout(Duration::from_secs(60));
+        let error = rpc_core::block_on(ask(&channel, request)).unwrap_err();
         assert_eq!(parts(&error), (Code::Unavailable, Execution::NeverSent));
         assert!(error.message().contains("runtime"), "{error}");
     }
+}
+
+/// A timer panics then.
+#[test]
+fn a_stream_with_a_deadline_ends_with_an_error_when_its_runtime_has_ended() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut watch = runtime.block_on(async {
+        let target = serve(|(_, mut respond)| async move {
+            let mut body = respond.send_response(head(&[]), false).unwrap();
+            body.send_data(framed(b"first"), false).unwrap();
+            std::future::pending().await
+        });
+        let channel = GrpcChannel::connect(&target.await).await.unwrap();
+        let request = question().with_timeout(Duration::from_secs(60));
+        let watch = channel.server_streaming_with(&WATCH, request, BytesCodec, BytesCodec);
+        let mut watch = watch.await.unwrap().into_inner();
+        assert_eq!(watch.message().await.unwrap().unwrap(), "first");
+        watch
+    });
+    drop(runtime);
+    let error = rpc_core::block_on(watch.message()).unwrap_err();
+    assert_eq!(parts(&error), (Code::Unavailable, Execution::MayHaveRun));
 }

@@ -1,5 +1,6 @@
 //! Streams of messages, in both directions.
 
+use std::panic::panic_any;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -110,7 +111,9 @@ impl verbline::Stream for Panics {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.messages == 0 {
-            assert!(self.is_dropped_later, "a panic of the caller's stream");
+            if !self.is_dropped_later {
+                panic_any(PanicsAgain);
+            }
             return Poll::Ready(None);
         }
         // Each in a frame of its own.
@@ -127,7 +130,18 @@ impl verbline::Stream for Panics {
 
 impl Drop for Panics {
     fn drop(&mut self) {
-        assert!(!self.is_dropped_later, "a panic of its destructor");
+        if self.is_dropped_later {
+            panic_any(PanicsAgain);
+        }
+    }
+}
+
+/// The payload of a panic, which panics when it is dropped.
+struct PanicsAgain;
+
+impl Drop for PanicsAgain {
+    fn drop(&mut self) {
+        panic!("a panic of the payload's destructor");
     }
 }
 
