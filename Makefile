@@ -44,7 +44,7 @@ conformance: ## Run the conformance suite on soft and Soft-RoCE and write its re
 interop: ## Run gRPC's interop cases, by name, over every device (one: VERBLINE_DEVICE=mlx5_0)
 	@.ci/interop
 
-interop-grpc: ## Call through the gateway with Python's and Node's gRPC, and grpcio's server with ours (ONLY='stock gateway back')
+interop-grpc: ## Call through the gateway with Python's and Node's gRPC, and grpcio's server with ours (ONLY='stock gateway back tool')
 	@.ci/interop-grpc $(ONLY)
 
 faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for fresh ones; SEED=n replays one)

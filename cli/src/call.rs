@@ -15,13 +15,13 @@ use verbline::{CallError, Sender, sender};
 use crate::arguments::Call;
 use crate::failure::Failure;
 use crate::input::Input;
-use crate::message_json::{Json, unknown_types};
 use crate::method_name::MethodName;
 use crate::nearest::nearest;
 use crate::output::Output;
 use crate::report::Report;
 use crate::schema::Schema;
 use crate::target::Target;
+use crate::to_json::{Json, unknown_types};
 
 const RAW: BytesCodec = BytesCodec;
 

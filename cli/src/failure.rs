@@ -10,7 +10,8 @@ use verbline::{CallError, ChannelError, Code, ConnectError, DeviceError, Metadat
 use verbline_gateway::GrpcConnectError;
 
 use crate::arguments::Command;
-use crate::nearest::or_list;
+use crate::from_json::Misfit;
+use crate::nearest::{did_you_mean, or_list};
 
 /// The reason that a command has not done what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +84,12 @@ pub(crate) enum Failure {
         symbol: String,
         near: Vec<String>,
     },
+    #[error("{symbol} is not in {files}{}", did_you_mean(.near))]
+    NotInFiles {
+        files: String,
+        symbol: String,
+        near: Vec<String>,
+    },
     #[error(
         "{path} has {of_file} in the .proto file, and {of_server} at the server: it is another version of the file"
     )]
@@ -98,13 +105,11 @@ pub(crate) enum Failure {
         number: usize,
         source: serde_json::Error,
     },
-    #[error("request {number} does not fit {message}: {}{why}; {expected}", at(.path))]
+    #[error("request {number} does not fit {message}: {misfit}")]
     DoesNotFit {
         number: usize,
         message: String,
-        path: String,
-        why: String,
-        expected: String,
+        misfit: Misfit,
     },
     #[error("{path} takes one request, and there are several: remove all but one")]
     SeveralRequests { path: String },
@@ -163,13 +168,6 @@ impl From<CallError> for Failure {
 fn lines(details: &[String]) -> String {
     let lines = details.iter().map(|detail| format!("\n  detail: {detail}"));
     lines.collect()
-}
-
-fn at(path: &str) -> String {
-    match path {
-        "" | "." => String::new(),
-        path => format!("at {path}: "),
-    }
 }
 
 impl Failure {

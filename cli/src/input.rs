@@ -7,15 +7,15 @@ use std::thread;
 
 use prost_reflect::MessageDescriptor;
 use prost_reflect::prost::Message as _;
-use serde::de::DeserializeSeed;
-use serde_json::value::RawValue;
+use serde_json::Value as Json;
 use tokio::sync::mpsc;
 use verbline::message::bytes::Bytes;
 
 use crate::arguments::Data;
-use crate::expected;
 use crate::failure::Failure;
+use crate::from_json::{self, Unique};
 use crate::schema::Schema;
+use crate::to_json::name_in;
 
 /// Values that have been read and not been sent yet. One more is being read.
 const READ_AHEAD: usize = 4;
@@ -23,7 +23,7 @@ const READ_AHEAD: usize = 4;
 /// The requests of a call, as they are read.
 #[derive(Debug)]
 pub(crate) struct Input {
-    values: mpsc::Receiver<Result<Box<RawValue>, Failure>>,
+    values: mpsc::Receiver<Result<Json, Failure>>,
     message: MessageDescriptor,
     was_given: bool,
     /// Requests that have been taken.
@@ -67,33 +67,41 @@ impl Input {
         let Some(value) = self.values.recv().await else {
             return Ok(None);
         };
-        let value = value?;
+        let json = value?;
         self.count += 1;
-        let text = value.get();
-        if text.contains("\"@type\"") {
-            for name in types_of_any(text) {
-                schema.message(&name).await?;
-            }
+        let mut types = Vec::new();
+        types_of_any(&json, &mut types);
+        for name in types {
+            schema.message(name).await?;
         }
-        // The pool has grown, if types were fetched.
-        let message = schema.newest(&self.message);
-        parse(text, self.count, message).map(Some)
+        // More is known, if types were fetched.
+        let descriptor = schema.newest(&self.message);
+        match from_json::message(&json, &descriptor) {
+            Ok(message) => Ok(Some(message.encode_to_vec().into())),
+            Err(misfit) => Err(Failure::DoesNotFit {
+                number: self.count,
+                message: descriptor.full_name().to_owned(),
+                misfit,
+            }),
+        }
     }
 }
 
-fn read(reader: impl Read, values: &mpsc::Sender<Result<Box<RawValue>, Failure>>) {
-    let stream = serde_json::Deserializer::from_reader(reader).into_iter::<Box<RawValue>>();
+fn read(reader: impl Read, values: &mpsc::Sender<Result<Json, Failure>>) {
+    let stream = serde_json::Deserializer::from_reader(reader).into_iter::<Unique>();
     for (index, value) in stream.enumerate() {
-        let value = value.map_err(|source| match source.io_error_kind() {
-            Some(_) => Failure::Unreadable {
-                from: PathBuf::from("the input"),
-                source: source.into(),
-            },
-            None => Failure::NotJson {
-                number: index + 1,
-                source,
-            },
-        });
+        let value = value
+            .map(|Unique(json)| json)
+            .map_err(|source| match source.io_error_kind() {
+                Some(_) => Failure::Unreadable {
+                    from: PathBuf::from("the input"),
+                    source: source.into(),
+                },
+                None => Failure::NotJson {
+                    number: index + 1,
+                    source,
+                },
+            });
         let is_end = value.is_err();
         // The call may have ended.
         if values.blocking_send(value).is_err() || is_end {
@@ -102,50 +110,17 @@ fn read(reader: impl Read, values: &mpsc::Sender<Result<Box<RawValue>, Failure>>
     }
 }
 
-/// Makes a message of JSON.
-fn parse(text: &str, number: usize, message: MessageDescriptor) -> Result<Bytes, Failure> {
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(&mut deserializer, &mut track);
-    match message.clone().deserialize(tracked) {
-        Ok(message) => Ok(message.encode_to_vec().into()),
-        Err(error) => {
-            let path = track.path();
-            Err(Failure::DoesNotFit {
-                number,
-                expected: expected::at(&path, &message, text),
-                message: message.full_name().to_owned(),
-                path: path.to_string(),
-                why: error.to_string(),
-            })
+/// Collects the names of the types that values of `Any` say.
+fn types_of_any<'a>(json: &'a Json, names: &mut Vec<&'a str>) {
+    match json {
+        Json::Object(members) => {
+            let url = members.get("@type").and_then(Json::as_str);
+            names.extend(url.map(name_in));
+            members
+                .values()
+                .for_each(|value| types_of_any(value, names));
         }
+        Json::Array(values) => values.iter().for_each(|value| types_of_any(value, names)),
+        _ => {}
     }
-}
-
-/// Returns the names of the types that values of `Any` say.
-fn types_of_any(text: &str) -> Vec<String> {
-    fn collect(value: &serde_json::Value, names: &mut Vec<String>) {
-        match value {
-            serde_json::Value::Object(map) => {
-                if let Some(url) = map.get("@type").and_then(|url| url.as_str()) {
-                    names.push(
-                        url.rsplit_once('/')
-                            .map_or(url, |(_, name)| name)
-                            .to_owned(),
-                    );
-                }
-                map.values().for_each(|value| collect(value, names));
-            }
-            serde_json::Value::Array(values) => {
-                values.iter().for_each(|value| collect(value, names));
-            }
-            _ => {}
-        }
-    }
-    let mut names = Vec::new();
-    // What is no JSON is refused when it is parsed.
-    if let Ok(value) = serde_json::from_str(text) {
-        collect(&value, &mut names);
-    }
-    names
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  arguments.rs ─▶ target.rs ─▶ list.rs                             the names of a server
 //!                  a channel    describe.rs ─▶ proto_text.rs         the text of a .proto
-//!                               call.rs ─▶ input.rs, message_json.rs messages, from and to JSON
+//!                               call.rs ─▶ from_json.rs, to_json.rs messages
 //!                               health.rs                           for probes
 //!      schema.rs: the types, by reflection.rs or from .proto files
 //!      output.rs: standard output            failure.rs: what went wrong, and the exit code
@@ -14,12 +14,11 @@ mod arguments;
 mod call;
 mod completions;
 mod describe;
-mod expected;
 mod failure;
+mod from_json;
 mod health;
 mod input;
 mod list;
-mod message_json;
 mod method_name;
 mod nearest;
 mod output;
@@ -28,6 +27,7 @@ mod reflection;
 mod report;
 mod schema;
 mod target;
+mod to_json;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::arguments::{Arguments, Command};
 use self::failure::{Exit, Failure};
-use self::output::Output;
+use self::output::{Output, visible};
 
 fn main() -> ExitCode {
     // What the libraries log about a failure is in its message, too.
@@ -52,12 +52,13 @@ fn main() -> ExitCode {
         .init();
     let arguments = Arguments::parse();
     let exit = Exit::of(&arguments.command);
-    match run(arguments.command, &mut Output::default()) {
+    match run(arguments.command, &mut Output) {
         Ok(code) => code,
         Err(failure) => {
             if !failure.is_quiet() {
                 // Where standard error is closed, too, the exit code tells.
-                let _ = writeln!(io::stderr(), "verbline: {failure}");
+                let said = visible(&failure.to_string());
+                let _ = writeln!(io::stderr(), "verbline: {said}");
             }
             exit.code(&failure)
         }

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Write};
 use crate::failure::Failure;
 
 /// Standard output. What has been written is visible when a function returns.
-#[derive(Debug, Default)]
-pub(crate) struct Output(());
+#[derive(Debug)]
+pub(crate) struct Output;
 
 impl Output {
     /// Writes a line.

@@ -137,10 +137,14 @@ impl<'a> Schema<'a> {
             return Ok(symbol);
         }
         self.fetch_services(&name).await?;
-        Err(Failure::NoSymbol {
-            of: self.of.clone(),
-            near: nearest(&name, self.names()),
-            symbol: name,
+        let near = nearest(&name, self.names());
+        Err(match &self.reflection {
+            Some(_) => Failure::NoSymbol {
+                of: self.of.clone(),
+                symbol: name,
+                near,
+            },
+            None => self.not_in_files(name, near),
         })
     }
 
@@ -157,7 +161,7 @@ impl<'a> Schema<'a> {
         }
         let service = self.pool.borrow().get_service_by_name(&name.service);
         let Some(service) = service else {
-            if let (Some(why), true) = (why, is_known_to_exist) {
+            if let (Some(why), true, Some(_)) = (why, is_known_to_exist, &self.reflection) {
                 return Err(self.not_described(&name.service, why));
             }
             return Err(self.no_method(name).await?);
@@ -199,11 +203,23 @@ impl<'a> Schema<'a> {
                 .into_iter()
                 .map(move |method| format!("{}/{method}", service.full_name()))
         });
-        Ok(Failure::NoMethod {
-            of: self.of.clone(),
-            near: nearest(&name.to_string(), paths),
-            method: name.to_string(),
+        let near = nearest(&name.to_string(), paths);
+        Ok(match &self.reflection {
+            Some(_) => Failure::NoMethod {
+                of: self.of.clone(),
+                method: name.to_string(),
+                near,
+            },
+            None => self.not_in_files(name.to_string(), near),
         })
+    }
+
+    fn not_in_files(&self, symbol: String, near: Vec<String>) -> Failure {
+        Failure::NotInFiles {
+            files: self.of.clone(),
+            symbol,
+            near,
+        }
     }
 
     fn not_described(&self, symbol: &str, why: String) -> Failure {

@@ -4,6 +4,7 @@
     run.py stock     the stock clients against the stock server: Verbline has no part in it
     run.py gateway   the stock clients through the gateway
     run.py back      Verbline's client against the stock server
+    run.py tool      the program `verbline` at stock servers, and its JSON beside Python's
 
 Each case first fails where it must, and in the way in which it must: at a port where nobody listens, at a server that
 does wrong what the case looks at, and at one that lacks the service. The last line counts the cases that have ended as
@@ -232,7 +233,20 @@ def back(run):
         run.verbline(server.address, cases)
 
 
-PARTS = {"stock": stock, "gateway": through_gateway, "back": back}
+def tool(run):
+    """The program `verbline` at grpcio's servers, which are in the process of the cases."""
+    heading("The program verbline at grpcio's servers; each case first fails where it must")
+    command = [sys.executable, os.path.join(HERE, "python/tool.py"), os.path.join(TARGET, "verbline")]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    print(ended.stdout, end="", flush=True)
+    lines = ended.stdout.splitlines()
+    run.passed += sum(line.startswith(("passed", "refused")) for line in lines)
+    run.failed += sum(line.startswith("FAILED") for line in lines)
+    if ended.returncode not in (0, 1):
+        sys.exit(f"!! The cases of the program have ended with status {ended.returncode}: they have an error of their own")
+
+
+PARTS = {"stock": stock, "gateway": through_gateway, "back": back, "tool": tool}
 
 
 def main():

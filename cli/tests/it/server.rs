@@ -2,7 +2,8 @@
 //! same one behind a gateway.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use proto::echo::{Echo, EchoReply, EchoRequest, EchoServer};
 use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
@@ -32,6 +33,25 @@ pub(crate) struct Fixture {
     pub(crate) grpc: String,
     server: Option<ServerHandle>,
     _gateway: Runtime,
+    pub(crate) uploads: Arc<Uploads>,
+}
+
+/// How the calls of `Last` have ended.
+#[derive(Default)]
+pub(crate) struct Uploads {
+    /// The client has said that its stream is complete.
+    pub(crate) complete: AtomicUsize,
+    /// In any way.
+    pub(crate) ended: AtomicUsize,
+}
+
+/// Counts an end when it is dropped.
+struct Upload(Arc<Uploads>);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 impl Fixture {
@@ -40,7 +60,6 @@ impl Fixture {
         Self::with(|builder| {
             builder
                 .add_service(Reflection::service())
-                .add_service(Kinds)
                 .add_service(GreeterServer::new(Polite))
                 // Its stubs have no descriptors.
                 .add_service(EchoServer::new(Polite))
@@ -49,12 +68,12 @@ impl Fixture {
 
     /// A server without reflection.
     pub(crate) fn without_reflection() -> Self {
-        Self::with(|builder| builder.add_service(Kinds))
+        Self::with(|builder| builder)
     }
 
     /// A server without health.
     pub(crate) fn without_health() -> Self {
-        Self::start(|builder| builder.add_service(Kinds), Health::new())
+        Self::start(|builder| builder, Health::new())
     }
 
     /// A server with health.
@@ -70,7 +89,8 @@ impl Fixture {
         health: Health,
     ) -> Self {
         let device = Device::open("soft").unwrap();
-        let server = add(Server::builder(&device))
+        let uploads = Arc::default();
+        let server = add(Server::builder(&device).add_service(Kinds(Arc::clone(&uploads))))
             .bind("127.0.0.1:0")
             .unwrap()
             .spawn();
@@ -94,6 +114,7 @@ impl Fixture {
             grpc,
             server: Some(server),
             _gateway: gateway,
+            uploads,
         }
     }
 
@@ -128,7 +149,7 @@ impl Echo for Polite {
 /// The service of `kinds.proto`, whose messages stay bytes. It sends metadata back: keys that begin with
 /// `initial-` before the messages, and those with `trailing-` after them. `fail-with: 5` has it fail with
 /// that code.
-struct Kinds;
+struct Kinds(Arc<Uploads>);
 
 const fn spec(path: &'static str, kind: MethodKind) -> MethodSpec {
     MethodSpec::new(path, kind, Idempotency::Unknown, "", "")
@@ -148,16 +169,21 @@ impl Service for Kinds {
         methods.unary_with(&ECHO, RAW, RAW, async |request: Request<Bytes>| {
             echo(request, |message| message)
         });
+        let uploads = Arc::clone(&self.0);
         methods.client_streaming_with(
             &LAST,
             RAW,
             RAW,
-            async |mut request: Request<Streaming<Bytes>>| {
-                let mut last = Bytes::new();
-                while let Some(message) = request.get_mut().message().await? {
-                    last = message;
+            move |mut request: Request<Streaming<Bytes>>| {
+                let upload = Upload(Arc::clone(&uploads));
+                async move {
+                    let mut last = Bytes::new();
+                    while let Some(message) = request.get_mut().message().await? {
+                        last = message;
+                    }
+                    upload.0.complete.fetch_add(1, Ordering::SeqCst);
+                    echo(request, |_| last)
                 }
-                echo(request, |_| last)
             },
         );
         methods.server_streaming_with(

@@ -2,6 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 
 use crate::program::{command, end, verbline, verbline_reads};
 use crate::server::Fixture;
@@ -72,11 +75,21 @@ fn many_messages_go_through() {
     }
 }
 
-/// The server sees no end of the stream, but that the call is cancelled: it answers nothing.
+/// The server sees no end of the stream, but that the call is cancelled.
 #[test]
 fn a_stream_with_a_bad_request_is_not_taken_for_a_complete_one() {
     let server = Fixture::new();
-    for address in server.both() {
+    let mut calls = 0;
+    let mut last = |address: &str, input: &str| {
+        let ended = verbline_reads(&["call", address, &method("Last"), "-d", "-"], input);
+        calls += 1;
+        // The program may have ended before the server has noticed.
+        while server.uploads.ended.load(Ordering::SeqCst) < calls {
+            thread::sleep(Duration::from_millis(1));
+        }
+        (ended, server.uploads.complete.load(Ordering::SeqCst))
+    };
+    for (complete, address) in server.both().into_iter().enumerate() {
         for (input, says) in [
             (
                 "{\"anInt32\": 1}\n{\"anInt32\": \"x\"}\n",
@@ -84,10 +97,18 @@ fn a_stream_with_a_bad_request_is_not_taken_for_a_complete_one() {
             ),
             ("{\"anInt32\": 1}\n{\"anInt32\":", "request 2 is not JSON"),
         ] {
-            let ended = verbline_reads(&["call", address, &method("Last"), "-d", "-"], input);
+            // So much that the call begins before the bad one.
+            let input = format!("{}{input}", "{\"anInt32\": 0}\n".repeat(500));
+            let (ended, seen) = last(address, &input);
             let said = ended.failed(1);
-            assert!(said.contains(says), "{said}");
+            assert!(said.contains(&says.replace('2', "502")), "{said}");
+            assert_eq!(seen, complete);
         }
+        let (ended, seen) = last(address, "{\"anInt32\": 1}\n");
+        assert_eq!(
+            (ended.ok().as_str(), seen),
+            ("{\"anInt32\":1}\n", complete + 1)
+        );
     }
 }
 

@@ -11,7 +11,8 @@ import grpc
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 FOLDER = os.path.join(ROOT, "target/grpc/python")
-PROTOS = ["grpc/testing/empty.proto", "grpc/testing/messages.proto", "grpc/testing/test.proto", "routeguide.proto"]
+PROTOS = ["grpc/testing/empty.proto", "grpc/testing/messages.proto", "grpc/testing/test.proto", "routeguide.proto",
+          "kinds.proto"]
 
 
 def generate():
@@ -19,8 +20,10 @@ def generate():
     from grpc_tools import protoc
 
     os.makedirs(FOLDER, exist_ok=True)
-    proto = os.path.join(ROOT, "proto")
-    options = [f"-I{proto}", f"--python_out={FOLDER}", f"--grpc_python_out={FOLDER}"]
+    # The last one has Google's own files.
+    includes = [os.path.join(ROOT, "proto"), os.path.join(ROOT, "cli/tests/protos"),
+                os.path.join(os.path.dirname(protoc.__file__), "_proto")]
+    options = [*(f"-I{folder}" for folder in includes), f"--python_out={FOLDER}", f"--grpc_python_out={FOLDER}"]
     if protoc.main(["protoc", *options, *PROTOS]) != 0:
         sys.exit("!! protoc has failed: see above")
 

@@ -93,7 +93,7 @@ fn any<S: Serializer>(message: &DynamicMessage, serializer: S) -> Result<S::Ok, 
 }
 
 /// Returns true if the JSON of a message is not an object with its fields.
-fn has_form_of_its_own(name: &str) -> bool {
+pub(crate) fn has_form_of_its_own(name: &str) -> bool {
     name.strip_prefix("google.protobuf.").is_some_and(|name| {
         matches!(
             name,
@@ -111,7 +111,7 @@ fn parts_of_any(message: &DynamicMessage) -> (String, Vec<u8>) {
 }
 
 /// Returns the full name of the message in an `Any`.
-fn name_in(url: &str) -> &str {
+pub(crate) fn name_in(url: &str) -> &str {
     url.rsplit_once('/').map_or(url, |(_, name)| name)
 }
 
