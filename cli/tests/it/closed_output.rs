@@ -96,6 +96,8 @@ fn a_terminal_without_width_gets_the_same_output() {
         let child = command(arguments)
             .env("TERM", "dumb")
             .env_remove("COLUMNS")
+            // clap's library of colours takes `CI` for a wish to have them.
+            .env("NO_COLOR", "1")
             .stdout(other_end.try_clone().unwrap())
             .stderr(other_end)
             .spawn()
