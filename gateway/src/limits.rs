@@ -188,4 +188,18 @@ mod tests {
         };
         assert_eq!(few_calls.memory(), 1024 * CONNECTION_MEMORY);
     }
+
+    #[test]
+    fn times_that_never_end_can_be_added_to_a_moment() {
+        let limits = GatewayLimits {
+            keepalive_interval: Duration::MAX,
+            keepalive_timeout: Duration::MAX,
+            ..GatewayLimits::default()
+        };
+        let fitted = limits.fitted();
+        let now = std::time::Instant::now();
+        for time in [fitted.keepalive_interval, fitted.keepalive_timeout] {
+            assert!(now.checked_add(time).is_some());
+        }
+    }
 }

@@ -17,8 +17,8 @@ use verbline_gateway::GatewayBuilder;
 
 use crate::interop::{EMPTY_CALL, INPUT_CALL, large_unary};
 use crate::raw::{
-    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RawClient,
-    SETTINGS, frame, frames, headers,
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE,
+    RST_STREAM, RawClient, SETTINGS, frame, frames, headers,
 };
 use crate::support::{Client, Fixture};
 use crate::torn::{RECORD_ROUTE, counting, wait_for};
@@ -219,6 +219,33 @@ async fn a_client_that_only_resets_its_calls_is_cut_off() {
         get_feature(&client).await.unwrap();
     }
     attack.await.unwrap();
+    fixture.end().await;
+}
+
+/// As one does whose user has gone: h2 takes twenty such calls for an attack unless it is told otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_cancels_many_calls_at_once_keeps_its_connection() {
+    let fixture = fixture(|builder| builder).await;
+    let address = fixture.address;
+    let calls = tokio::task::spawn_blocking(move || {
+        let mut client = RawClient::connect(address);
+        let head = headers(RECORD_ROUTE, &[]);
+        let cancelled = (0..200).flat_map(|call| {
+            let begun = frame(HEADERS, END_HEADERS, 2 * call + 1, &head);
+            let reset = frame(RST_STREAM, 0, 2 * call + 1, &CANCEL.to_be_bytes());
+            [begun, reset].concat()
+        });
+        client.0.write_all(&cancelled.collect::<Vec<_>>()).unwrap();
+        client.begin(401, GET_FEATURE, &[]).unwrap();
+        client.frame(DATA, END_STREAM, 401, &[0; 5]).unwrap();
+        loop {
+            match client.read_frame().unwrap() {
+                HEADERS => break,
+                kind => assert_ne!(kind, GOAWAY),
+            }
+        }
+    });
+    calls.await.unwrap();
     fixture.end().await;
 }
 
