@@ -41,13 +41,16 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
+    /// Counts a frame that a call has taken.
     fn take(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a frame that has arrived.
+    ///
     /// # Errors
     ///
-    /// Returns an error if there are too many.
+    /// Returns an error if too many are unread then.
     fn add(&self) -> io::Result<()> {
         let arrived = self.arrived.fetch_add(1, Ordering::Relaxed) + 1;
         // A frame can be taken before its arrival is counted: h2 may read it from the same buffer.

@@ -108,7 +108,8 @@ impl<U: Future> ClosedLoop<U> {
         first.map_or(Ok(record), Err)
     }
 
-    /// Makes the calls: see that of [`OpenLoop`](crate::OpenLoop).
+    /// Makes the calls. `now` returns the time since the first poll. `failed` returns what an error counts
+    /// as, or `None` to end the loop.
     pub(crate) async fn drive<C, E>(
         self,
         now: impl Fn() -> Duration,
