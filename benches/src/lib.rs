@@ -49,7 +49,6 @@ pub mod message;
 pub mod overload;
 #[cfg(feature = "stream")]
 pub mod peers;
-pub mod plot;
 pub mod rates;
 pub mod raw;
 pub mod report;

@@ -17,8 +17,8 @@ use verbline_load::unit::Unit;
 
 use crate::Outcome;
 use crate::line::Distance;
-use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::rounds::Rounds;
+use verbline_load::plot::{Axis, Curve, Plot, Scale};
 
 /// What a measurement found.
 #[derive(Clone, Debug)]
@@ -260,6 +260,8 @@ impl Report {
             ),
             y: Axis::new("latency", Unit::Nanoseconds, Scale::Log),
             curves: self.histograms.iter().map(curve).collect(),
+            marks: Vec::new(),
+            rule: None,
         };
         ("percentiles".to_owned(), plot)
     }

@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use verbline::message::bytes::Bytes;
 use verbline::{Metadata, MetadataKey};
 
+use crate::bench::arguments::{Bench, Report};
 use crate::method_name::MethodName;
 
 const AFTER_HELP: &str = "\
@@ -22,7 +23,7 @@ HTTP/2 in plain text.
 
 Exit codes: 0 for success, 2 for a wrong command line, and 1 for what is wrong on this side: types that are not \
 known, JSON that does not fit, a device that cannot be used. `call`: 64 and the number of the status, 65 to 80, \
-if the call has failed; 78 is UNAVAILABLE, also for a server that cannot be reached. `list` and `describe`: 69 if \
+if the call has failed; 78 is UNAVAILABLE, also for a server that cannot be reached. The others: 69 if \
 the server cannot be reached or does not answer, 74 if the output cannot be written. `health`: 0 for SERVING, 1 for \
 another status, 2 if there is none.
 
@@ -30,9 +31,10 @@ Examples:
   verbline list 127.0.0.1:50051
   verbline describe 127.0.0.1:50051 verbline.greeter.Greeter
   verbline call 127.0.0.1:50051 verbline.greeter.Greeter/SayHello -d '{\"name\": \"Ada\"}'
-  verbline health http://127.0.0.1:50052 --watch";
+  verbline health http://127.0.0.1:50052 --watch
+  verbline bench 127.0.0.1:50051 verbline.greeter.Greeter/SayHello -d '{\"name\": \"Ada\"}' --rate 20k --report ada.html";
 
-/// Lists, describes, calls and probes Verbline servers and gRPC servers
+/// Lists, describes, calls, probes and loads Verbline servers and gRPC servers
 #[derive(Debug, Parser)]
 #[command(name = "verbline", version, after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
@@ -50,6 +52,10 @@ pub(crate) enum Command {
     Call(Call),
     /// Print whether a server, or a service, takes calls: for probes
     Health(Health),
+    /// Load a method, at a rate or as fast as it answers, and print what its calls take
+    Bench(Box<Bench>),
+    /// Show what `bench --json` has written, of several runs side by side, as one HTML file
+    Report(Report),
     /// Print a script that completes the command line in a shell
     Completions {
         /// The shell
@@ -58,7 +64,7 @@ pub(crate) enum Command {
 }
 
 /// Which server, and how it is reached.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
     /// The server: host:port of a Verbline server, or http://host:port of a gRPC server
     pub(crate) address: String,
@@ -73,8 +79,8 @@ pub(crate) struct Connection {
     /// @FILE: a file with one pair in each line, which other users do not see in the list of processes
     #[arg(short = 'H', long = "header", value_name = "KEY: VALUE", value_parser = headers)]
     pub(crate) headers: Vec<Headers>,
-    /// Seconds for everything together: connecting, learning the types, and the call. Default: 1 for
-    /// `health`, and no limit for the others
+    /// Seconds for everything together: connecting, learning the types, and the call; of `bench`, for what
+    /// comes before its calls, and then for each of them. Default: 1 for `health`, and no limit for the others
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) timeout: Option<Duration>,
     /// Bytes of the longest message that is received
@@ -83,7 +89,7 @@ pub(crate) struct Connection {
 }
 
 /// Where types come from, if not from the server's reflection.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Protos {
     /// Take the types from this .proto file, and not from the server's reflection
     #[arg(long = "proto", value_name = "FILE")]
@@ -208,7 +214,7 @@ fn header(text: &str) -> Result<(MetadataKey, Bytes), String> {
     Ok((key, value.into()))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
     let duration = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
     if duration.is_zero() {

@@ -61,7 +61,7 @@ pub(crate) async fn run(arguments: Call, output: &mut Output) -> Result<(), Fail
 }
 
 /// Returns the method as calls name it, and as its types are described.
-async fn look_up(
+pub(crate) async fn look_up(
     name: &MethodName,
     target: &Target,
     schema: &Schema<'_>,

@@ -3,11 +3,16 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost_reflect::DescriptorError;
-use verbline::{CallError, ChannelError, Code, ConnectError, DeviceError, MetadataError};
+use verbline::{
+    CallError, ChannelError, Code, ConnectError, DeviceError, FabricError, MetadataError,
+};
 use verbline_gateway::GrpcConnectError;
+use verbline_load::MergeError;
+use verbline_load::report::ReportError;
 
 use crate::arguments::Command;
 use crate::from_json::Misfit;
@@ -22,6 +27,8 @@ pub(crate) enum Failure {
     Metadata(#[from] MetadataError),
     #[error("{0}")]
     Device(#[from] DeviceError),
+    #[error("{0}")]
+    Fabric(#[from] FabricError),
     #[error("{what}{hint}", what = .0, hint = .0.hint())]
     Channel(#[from] ChannelError),
     #[error("{what}{hint}", what = .0, hint = .0.hint())]
@@ -123,6 +130,70 @@ pub(crate) enum Failure {
     NotForJson { message: String, why: String },
     #[error("the watch has ended: {0}")]
     WatchEnded(String),
+    #[error("{option} is {number}, and --processes {processes}: each process needs one at least")]
+    FewForProcesses {
+        option: &'static str,
+        number: u32,
+        processes: u32,
+    },
+    #[error(
+        "--in-flight is {in_flight}, and --connections {connections}: some connections would have no call. Raise \
+         --in-flight"
+    )]
+    IdleConnections { in_flight: u32, connections: u32 },
+    #[error(
+        "{option} and {other} both have several values: a sweep raises one thing. Give one of them a single value"
+    )]
+    SeveralSweeps {
+        option: &'static str,
+        other: &'static str,
+    },
+    #[error(
+        "--processes cannot share standard input: write the requests to a file, and name it with -d @FILE"
+    )]
+    InputForParts,
+    #[error(
+        "{path} has {kind}, so there is no response to each message: leave --each-message out, and say the requests \
+         of a call with --messages"
+    )]
+    NoMessages {
+        path: &'static str,
+        kind: &'static str,
+    },
+    #[error(
+        "{path} has a stream of responses, whose rate is the server's: leave --rate or --each-message out"
+    )]
+    NoRateOfResponses { path: &'static str },
+    #[error(
+        "no message of the type {message} has {wanted} bytes: the nearest one has {reached}. A text or bytes \
+         would make it longer, and fewer fields make it shorter"
+    )]
+    OtherLength {
+        message: String,
+        wanted: usize,
+        reached: usize,
+    },
+    #[error("{path} has ended its stream without a message")]
+    NoMessage { path: &'static str },
+    #[error(
+        "the first call has not been answered after {waited:?}. With --timeout, calls that are not answered in \
+         time are counted as failed"
+    )]
+    FirstCallWaits { waited: Duration },
+    #[error("interrupted before there was anything to record")]
+    Interrupted,
+    #[error("cannot start another process: {0}")]
+    StartPart(io::Error),
+    #[error("a process of this load has ended without a record: {said}")]
+    Part { said: String },
+    #[error("a process of this load has said something else than was expected: {0}")]
+    BadPart(serde_json::Error),
+    #[error("the records of several processes do not belong together: {0}")]
+    Merge(#[from] MergeError),
+    #[error("cannot write {}: {source}", .file.display())]
+    Unwritable { file: PathBuf, source: io::Error },
+    #[error("{} is no file that `verbline bench --json` has written: {source}", .file.display())]
+    NotRuns { file: PathBuf, source: ReportError },
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
     /// Who reads the output has gone, and wants no more of it.
@@ -155,6 +226,12 @@ impl Hint for GrpcConnectError {
             }
             _ => "",
         }
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        Self::Channel(ChannelError::Connect(Arc::new(error)))
     }
 }
 
@@ -211,7 +288,7 @@ impl Exit {
         match command {
             Command::Call(_) => Self::Call,
             Command::Health(_) => Self::Health,
-            Command::List(_) | Command::Describe(_) | Command::Completions { .. } => Self::Other,
+            _ => Self::Other,
         }
     }
 

@@ -1,16 +1,18 @@
-//! The program `verbline`: lists, describes, calls and probes servers, of Verbline and of gRPC.
+//! The program `verbline`: lists, describes, calls, probes and loads servers, of Verbline and of gRPC.
 //!
 //! ```text
 //!  arguments.rs ─▶ target.rs ─▶ list.rs                             the names of a server
 //!                  a channel    describe.rs ─▶ proto_text.rs         the text of a .proto
 //!                               call.rs ─▶ from_json.rs, to_json.rs messages
 //!                               health.rs                           for probes
+//!                               bench/                              loads
 //!      schema.rs: the types, by reflection.rs or from .proto files
 //!      output.rs: standard output            failure.rs: what went wrong, and the exit code
 //! ```
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bench;
 mod call;
 mod completions;
 mod describe;
@@ -66,10 +68,21 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command, output: &mut Output) -> Result<ExitCode, Failure> {
-    if let Command::Completions { shell } = command {
-        completions::print(shell, output)?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    let command = match command {
+        Command::Completions { shell } => {
+            completions::print(shell, output)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Bench(arguments) => {
+            bench::run(*arguments, output)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Report(arguments) => {
+            bench::report(arguments, output)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        asked => asked,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -80,7 +93,7 @@ fn run(command: Command, output: &mut Output) -> Result<ExitCode, Failure> {
             Command::Describe(arguments) => describe::run(arguments, output).await?,
             Command::Call(arguments) => call::run(arguments, output).await?,
             Command::Health(arguments) => return health::run(arguments, output).await,
-            Command::Completions { .. } => {}
+            Command::Bench(_) | Command::Report(_) | Command::Completions { .. } => {}
         }
         Ok(ExitCode::SUCCESS)
     })

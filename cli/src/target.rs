@@ -68,6 +68,19 @@ impl Target {
         }
     }
 
+    /// Returns the command's metadata.
+    pub(crate) fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Returns the device over which a Verbline server is reached.
+    pub(crate) fn device(&self) -> Option<String> {
+        match &self.channel {
+            AnyChannel::Verbline(channel) => Some(channel.limits()?.device.clone()),
+            _ => None,
+        }
+    }
+
     /// Gives up the deadline, for a stream that has none.
     pub(crate) fn without_deadline(mut self) -> Self {
         self.deadline = None;
@@ -75,21 +88,34 @@ impl Target {
     }
 }
 
-async fn open(connection: &Connection) -> Result<AnyChannel, Failure> {
-    if connection.address.contains("://") {
-        let channel = GrpcChannel::connect(&connection.address).await?;
-        return Ok(AnyChannel::Grpc(
-            channel.max_message_len(connection.max_message_len),
-        ));
-    }
-    let mut device = match &connection.device {
+/// Returns true if the address is that of a gRPC server.
+pub(crate) fn is_grpc(address: &str) -> bool {
+    address.contains("://")
+}
+
+/// Opens the device to a Verbline server.
+pub(crate) fn device(connection: &Connection) -> Result<Device, Failure> {
+    let device = match &connection.device {
         Some(name) => Device::open(name)?,
         None => Device::best()?,
     };
-    if connection.allow_plaintext {
-        device = device.allow_plaintext();
+    Ok(match connection.allow_plaintext {
+        true => device.allow_plaintext(),
+        false => device,
+    })
+}
+
+/// Connects to a gRPC server.
+pub(crate) async fn connect_grpc(connection: &Connection) -> Result<GrpcChannel, Failure> {
+    let channel = GrpcChannel::connect(&connection.address).await?;
+    Ok(channel.max_message_len(connection.max_message_len))
+}
+
+async fn open(connection: &Connection) -> Result<AnyChannel, Failure> {
+    if is_grpc(&connection.address) {
+        return Ok(AnyChannel::Grpc(connect_grpc(connection).await?));
     }
-    let channel = Channel::builder(&device, &connection.address)
+    let channel = Channel::builder(&device(connection)?, &connection.address)
         .max_message_len(connection.max_message_len)
         .connect()
         .await;

@@ -81,8 +81,13 @@ mod fake;
 pub mod hgrm;
 mod histogram;
 mod open_loop;
+#[cfg(feature = "report")]
+pub mod plot;
+mod points;
 mod record;
 mod recorder;
+#[cfg(feature = "report")]
+pub mod report;
 mod slices;
 pub mod sweep;
 mod table;
@@ -97,6 +102,7 @@ pub use self::dispatcher::{Dispatcher, Which};
 pub use self::failures::Failures;
 pub use self::histogram::{add_time, histogram};
 pub use self::open_loop::OpenLoop;
+pub use self::points::Points;
 pub use self::record::{MergeError, Record, Shortfall};
 pub use self::recorder::LATE;
 pub use self::slices::{Slice, Slices};

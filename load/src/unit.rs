@@ -62,6 +62,64 @@ impl Unit {
         }
     }
 
+    /// Reads a value of this unit as people write it: a rate as `2000`, `200k` or `1.5M`; a length as `4096`,
+    /// `64K` or `8M`, with units of 1024; a time as `100ms`, `2.5s` or `10us`; a count as `32`.
+    ///
+    /// # Errors
+    ///
+    /// Returns a sentence that says what was expected.
+    pub fn parse(self, text: &str) -> Result<f64, String> {
+        let (units, range, expected): (&[_], _, _) = match self {
+            Self::PerSecond => (
+                &[("k", 1e3), ("K", 1e3), ("M", 1e6), ("", 1.0)],
+                1e-3..=1e9,
+                "expected calls per second, over 0 and up to 1000M: 2000, 200k, 1.5M",
+            ),
+            Self::Bytes => (
+                &[("k", 1024.0), ("K", 1024.0), ("M", 1_048_576.0), ("", 1.0)],
+                1.0..=1_073_741_824.0,
+                "expected a number of bytes, from 1 to 1024M: 4096, 64K, 8M",
+            ),
+            // "ms" is tried before "s", because it also ends with "s".
+            Self::Nanoseconds => (
+                &[
+                    ("ns", 1.0),
+                    ("us", 1e3),
+                    ("µs", 1e3),
+                    ("ms", 1e6),
+                    ("s", 1e9),
+                ],
+                0.0..=u64::MAX as f64,
+                "expected a number with a unit: 100ms, 2.5s, 10us",
+            ),
+            Self::Number => (
+                &[("", 1.0)],
+                1.0..=1e6,
+                "expected a number from 1 to 1000000: 32",
+            ),
+            Self::GigabytesPerSecond | Self::Share => {
+                (&[("", 1.0)], 0.0..=f64::MAX, "expected a number above 0")
+            }
+        };
+        let unit = units
+            .iter()
+            .find_map(|&(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+        let value = unit.and_then(|(number, factor)| {
+            Some((number, number.trim_end().parse::<f64>().ok()? * factor))
+        });
+        let is_whole = matches!(self, Self::Bytes | Self::Number);
+        match value {
+            // A whole number is written as one, not as 1e3 or 1.5M.
+            Some((number, value))
+                if range.contains(&value)
+                    && (!is_whole || number.bytes().all(|digit| digit.is_ascii_digit())) =>
+            {
+                Ok(value)
+            }
+            _ => Err(expected.to_owned()),
+        }
+    }
+
     /// Writes a round value, as at the tick of an axis, without the zeros at its end.
     #[must_use]
     pub fn label(self, value: f64) -> String {
@@ -95,6 +153,32 @@ mod tests {
         assert_eq!(Unit::of("p50_ns"), (Unit::Nanoseconds, "p50"));
         assert_eq!(Unit::of("calls_per_s"), (Unit::PerSecond, "calls"));
         assert_eq!(Unit::of("ratio"), (Unit::Number, "ratio"));
+    }
+
+    #[test]
+    fn values_are_read_as_people_write_them() {
+        let read = |unit: Unit, text| unit.parse(text);
+        assert_eq!(read(Unit::PerSecond, "2000"), Ok(2e3));
+        assert_eq!(read(Unit::PerSecond, "1.5k"), Ok(1.5e3));
+        assert_eq!(read(Unit::PerSecond, "3M"), Ok(3e6));
+        for wrong in ["", "0", "-1", "k", "1G", "inf", "NaN", "2000M"] {
+            assert!(read(Unit::PerSecond, wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(read(Unit::Bytes, "4096"), Ok(4096.0));
+        assert_eq!(read(Unit::Bytes, "64K"), Ok(65_536.0));
+        assert_eq!(read(Unit::Bytes, "1024M"), Ok(f64::from(1 << 30)));
+        for wrong in ["", "0", "-1", "K", "1G", "1.5M", "1025M", "1e3", "1 K"] {
+            assert!(read(Unit::Bytes, wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(read(Unit::Nanoseconds, "100ms"), Ok(1e8));
+        assert_eq!(read(Unit::Nanoseconds, "2.5 s"), Ok(2.5e9));
+        for wrong in ["", "100", "ms", "-1s", "1e400s", "5 m"] {
+            assert!(read(Unit::Nanoseconds, wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(read(Unit::Number, "32"), Ok(32.0));
+        for wrong in ["", "0", "-1", "1.5", "1e3", "x", "1000001"] {
+            assert!(read(Unit::Number, wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

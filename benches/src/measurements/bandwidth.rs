@@ -12,13 +12,13 @@ use crate::bandwidth::puts::{self, Puts};
 use crate::bandwidth::raw::Raw;
 use crate::bandwidth::{copies, idle, in_flight, neighbour};
 use crate::line::Distance;
-use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::report::Row;
 use crate::rounds::{self, Rounds};
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, busy_intents};
 use crate::slices::Side;
 use crate::{Outcome, arguments};
+use verbline_load::plot::{Axis, Curve, Plot, Scale};
 
 /// Bytes per second of uploads and downloads, in turns with raw READs and a copy of memory
 #[derive(Clone, Debug, Args)]
@@ -116,6 +116,8 @@ impl Measurement for Bandwidth {
                 x: Axis::new("payload", Unit::Bytes, Scale::Log),
                 y: Axis::new("rate", Unit::GigabytesPerSecond, Scale::Linear),
                 curves: curves.collect(),
+                marks: Vec::new(),
+                rule: None,
             },
         );
         report.note(

@@ -7,17 +7,21 @@ use std::time::Duration;
 use clap::Args;
 use verbline_load::sweep::{Step, Sweep};
 use verbline_load::unit::Unit;
-use verbline_load::{Arrivals, LATE, OpenLoop};
+use verbline_load::{Arrivals, LATE, OpenLoop, Points};
 
 use crate::Outcome;
-use crate::arguments::{self, Steps};
-use crate::plot::{Axis, Curve, Plot, Scale};
+use crate::arguments;
 use crate::report::{Report, Row};
 use crate::rpc::{Client, Rpc};
 use crate::setup::{Bench, Measurement, MessageArgs};
+use verbline_load::plot::{Axis, Curve, Plot, Scale};
 
 /// Time before recording begins, for buffers to warm up and windows to grow.
 const WARM_UP: Duration = Duration::from_millis(200);
+
+/// Each step is 1.5 times the previous one, so the knee is found to within 50 %. The range starts where few
+/// calls are in flight and ends above what one connection has carried on any machine.
+const DEFAULT_RATES: &str = "10k:15M:19";
 
 /// Calls at intended times (open loop): service and response times at one rate, or a sweep
 #[derive(Clone, Debug, Args)]
@@ -32,12 +36,12 @@ pub struct Open {
     #[arg(
         long,
         value_name = "FROM:TO:STEPS",
-        value_parser = Steps::parse,
+        value_parser = arguments::rates,
         num_args = 0..=1,
-        default_missing_value = Steps::DEFAULT,
+        default_missing_value = DEFAULT_RATES,
         group = "load"
     )]
-    sweep: Option<Steps>,
+    sweep: Option<Points>,
     /// Distribution of the times between calls
     #[arg(long, value_enum, default_value = "fixed")]
     arrivals: Arrivals,
@@ -87,17 +91,11 @@ impl Measurement for Open {
                 .slices(0);
             plan.try_run(callers).await
         };
-        let sweep = match (self.rate, self.sweep) {
-            (Some(rate), _) => Sweep {
-                steps: vec![Step {
-                    rate,
-                    record: rpc.block_on(measure(rate))?,
-                }],
-                knee: None,
-            },
+        let sweep = match (self.rate, &self.sweep) {
+            (Some(rate), _) => rpc.block_on(measure(rate))?.into(),
             (None, steps) => {
-                let rates = steps.iter().flat_map(|steps| steps.rates());
-                rpc.block_on(Sweep::run(rates, measure))?
+                let rates = steps.iter().flat_map(|steps| steps.values()).copied();
+                rpc.block_on(Sweep::of_rates(rates, measure))?
             }
         };
         let report = &mut bench.report;
@@ -109,8 +107,8 @@ impl Measurement for Open {
         report.figure("in_flight_limit", self.in_flight);
         report.figure("late_means_ns", LATE.as_nanos() as u64);
         report.table("rates", sweep.steps.iter().map(of_rate));
-        for Step { rate, record } in &sweep.steps {
-            let rate = Unit::PerSecond.text(*rate);
+        for Step { at, record } in &sweep.steps {
+            let rate = Unit::PerSecond.text(*at);
             report.histogram(format!("{rate} response"), &record.response);
             if self.rate.is_some() {
                 report.histogram(format!("{rate} service"), &record.service);
@@ -128,10 +126,10 @@ impl Measurement for Open {
     }
 }
 
-fn of_rate(Step { rate, record }: &Step) -> Row {
+fn of_rate(Step { at, record }: &Step) -> Row {
     let service = |quantile| record.service.value_at_quantile(quantile);
-    Row::new(Unit::PerSecond.text(*rate))
-        .with("wanted_per_s", rate.round())
+    Row::new(Unit::PerSecond.text(*at))
+        .with("wanted_per_s", at.round())
         .with("achieved_per_s", record.achieved.round())
         .with_times(&record.response)
         .with("service_p50_ns", service(0.5))
@@ -145,22 +143,15 @@ fn of_rate(Step { rate, record }: &Step) -> Row {
 
 /// Says which rate the server sustains, and draws the latency against the rate.
 fn say_knee(report: &mut Report, sweep: &Sweep) {
-    let sustained = sweep.sustained().map(|step| step.rate.round());
+    let sustained = sweep.sustained().map(|step| step.at.round());
     report.figure("sustained_per_s", sustained);
-    let last = sweep.steps.last().map_or(0.0, |step| step.rate);
-    report.note(match (&sweep.knee, sustained) {
-        (Some(knee), Some(sustained)) => format!(
-            "knee: above {}. At {}, {knee}.",
-            Unit::PerSecond.text(sustained),
-            Unit::PerSecond.text(last)
-        ),
-        (Some(knee), None) => format!("knee: below the first rate: {knee}."),
-        (None, _) => "knee: not reached; sweep higher rates with --sweep from:to:steps".to_owned(),
-    });
+    if let Some(knee) = sweep.knee_sentence() {
+        report.note(knee);
+    }
     report.figure("knee", sweep.knee.map(|knee| knee.to_string()));
     let curve = |name, quantile| {
         let at = |step: &Step| step.record.response.value_at_quantile(quantile) as f64;
-        Curve::new(name, sweep.steps.iter().map(|step| (step.rate, at(step))))
+        Curve::new(name, sweep.steps.iter().map(|step| (step.at, at(step))))
     };
     let plot = Plot {
         title: "open: response time against offered rate".to_owned(),
@@ -168,6 +159,8 @@ fn say_knee(report: &mut Report, sweep: &Sweep) {
         x: Axis::new("calls offered", Unit::PerSecond, Scale::Log),
         y: Axis::new("response time", Unit::Nanoseconds, Scale::Log),
         curves: vec![curve("p50", 0.5), curve("p99", 0.99), curve("p99.9", 0.999)],
+        marks: Vec::new(),
+        rule: None,
     };
     report.plot("rates", plot);
 }

@@ -24,7 +24,6 @@ use crate::overload::offer::{Shape, offer};
 use crate::overload::recovery::Recovery;
 use crate::overload::tally::{Failure, Tally};
 use crate::overload::timeline::{Phase, Timeline};
-use crate::plot::{Axis, Curve, Plot, Scale};
 use crate::report::Row;
 use crate::rpc::{Client, Rpc};
 use crate::service::ServerArgs;
@@ -32,6 +31,7 @@ use crate::setup::{Bench, Measurement};
 use crate::shared::Shared;
 use crate::spin::{MAX_PHASES, Work, handlers_begun};
 use crate::{Outcome, arguments, cores};
+use verbline_load::plot::{Axis, Curve, Plot, Scale};
 
 /// Calls answered in time when up to four times as many arrive as the server can answer
 #[derive(Clone, Debug, Args)]
@@ -289,6 +289,8 @@ impl Overload {
             subtitle: String::new(),
             x: Axis::new("calls offered", Unit::PerSecond, Scale::Linear),
             y: Axis::new("calls answered in time", Unit::PerSecond, Scale::Linear),
+            marks: Vec::new(),
+            rule: None,
             curves: vec![
                 curve("good", &good),
                 curve("handlers begun", &|step| {

@@ -1,12 +1,10 @@
 //! Output that is closed, or cannot be written, and terminals.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-
-use crate::program::{command, end};
+use crate::program::{command, end, on_terminal};
 use crate::server::Fixture;
 
 fn full() -> File {
@@ -84,33 +82,8 @@ fn a_terminal_without_width_gets_the_same_output() {
         &["--help"],
         &["call", "--help"],
     ] {
-        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&terminal).unwrap();
-        unlockpt(&terminal).unwrap();
-        let name = ptsname(&terminal, Vec::new()).unwrap();
-        let other_end = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(name.to_str().unwrap());
-        let other_end = other_end.unwrap();
-        let child = command(arguments)
-            .env("TERM", "dumb")
-            .env_remove("COLUMNS")
-            // clap's library of colours takes `CI` for a wish to have them.
-            .env("NO_COLOR", "1")
-            .stdout(other_end.try_clone().unwrap())
-            .stderr(other_end)
-            .spawn()
-            .unwrap();
-        // A terminal takes little without a reader.
-        let reading = std::thread::spawn(move || {
-            let mut shown = Vec::new();
-            // Ends with an error when the last process has closed the terminal.
-            let _ = File::from(terminal).read_to_end(&mut shown);
-            String::from_utf8(shown).unwrap()
-        });
-        assert_eq!(end(child).code, 0);
-        let shown = reading.join().unwrap().replace("\r\n", "\n");
+        let (code, shown) = on_terminal(&mut command(arguments), 0);
+        assert_eq!(code, 0);
         let piped = end(command(arguments).spawn().unwrap()).ok();
         assert_eq!(shown, piped);
     }

@@ -1,7 +1,11 @@
 //! The program, as a process.
 
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 /// What a process has left behind.
 #[derive(Debug)]
@@ -64,4 +68,44 @@ pub(crate) fn end(child: Child) -> Ended {
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
+}
+
+/// Runs a command on a terminal with so many columns; a new terminal has none. Returns its exit code, and
+/// what the terminal was sent.
+pub(crate) fn on_terminal(command: &mut Command, columns: u16) -> (i32, String) {
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = Winsize {
+        ws_col: columns,
+        ws_row: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&terminal, size).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let mut options = OpenOptions::new();
+    let other_end = options.read(true).write(true).open(name.to_str().unwrap());
+    let other_end = other_end.unwrap();
+    let child = command
+        .env("TERM", if columns == 0 { "dumb" } else { "xterm" })
+        .env_remove("COLUMNS")
+        // clap's library of colours takes `CI` for a wish to have them.
+        .env("NO_COLOR", "1")
+        .stdout(other_end.try_clone().unwrap())
+        .stderr(other_end)
+        .spawn()
+        .unwrap();
+    // The command keeps its end of the terminal open otherwise.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    // A terminal takes little without a reader.
+    let reading = std::thread::spawn(move || {
+        let mut shown = Vec::new();
+        // Ends with an error when the last process has closed the terminal.
+        let _ = File::from(terminal).read_to_end(&mut shown);
+        String::from_utf8(shown).unwrap()
+    });
+    let output = child.wait_with_output().unwrap();
+    let code = output.status.code().expect("no signal has ended it");
+    (code, reading.join().unwrap().replace("\r\n", "\n"))
 }

@@ -66,6 +66,16 @@ impl Fixture {
         })
     }
 
+    /// A server that greets in this way.
+    pub(crate) fn greeting(greeter: impl Greeter) -> Self {
+        let greeter = GreeterServer::new(greeter);
+        Self::with(|builder| {
+            builder
+                .add_service(Reflection::service())
+                .add_service(greeter)
+        })
+    }
+
     /// A server without reflection.
     pub(crate) fn without_reflection() -> Self {
         Self::with(|builder| builder)

@@ -1,0 +1,178 @@
+//! [`Client`]: the connections of a load, and the loops over them.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use verbline::client::Caller;
+use verbline::{Channel, Intents, LocalChannel, LocalPoller, Pollers};
+use verbline_gateway::AnyChannel;
+use verbline_load::{Arrivals, ClosedLoop, OpenLoop, Record};
+
+use super::PATIENCE;
+use super::arguments::Bench;
+use super::caller::{Calls, NotAnswered, OneCaller};
+use super::interrupt::Interrupt;
+use super::plan::Load;
+use crate::failure::Failure;
+use crate::target::{self, device, is_grpc};
+
+/// The connections.
+#[derive(Debug)]
+pub(crate) enum Client {
+    /// A poller on this thread.
+    Local(LocalPoller, Vec<LocalChannel>),
+    /// Pollers on threads of their own, or connections of HTTP/2.
+    Shared(Vec<AnyChannel>),
+}
+
+/// What is recorded of a load, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) warm_up: Duration,
+    pub(crate) time: Duration,
+    pub(crate) arrivals: Arrivals,
+}
+
+impl Client {
+    /// Connects.
+    pub(crate) fn connect(
+        arguments: &Bench,
+        load: &Load,
+        runtime: &Handle,
+    ) -> Result<Self, Failure> {
+        let connection = &arguments.connection;
+        let address = &connection.address;
+        let times = 0..load.connections;
+        if is_grpc(address) {
+            let connecting = times.map(|_| runtime.block_on(target::connect_grpc(connection)));
+            let channels = connecting.map(|channel| channel.map(AnyChannel::Grpc));
+            return Ok(Self::Shared(channels.collect::<Result<_, _>>()?));
+        }
+        let device = device(connection)?;
+        let intents = intents(arguments, load);
+        let in_flight = intents.max_in_flight;
+        if arguments.shared {
+            let pollers = Pollers::builder(&device).intents(intents).start()?;
+            let connect = |_| {
+                let builder = Channel::builder(&pollers, address).max_in_flight(in_flight);
+                let builder = match connection.timeout {
+                    Some(timeout) => builder.connect_timeout(timeout),
+                    None => builder,
+                };
+                runtime
+                    .block_on(builder.connect())
+                    .map(AnyChannel::Verbline)
+            };
+            return Ok(Self::Shared(times.map(connect).collect::<Result<_, _>>()?));
+        }
+        let builder = LocalPoller::builder(&device).intents(intents);
+        let builder = match connection.timeout {
+            Some(timeout) => builder.connect_timeout(timeout),
+            None => builder,
+        };
+        let poller = builder.build()?;
+        let channels = times.map(|_| poller.connect(address));
+        let channels = channels.collect::<Result<_, _>>()?;
+        Ok(Self::Local(poller, channels))
+    }
+
+    /// Makes a first call. If it fails, so would the others, and its error is worth more than their number.
+    pub(crate) fn try_first(
+        &self,
+        calls: &Calls,
+        interrupt: &Interrupt,
+        runtime: &Handle,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Local(poller, channels) => poller.block_on(first(&channels[0], calls, interrupt)),
+            Self::Shared(channels) => runtime.block_on(first(&channels[0], calls, interrupt)),
+        }
+    }
+
+    /// Makes the calls of a load, on this thread.
+    pub(crate) fn run(
+        &self,
+        calls: &Calls,
+        load: &Load,
+        recorded: Recorded,
+        until: impl Future,
+        runtime: &Handle,
+    ) -> Record {
+        match self {
+            Self::Local(poller, channels) => {
+                poller.block_on(run(channels, calls, load, recorded, until))
+            }
+            Self::Shared(channels) => runtime.block_on(run(channels, calls, load, recorded, until)),
+        }
+    }
+}
+
+async fn first<C: Caller>(
+    channel: &C,
+    calls: &Calls,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let mut caller = OneCaller::new(channel, calls);
+    tokio::select! {
+        answered = caller.call() => answered.map_err(|why| match why {
+            NotAnswered::Failed(error) => error.into(),
+            NotAnswered::StreamEnded => Failure::NoMessage { path: calls.spec.path },
+        }),
+        () = interrupt.wait() => Err(Failure::Interrupted),
+        () = tokio::time::sleep(PATIENCE) => Err(Failure::FirstCallWaits { waited: PATIENCE }),
+    }
+}
+
+async fn run<C: Caller>(
+    channels: &[C],
+    calls: &Calls,
+    load: &Load,
+    recorded: Recorded,
+    until: impl Future,
+) -> Record {
+    let callers = (0..load.in_flight as usize).map(|index| {
+        let mut caller = OneCaller::new(&channels[index % channels.len()], calls);
+        async move || caller.call().await
+    });
+    let Recorded {
+        warm_up,
+        time,
+        arrivals,
+    } = recorded;
+    match load.rate {
+        Some(rate) => {
+            OpenLoop::at(rate)
+                .arrivals(arrivals)
+                .seed(load.seed)
+                .warm_up(warm_up)
+                .time(time)
+                .until(until)
+                .run(callers)
+                .await
+        }
+        None => {
+            ClosedLoop::new()
+                .warm_up(warm_up)
+                .time(time)
+                .until(until)
+                .run(callers)
+                .await
+        }
+    }
+}
+
+fn intents(arguments: &Bench, load: &Load) -> Intents {
+    let mut intents = Intents {
+        max_message_len: arguments.connection.max_message_len,
+        connections: load.connections,
+        // Of each connection.
+        max_in_flight: load.in_flight.div_ceil(load.connections),
+        ..Intents::default()
+    };
+    intents.max_streams = intents.max_streams.max(intents.max_in_flight);
+    if let Some(waiting) = arguments.waiting {
+        intents.waiting = waiting.into();
+    }
+    intents
+}

@@ -1,0 +1,66 @@
+//! [`Interrupt`]: Ctrl-C, and other reasons to end with what there is.
+
+use std::future::Future;
+use std::process;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+
+/// The exit code of a program that a second Ctrl-C has ended: 128 and the number of the signal.
+const INTERRUPTED: i32 = 130;
+
+/// Says whether the run is to end early. Clones say the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupt(Arc<watch::Sender<bool>>);
+
+impl Interrupt {
+    /// Waits for Ctrl-C from now on. The second one ends the process.
+    pub(crate) fn on_ctrl_c(runtime: &Handle) -> Self {
+        let interrupt = Self(Arc::new(watch::Sender::new(false)));
+        let signalled = interrupt.clone();
+        runtime.spawn(async move {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if signalled.0.send_replace(true) {
+                    process::exit(INTERRUPTED);
+                }
+            }
+        });
+        interrupt
+    }
+
+    /// Ends the run.
+    pub(crate) fn set(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until the run is to end.
+    pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut is_set = self.0.subscribe();
+        async move {
+            // The sender lives as long as the task that waits for Ctrl-C.
+            let _ = is_set.wait_for(|is_set| *is_set).await;
+        }
+    }
+
+    /// Returns a future that ends at an interrupt, or after this time. It costs little to poll: a loop does
+    /// that in each turn.
+    pub(crate) fn or_after(&self, time: Duration, runtime: &Handle) -> oneshot::Receiver<()> {
+        let (ended, end) = oneshot::channel();
+        let interrupt = self.wait();
+        runtime.spawn(async move {
+            tokio::select! {
+                () = interrupt => {}
+                () = tokio::time::sleep(time) => {}
+            }
+            // The loop may have ended before.
+            let _ = ended.send(());
+        });
+        end
+    }
+}
