@@ -205,6 +205,8 @@ impl Plot {
         let page = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         self.draw(&page).expect("a text takes everything");
         drop(page);
+        // No document has them, and a name may.
+        svg.retain(|c| !c.is_control() || c == '\n');
         svg
     }
 

@@ -84,18 +84,14 @@ fn run_part(arguments: &Bench, runtime: &Runtime, output: &mut Output) -> Result
     let interrupt = Interrupt::on_ctrl_c(runtime.handle());
     let load = processes::read_load()?;
     let service = runtime.block_on(Service::look_up(arguments))?;
-    let mut start = Ok(());
     let record = measure_here(
         arguments,
         &service,
         &load,
         runtime.handle(),
         &interrupt,
-        || {
-            start = processes::wait_for_start(&interrupt);
-        },
+        || processes::wait_for_start(&interrupt),
     )?;
-    start?;
     output.line(&record.to_json())
 }
 
@@ -131,7 +127,10 @@ impl Measurement<'_> {
     fn measure(&self, plan: &Plan, point: f64) -> Result<Record, Failure> {
         let load = plan.at(point);
         self.progress.prepare(plan.name(point));
-        let begin = || self.progress.begin();
+        let begin = || {
+            self.progress.begin();
+            Ok(())
+        };
         match self.arguments.processes {
             1 => measure_here(
                 self.arguments,
@@ -153,14 +152,14 @@ fn measure_here(
     load: &Load,
     runtime: &Handle,
     interrupt: &Interrupt,
-    begin: impl FnOnce(),
+    begin: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Record, Failure> {
     // Time limits of this thread are those of the runtime.
     let _entered = runtime.enter();
     let calls = service.calls(arguments, load)?;
     let client = Client::connect(arguments, load, runtime)?;
     client.try_first(&calls, interrupt, runtime)?;
-    begin();
+    begin()?;
     let recorded = Recorded {
         warm_up: arguments.warm_up,
         time: arguments.seconds,

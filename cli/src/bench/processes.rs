@@ -86,7 +86,7 @@ pub(crate) fn measure(
     processes: u32,
     interrupt: &Interrupt,
     runtime: &tokio::runtime::Handle,
-    begun: impl FnOnce(),
+    begin: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Record, Failure> {
     let parts = (0..processes).map(|_| Part::start());
     let mut parts = parts
@@ -103,7 +103,7 @@ pub(crate) fn measure(
     for part in &mut parts {
         part.write("go");
     }
-    begun();
+    begin()?;
     let stdins: Vec<_> = parts
         .iter_mut()
         .map(|part| part.child.stdin.take())
