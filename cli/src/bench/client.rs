@@ -31,6 +31,8 @@ pub(crate) enum Client {
 pub(crate) struct Recorded {
     pub(crate) warm_up: Duration,
     pub(crate) time: Duration,
+    /// Parts of the time, for a curve.
+    pub(crate) slices: usize,
     pub(crate) arrivals: Arrivals,
 }
 
@@ -138,6 +140,7 @@ async fn run<C: Caller>(
     let Recorded {
         warm_up,
         time,
+        slices,
         arrivals,
     } = recorded;
     match load.rate {
@@ -147,6 +150,7 @@ async fn run<C: Caller>(
                 .seed(load.seed)
                 .warm_up(warm_up)
                 .time(time)
+                .slices(slices)
                 .until(until)
                 .run(callers)
                 .await
@@ -155,6 +159,7 @@ async fn run<C: Caller>(
             ClosedLoop::new()
                 .warm_up(warm_up)
                 .time(time)
+                .slices(slices)
                 .until(until)
                 .run(callers)
                 .await
@@ -162,15 +167,16 @@ async fn run<C: Caller>(
     }
 }
 
+/// The intents of most programs, which do not change them, besides what the load needs.
 fn intents(arguments: &Bench, load: &Load) -> Intents {
     let mut intents = Intents {
         max_message_len: arguments.connection.max_message_len,
         connections: load.connections,
-        // Of each connection.
-        max_in_flight: load.in_flight.div_ceil(load.connections),
         ..Intents::default()
     };
-    intents.max_streams = intents.max_streams.max(intents.max_in_flight);
+    let of_each_connection = load.in_flight.div_ceil(load.connections);
+    intents.max_in_flight = intents.max_in_flight.max(of_each_connection);
+    intents.max_streams = intents.max_streams.max(of_each_connection);
     if let Some(waiting) = arguments.waiting {
         intents.waiting = waiting.into();
     }

@@ -42,6 +42,9 @@ pub(crate) use self::results::report;
 /// How long a call without a time limit is waited for: the first one, and those that are in flight at the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Parts of the recorded time whose response times are in a report.
+const SLICES: usize = 40;
+
 /// Measures, and writes the results.
 pub(crate) fn run(arguments: Bench, output: &mut Output) -> Result<(), Failure> {
     // This thread makes the calls; others receive what comes over HTTP/2 and move the bar.
@@ -163,6 +166,7 @@ fn measure_here(
     let recorded = Recorded {
         warm_up: arguments.warm_up,
         time: arguments.seconds,
+        slices: SLICES,
         arrivals: arguments.arrivals,
     };
     let longest = recorded.warm_up + recorded.time + PATIENCE;

@@ -12,36 +12,40 @@ const ENOUGH_CALLS: u64 = 10;
 /// The percentile of the tables that rests on the fewest calls.
 const TAIL: f64 = 0.999;
 
-/// Late calls are worth a sentence if they are more than this share.
-const MANY_LATE: f64 = 0.01;
+/// Late calls are worth a sentence, and a mark, if they are more than this share.
+pub(super) const MANY_LATE: f64 = 0.01;
+
+/// What gives reason to a sentence in one record, if anything does.
+type Reason = fn(&Record) -> Option<String>;
 
 /// Returns a sentence for each reason.
 pub(super) fn of(sweep: &Sweep, machine: &Machine) -> Vec<String> {
     let mut cautions = Vec::new();
-    for step in &sweep.steps {
-        let at = match (&sweep.steps[..], sweep.over) {
-            ([_], _) => String::new(),
-            (_, over) => format!("At {over} {}: ", over.unit().text(step.at)),
+    // The last rate of a sweep is to be too high.
+    let (knee, below) = match (&sweep.knee, &sweep.steps[..]) {
+        (Some(_), [below @ .., knee]) => (Some(knee), below),
+        (_, below) => (None, below),
+    };
+    let of_load: [Reason; 2] = [shortfall, late];
+    let of_calls: [Reason; 3] = [failures, unanswered, few_calls];
+    let reasons = of_load.map(|reason| (reason, None));
+    let reasons = reasons
+        .into_iter()
+        .chain(of_calls.map(|reason| (reason, knee)));
+    for (reason, knee) in reasons {
+        let steps = below.iter().chain(knee);
+        let found = steps.filter_map(|step| Some((step.at, reason(&step.record)?)));
+        let found: Vec<_> = found.collect();
+        let Some((at, said)) = found.last() else {
+            continue;
         };
-        let record = &step.record;
-        // The last rate of a sweep is to be too high.
-        let is_knee = sweep.knee.is_some() && sweep.steps.last() == Some(step);
-        if !is_knee {
-            let sentences = [shortfall(record), late(record)];
-            cautions.extend(
-                sentences
-                    .into_iter()
-                    .flatten()
-                    .map(|said| format!("{at}{said}.")),
-            );
-        }
-        let sentences = [failures(record), unanswered(record), few_calls(record)];
-        cautions.extend(
-            sentences
-                .into_iter()
-                .flatten()
-                .map(|said| format!("{at}{said}.")),
-        );
+        let at = sweep.over.unit().text(*at);
+        let over = sweep.over;
+        cautions.push(match (sweep.steps.len(), found.len()) {
+            (1, _) => format!("{said}."),
+            (_, 1) => format!("At {over} {at}: {said}."),
+            (_, others) => format!("At {over} {at}, and {} lower: {said}.", others - 1),
+        });
     }
     if machine.cores.is_some_and(|cores| cores < 4) {
         cautions.push(

@@ -4,6 +4,7 @@ use std::iter;
 
 use hdrhistogram::Histogram;
 
+use super::cautions::MANY_LATE;
 use super::{Report, Run};
 use crate::plot::{Axis, Curve, Marks, Plot, Rule, Scale};
 use crate::record::Record;
@@ -119,12 +120,12 @@ fn over_time(report: &Report) -> Plot {
             .map(|(label, record)| curve(label, record, 0.99))
             .collect(),
     };
-    let marks = |name: &str, count: fn(&Slice) -> u64| {
+    let marks = |name: &str, is_it: fn(&Slice) -> bool| {
         let mut at: Vec<f64> = Vec::new();
         for (_, record) in runs.clone() {
             let length = record.slices.length_ns as f64;
             let slices = record.slices.each.iter().enumerate();
-            let marked = slices.filter(|(_, slice)| count(slice) > 0);
+            let marked = slices.filter(|(_, slice)| is_it(slice));
             at.extend(marked.map(|(index, _)| (index as f64 + 0.5) * length));
         }
         (!at.is_empty()).then(|| Marks {
@@ -132,8 +133,10 @@ fn over_time(report: &Report) -> Plot {
             at,
         })
     };
-    let late = marks("calls sent late", |slice| slice.late);
-    let failed = marks("calls failed", |slice| slice.failed);
+    let late = marks("calls sent late", |slice| {
+        slice.late as f64 > slice.response.len() as f64 * MANY_LATE
+    });
+    let failed = marks("calls failed", |slice| slice.failed > 0);
     Plot {
         title: "Response time over time".to_owned(),
         subtitle: match &report.runs[..] {
