@@ -4,8 +4,9 @@
 //! cargo run --release -p examples --bin greeter_load -- 20000
 //! ```
 //!
-//! Ctrl-C ends it with what it has measured by then. `--help` lists the arguments; `docs/load.md` explains
-//! the table. To load a service of your own, copy this file and change the client and the call.
+//! Ctrl-C ends it with what it has measured by then. `--help` lists the arguments, such as `--report FILE`
+//! for pictures; `docs/load.md` explains the table. To load a service of your own, copy this file and change
+//! the client and the call.
 #![forbid(unsafe_code)]
 // Printing the table is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]

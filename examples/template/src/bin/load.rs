@@ -21,14 +21,15 @@ const REPORT: &str = "load.html";
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let rate = arguments.next();
-    let rate = rate.as_deref().unwrap_or("1000").parse()?;
-    if !(rate > 0.0 && f64::is_finite(rate)) {
-        return Err("the first argument is the calls per second: a number above zero".into());
-    }
+    let rate = match rate.as_deref().unwrap_or("1000").parse() {
+        Ok(rate) if rate > 0.0 && f64::is_finite(rate) => rate,
+        _ => return Err("the first argument is the calls per second: a number above zero".into()),
+    };
     let address = arguments.next();
     let address = address.as_deref().unwrap_or("127.0.0.1:50051");
     let seconds = arguments.next();
-    let seconds = seconds.as_deref().unwrap_or("5").parse()?;
+    let seconds = seconds.as_deref().unwrap_or("5").parse();
+    let seconds = seconds.map_err(|_| "the third argument is a number of whole seconds")?;
 
     // This thread sends the calls and polls the device.
     let device = Device::best()?;
