@@ -4,14 +4,15 @@
 //! cargo run --release -p examples --bin greeter_load -- 20000
 //! ```
 //!
-//! Ctrl-C ends it with what it has measured by then. `--help` lists the arguments; `docs/load.md` explains
-//! the table. To load a service of your own, copy this file and change the client and the call.
+//! Ctrl-C ends it with what it has measured by then. `--help` lists the arguments, such as `--report FILE`
+//! for pictures; `docs/load.md` explains the table. To load a service of your own, copy this file and change
+//! the client and the call.
 #![forbid(unsafe_code)]
 // Printing the table is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use clap::Parser;
 use proto::greeter::{GreeterClient, HelloRequest};
 use verbline::{Channel, Device, Request};
+use verbline_load::report::{Report, Run};
 use verbline_load::{OpenLoop, hgrm};
 
 /// Calls a running greeter_server at a rate, and prints what its callers wait
@@ -41,6 +43,9 @@ struct Arguments {
     /// Write the response times to this file, for HdrHistogram's plotter.
     #[arg(long)]
     hgrm: Option<PathBuf>,
+    /// Write a report with pictures to this file, as HTML.
+    #[arg(long)]
+    report: Option<PathBuf>,
 }
 
 fn rate(text: &str) -> Result<f64, &'static str> {
@@ -51,7 +56,8 @@ fn rate(text: &str) -> Result<f64, &'static str> {
 }
 
 async fn load(arguments: Arguments) -> Result<(), Box<dyn Error>> {
-    let channel = Channel::connect(&Device::best()?, &arguments.address).await?;
+    let device = Device::best()?;
+    let channel = Channel::connect(&device, &arguments.address).await?;
     let greeter = &GreeterClient::new(channel);
     let callers = (0..arguments.in_flight.max(1)).map(|_| {
         async || {
@@ -70,6 +76,14 @@ async fn load(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     print!("{record}");
     if let Some(path) = arguments.hgrm {
         hgrm::write(&record.response, &mut BufWriter::new(File::create(path)?))?;
+    }
+    if let Some(path) = arguments.report {
+        let run = Run::new("SayHello", record)
+            .fact("server", &arguments.address)
+            .fact("device", &device)
+            .fact("client", "Channel");
+        fs::write(&path, Report::new("greeter_load").run(run).to_html())?;
+        println!("report: {}", path.display());
     }
     Ok(())
 }

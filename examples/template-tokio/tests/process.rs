@@ -60,6 +60,7 @@ fn each_program_says_how_to_use_it() -> Result<(), Box<dyn Error>> {
     for (program, option) in [
         (env!("CARGO_BIN_EXE_server"), "--grace <SECONDS>"),
         (env!("CARGO_BIN_EXE_client"), "--timeout <SECONDS>"),
+        (env!("CARGO_BIN_EXE_load"), "--seconds <SECONDS>"),
     ] {
         let help = Command::new(program).arg("--help").output()?;
         let text = String::from_utf8(help.stdout)?;

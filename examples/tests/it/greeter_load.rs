@@ -40,8 +40,12 @@ fn a_load_ends_with_a_table_by_itself_and_by_ctrl_c() {
         .unwrap()
         .spawn();
     let address = server.local_addr().to_string();
-    let output = load(&["200", &address, "--seconds", "1", "--hgrm"])
+    let report = directory.path().join("load.html");
+    let output = load(&["200", &address, "--seconds", "1"])
+        .arg("--hgrm")
         .arg(&plot)
+        .arg("--report")
+        .arg(&report)
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -52,6 +56,9 @@ fn a_load_ends_with_a_table_by_itself_and_by_ctrl_c() {
     );
     let plot = std::fs::read_to_string(plot).unwrap();
     assert!(plot.contains("1/(1-Percentile)"), "{plot}");
+    assert!(text.contains(report.to_str().unwrap()), "{text}");
+    let report = std::fs::read_to_string(report).unwrap();
+    assert!(report.contains(&address), "{report}");
 
     let child = load(&["200", &address, "--seconds", "3600"])
         .stdout(Stdio::piped())
