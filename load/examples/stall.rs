@@ -4,18 +4,19 @@
 //! cargo run --release -p verbline-load --example stall
 //! ```
 //!
-//! Only the open loop shows the stall.
+//! Only the open loop shows the stall. With `--features report -- DIR`, it also draws that: `DIR/stall.svg`.
 #![forbid(unsafe_code)]
 // Printing the records is the purpose of this program.
 #![allow(clippy::print_stdout)]
 
+use std::env;
 use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use verbline::{Device, LocalPoller, Request, Response, Server, Status};
-use verbline_load::{ClosedLoop, OpenLoop};
+use verbline_load::{ClosedLoop, OpenLoop, Record};
 
 const EVERY: Duration = Duration::from_secs(2);
 const STALL: Duration = Duration::from_millis(100);
@@ -63,11 +64,34 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     println!("A twentieth of the time, the server answers nothing.\n");
     let plan = ClosedLoop::new().time(2 * EVERY);
-    let record = poller.block_on(plan.try_run(callers(1)))?;
-    println!("closed loop\n{record}");
+    let closed = poller.block_on(plan.try_run(callers(1)))?;
+    println!("closed loop\n{closed}");
     let plan = OpenLoop::at(10_000.0).time(2 * EVERY);
-    let record = poller.block_on(plan.try_run(callers(64)))?;
-    println!("open loop\n{record}");
+    let open = poller.block_on(plan.try_run(callers(64)))?;
+    println!("open loop\n{open}");
     server.shutdown()?;
+    match env::args().nth(1) {
+        Some(folder) => draw(closed, open, &folder),
+        None => Ok(()),
+    }
+}
+
+#[cfg(feature = "report")]
+fn draw(closed: Record, open: Record, folder: &str) -> Result<(), Box<dyn Error>> {
+    use verbline_load::report::{Report, Run};
+
+    let report = Report::new("A server that stalls")
+        .run(Run::new("closed loop", closed))
+        .run(Run::new("open loop", open));
+    for (name, picture) in report.pictures() {
+        if name == "over-time" {
+            std::fs::write(format!("{folder}/stall.svg"), picture.to_svg())?;
+        }
+    }
     Ok(())
+}
+
+#[cfg(not(feature = "report"))]
+fn draw(_: Record, _: Record, _: &str) -> Result<(), Box<dyn Error>> {
+    Err("pictures need the feature: --features report".into())
 }

@@ -371,12 +371,13 @@ pub const LOAD: Package = Package {
     layers: &[
         layer(
             "values",
-            &["arrivals", "dispatcher", "hgrm", "histogram", "task_set", "unit"],
+            &["arrivals", "dispatcher", "hgrm", "histogram", "plot", "points", "task_set", "unit"],
             &[],
         ),
         layer("record", &["failures", "record", "slices", "table"], &["values"]),
         layer("loops", &["recorder", "open_loop", "closed_loop"], &["values", "record"]),
-        layer("sweep", &["sweep"], &["record"]),
+        layer("sweep", &["sweep"], &["values", "record"]),
+        layer("report", &["report"], &["values", "record", "sweep"]),
     ],
 };
 

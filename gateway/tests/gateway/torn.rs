@@ -292,6 +292,7 @@ async fn behind_the_naive_gateway_handlers_take_some_of_a_thousand_torn_uploads_
 {
     let (fixture, counts) = counting(|builder| builder).await;
     let address = naive::serve(fixture.channel.clone()).await;
-    assert!(tear_all(address, &counts, 50) > 0);
+    // A busy machine sees the cancellations sooner: one round may show nothing.
+    assert!((0..10).any(|_| tear_all(address, &counts, 50) > 0));
     fixture.end().await;
 }
