@@ -11,7 +11,7 @@
 //!
 //! - the frame: [`setup`] (the options of every measurement), [`measurements`] (what is measured),
 //!   [`role`] and [`child`] (the processes of the other side), [`report`] (one table and one object)
-//!   and [`plot`] (SVG);
+//!   and `verbline_load::plot` (SVG);
 //! - subjects: [`raw`] (verbs without calls, over an [`endpoint`]), [`rpc`] (calls), [`shared`] (calls
 //!   through a shared client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many
 //!   calls in flight on one thread), [`rates`] (those in turns), [`streams`], [`spin`] (a service whose

@@ -212,9 +212,12 @@ impl fmt::Display for Sweep {
             self.over, "answered", "p50", "p99", "p99.9", "max", "never sent", "failed"
         )?;
         for Step { at, record } in &self.steps {
-            let time = |quantile| {
-                let time = record.response.value_at_quantile(quantile);
-                Unit::Nanoseconds.text(time as f64)
+            let time = |quantile| match record.response.is_empty() {
+                true => "–".to_owned(),
+                false => {
+                    let time = record.response.value_at_quantile(quantile);
+                    Unit::Nanoseconds.text(time as f64)
+                }
             };
             writeln!(
                 f,

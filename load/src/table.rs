@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use hdrhistogram::Histogram;
+
 use crate::record::Record;
 use crate::unit::Unit;
 
@@ -23,6 +25,10 @@ impl fmt::Display for Record {
     /// those of the service time of a closed one. Below it is what must be known to trust them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = |nanos: u64| Unit::Nanoseconds.text(nanos as f64);
+        let quantile_of = |times: &Histogram<u64>, quantile| match times.is_empty() {
+            true => "–".to_owned(),
+            false => time(times.value_at_quantile(quantile)),
+        };
         let per_second = |rate| Unit::PerSecond.text(rate);
         let is_open = self.wanted.is_some();
         write!(f, "{:<8}", "")?;
@@ -33,11 +39,9 @@ impl fmt::Display for Record {
         for (name, quantile) in ROWS {
             write!(f, "{name:<8}")?;
             if is_open {
-                let response = self.response.value_at_quantile(quantile);
-                write!(f, "{:>12}", time(response))?;
+                write!(f, "{:>12}", quantile_of(&self.response, quantile))?;
             }
-            let service = self.service.value_at_quantile(quantile);
-            writeln!(f, "{:>12}", time(service))?;
+            writeln!(f, "{:>12}", quantile_of(&self.service, quantile))?;
         }
         let (achieved, recorded) = (per_second(self.achieved), time(self.time.as_nanos() as u64));
         let callers = self.callers;

@@ -1,12 +1,13 @@
 //! What `verbline bench` leaves: a table, JSON, a file for HdrHistogram's plotter, and a report.
 
+use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
-use verbline_load::hgrm;
 use verbline_load::report::{Report, Run};
 use verbline_load::sweep::{Over, Sweep};
+use verbline_load::{Arrivals, hgrm};
 
 use super::arguments::{Bench, Report as ReportArguments};
 use super::plan::Plan;
@@ -50,6 +51,7 @@ pub(super) fn write(
     for (name, value) in facts(arguments, plan, service) {
         run = run.fact(name, value);
     }
+    run = run.fact("command line", command_line());
     let report = Report::new(service.spec.path).run(run);
     match &arguments.json {
         Some(file) if file == Path::new(STANDARD_OUTPUT) => output.line(&report.to_json())?,
@@ -127,7 +129,10 @@ fn facts(arguments: &Bench, plan: &Plan, service: &Service) -> Vec<(&'static str
     facts.push((
         "load",
         match load.rate {
-            Some(_) => format!("open loop, {} arrivals", arguments.arrivals),
+            Some(_) if arguments.arrivals == Arrivals::Poisson => {
+                format!("open loop, poisson arrivals, seed {}", load.seed)
+            }
+            Some(_) => "open loop, fixed arrivals".to_owned(),
             None => "closed loop".to_owned(),
         },
     ));
@@ -144,6 +149,32 @@ fn facts(arguments: &Bench, plan: &Plan, service: &Service) -> Vec<(&'static str
     let [time, warm_up] = [arguments.seconds, arguments.warm_up].map(|time| time.as_secs_f64());
     facts.push(("time", format!("{time} s, after {warm_up} s of warm-up")));
     facts
+}
+
+/// The longest argument that is shown whole.
+const LONG_ARGUMENT: usize = 200;
+
+/// The command line without secrets: values of `-H` are left out.
+fn command_line() -> String {
+    let mut shown = vec!["verbline".to_owned()];
+    let mut is_value = false;
+    for argument in env::args_os().skip(1) {
+        let argument = argument.to_string_lossy().into_owned();
+        let option = ["--header=", "-H"]
+            .into_iter()
+            .find(|option| argument.starts_with(option));
+        shown.push(match option {
+            _ if is_value => "…".to_owned(),
+            Some(option) if argument != option => format!("{option}…"),
+            _ if argument.chars().count() > LONG_ARGUMENT => {
+                let begin: String = argument.chars().take(LONG_ARGUMENT).collect();
+                format!("{begin}…")
+            }
+            _ => argument.clone(),
+        });
+        is_value = !is_value && ["-H", "--header"].contains(&argument.as_str());
+    }
+    shown.join(" ")
 }
 
 /// The first lines of the output.

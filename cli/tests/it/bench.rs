@@ -133,7 +133,15 @@ fn files_have_what_the_table_has_and_a_report_shows_several_runs() {
         let outputs = [
             "--label", label, "--json", &json, "--hgrm", &hgrm, "--report", &report,
         ];
-        let table = bench(&server.address, ECHO, &outputs).ok();
+        let secrets = [
+            "-H",
+            "a: s3cret",
+            "-Hb: s3cret",
+            "--header=c: s3cret",
+            "--header",
+            "d: s3cret",
+        ];
+        let table = bench(&server.address, ECHO, &[&outputs[..], &secrets].concat()).ok();
         for expected in ["p99.9", "answered:", "closed loop", ECHO, "soft"] {
             assert!(table.contains(expected), "{table}");
         }
@@ -146,6 +154,12 @@ fn files_have_what_the_table_has_and_a_report_shows_several_runs() {
         assert!(lines.contains("#[Mean"), "{lines}");
         let html = fs::read_to_string(&report).unwrap();
         assert!(html.contains(label) && html.contains("<svg"), "{html}");
+        assert!(html.contains("-H … -H… --header=… --header …"), "{html}");
+        let data = fs::read_to_string(&json).unwrap();
+        assert!(
+            !html.contains("s3cret") && !data.contains("s3cret"),
+            "{data}"
+        );
     }
     let (html, svg) = (file("both.html"), file("pictures"));
     let runs = [&*file("first.json"), &file("second.json")];
