@@ -35,13 +35,17 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     Unit::Bytes.parse(text).map(|bytes| bytes as usize)
 }
 
-/// Parses the rates of a sweep: see [`Points::parse`].
+/// Parses the rates of a sweep, of which there are several: see [`Points::parse`].
 ///
 /// # Errors
 ///
 /// Returns a sentence that describes the expected format.
 pub fn rates(text: &str) -> Result<Points, String> {
-    Points::parse(text, Unit::PerSecond)
+    let rates = Points::parse(text, Unit::PerSecond)?;
+    match rates.is_sweep() {
+        true => Ok(rates),
+        false => Err("expected from:to:steps, or a list of rates: 10k:2M:12".to_owned()),
+    }
 }
 
 /// Returns the time of `--seconds`.
