@@ -11,6 +11,11 @@ use crate::transport::{ReserveError, Transport};
 /// Receives that are kept posted beyond those that are promised, so that most calls change nothing.
 const POSTED_AHEAD: u32 = 64;
 
+/// Receives that windows leave for each link of a client: one for the response to a call, and one for
+/// the first window of its streams and long responses. A call needs its receive only until it ends, but
+/// a server keeps what a window has promised to it until it has been idle for a while.
+const KEPT_FOR_CLIENT_LINK: u32 = 2;
+
 impl<T: Transport> Driver<T> {
     /// Keeps half of the receives for links with few unary calls, so that each link always gets its
     /// share of them, whatever the others have in flight.
@@ -28,9 +33,12 @@ impl<T: Transport> Driver<T> {
 
 impl<T: Transport> State<T> {
     /// Returns the receives by which windows may grow: those not set aside for future connections, and
-    /// not kept for links that use few.
+    /// not kept for links that use few or for the calls of this side.
     pub(crate) fn free_for_growth(&self) -> u32 {
-        let kept = self.set_aside().saturating_add(self.kept_receives);
+        let for_calls = self.client_links.saturating_mul(KEPT_FOR_CLIENT_LINK);
+        let kept = self
+            .set_aside()
+            .saturating_add(self.kept_receives.max(for_calls));
         self.budget.left().saturating_sub(kept)
     }
 

@@ -206,6 +206,7 @@ impl<T: Transport> State<T> {
         let inbound_window = limits.stream_window();
         let longest_message = longest_message(limits, session.max_message_len);
         let streams = LinkStreams::new(inbound_window, session.stream_window);
+        self.client_links += 1;
         self.add(id, connection, streams, longest_message, (None, None))
     }
 
@@ -218,8 +219,13 @@ impl<T: Transport> State<T> {
                 message: MessageLimit::NONE,
             };
         };
+        let frame = match self.transport.longest_frame(link.id) {
+            // The connection has ended. This says nothing of the next one, which may send the call.
+            0 => usize::MAX,
+            longest => longest,
+        };
         SendLimits {
-            frame: self.transport.longest_frame(link.id),
+            frame,
             message: link.longest_message,
         }
     }
@@ -430,6 +436,8 @@ impl<T: Transport> State<T> {
             self.expected_connections += 1;
             // More receives are set aside now.
             self.post_more();
+        } else {
+            self.client_links -= 1;
         }
         Some(link)
     }

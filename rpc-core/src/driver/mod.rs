@@ -126,6 +126,8 @@ pub(crate) struct State<T: Transport> {
     /// server that does not answer leaves some to the others. 0 unless links are shared out.
     kept_receives: u32,
     link_share: u32,
+    /// Links of which this side is the client.
+    client_links: u32,
     clock: Clock,
     pub(crate) timers: Timers<TimerTarget>,
     pub(super) streams: Streams,
@@ -209,6 +211,7 @@ impl<T: Transport> Driver<T> {
                 promisable: 0,
                 kept_receives: 0,
                 link_share: 0,
+                client_links: 0,
                 clock: clock.clone(),
                 timers: Timers::default(),
                 streams: Streams::default(),

@@ -283,6 +283,17 @@ impl Transport for Loopback {
         })
     }
 
+    fn longest_frame(&self, connection: ConnectionId) -> usize {
+        let has_ended = self.with_endpoint(|endpoint| {
+            let wire = &endpoint.connections[connection.index as usize];
+            wire.peer.is_none()
+        });
+        match has_ended {
+            true => 0,
+            false => self.limits.slot_len,
+        }
+    }
+
     fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
         let buf = self.reserve(connection, len)?;
         self.cancel(buf);

@@ -133,6 +133,36 @@ fn busy_clients_leave_the_receives_alone_that_others_were_promised() {
     network.assert_nothing_left();
 }
 
+/// The server keeps the receives that it was promised for the rest of a response, until it has been idle
+/// for a while.
+#[test]
+fn the_rest_of_a_long_response_leaves_a_receive_for_the_next_call() {
+    let mut network = Network::new(Faults::none(), 0);
+    network.add("server", &Intents::default(), |methods| {
+        register(methods, &Gate::default());
+    });
+    let model = network.add("model", &Intents::default(), |_| ());
+    // As many as a device posts for one call at a time on one connection.
+    let limits = Limits {
+        receives_posted: 5,
+        receives_reserved: 1,
+        max_connections: 1,
+        max_in_flight: 1,
+        ..model.limits()
+    };
+    let client = network.add_sized("client", limits, |_| ());
+    let channel = client.poller().connect("server").unwrap();
+    // Of several frames.
+    let long = vec![7; 20_000];
+    for number in 0..3 {
+        let answer = network.try_run(call(&channel, &ECHO, long.clone()));
+        let answer = answer.unwrap_or_else(|| panic!("call {number} waits for a receive"));
+        assert!(answer.unwrap() == long, "call {number}");
+    }
+    drop(channel);
+    network.assert_nothing_left();
+}
+
 #[test]
 fn a_window_grows_while_there_are_receives() {
     let (pair, gate) = pair(32);

@@ -5,10 +5,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::support::{ECHO, Gate, HELD, register};
+use rpc_core::transport::Transport;
 use rpc_core::{
     CallError, Caller, Channel, ConnectivityState, Intents, MethodSpec, Request, Response,
 };
-use rpc_core_testing::{Faults, Network, Random};
+use rpc_core_testing::{Faults, LoopbackNode, Network, Random};
 
 type CallResult = Result<Response<Vec<u8>>, CallError>;
 type Call = Pin<Box<dyn Future<Output = CallResult>>>;
@@ -175,5 +176,30 @@ fn an_attempt_that_gets_no_thread_in_time_fails() {
     network.settle();
     assert_eq!(node.channel().state(), ConnectivityState::Ready);
     drop(call);
+    network.assert_nothing_left();
+}
+
+/// The poller takes a call before it learns that the connection has ended.
+#[test]
+fn a_call_that_meets_an_ended_connection_is_not_long_on_the_next_one() {
+    let mut network = Network::new(Faults::none(), 0);
+    let server = network.add("server", &intents(4), |methods| {
+        register(methods, &Gate::default());
+    });
+    let node = network.share("server", &intents(4));
+    let mut first = submit(node.channel(), &ECHO);
+    network.settle();
+    assert!(poll(&mut first).expect("it is answered").is_ok());
+    let connection = server.connections()[0];
+    server.with_transport(|transport| transport.close(connection));
+    let mut second = submit(node.channel(), &ECHO);
+    network.settle();
+    // The delay before the next attempt to connect.
+    network.advance(Duration::from_secs(5));
+    network.settle();
+    assert!(poll(&mut second).expect("it is answered").is_ok());
+    let stats = server.poller().stats();
+    assert_eq!(stats.pollers[0].transfers.received, 0, "it fits a frame");
+    drop((first, second));
     network.assert_nothing_left();
 }
