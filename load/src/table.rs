@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 use crate::record::Record;
 use crate::unit::Unit;
 
-/// Rows of the table: their headings, and the share of the calls that took at most this long.
-const ROWS: [(&str, f64); 6] = [
+/// The percentiles of tables: their headings, and the share of the calls that took at most this long.
+pub(crate) const PERCENTILES: [(&str, f64); 6] = [
     ("p50", 0.5),
     ("p90", 0.9),
     ("p99", 0.99),
@@ -17,8 +17,8 @@ const ROWS: [(&str, f64); 6] = [
     ("max", 1.0),
 ];
 
-/// Failures that are listed.
-const MOST_KINDS: usize = 5;
+/// Kinds of failures that are listed, the most frequent ones.
+pub(crate) const MOST_KINDS: usize = 5;
 
 impl fmt::Display for Record {
     /// Writes a table of percentiles: those of the response time and of the service time of an open loop,
@@ -36,7 +36,7 @@ impl fmt::Display for Record {
             write!(f, "{:>12}", "response")?;
         }
         writeln!(f, "{:>12}", "service")?;
-        for (name, quantile) in ROWS {
+        for (name, quantile) in PERCENTILES {
             write!(f, "{name:<8}")?;
             if is_open {
                 write!(f, "{:>12}", quantile_of(&self.response, quantile))?;

@@ -4,22 +4,10 @@ use std::fmt::{self, Write};
 
 use super::{Report, Run};
 use crate::record::Record;
+use crate::table::{MOST_KINDS, PERCENTILES};
 use crate::unit::Unit;
 
 const STYLE: &str = include_str!("page.css");
-
-/// Columns of percentiles: their headings, and the share of the calls that took at most this long.
-const PERCENTILES: [(&str, f64); 6] = [
-    ("p50", 0.5),
-    ("p90", 0.9),
-    ("p99", 0.99),
-    ("p99.9", 0.999),
-    ("p99.99", 0.9999),
-    ("max", 1.0),
-];
-
-/// Kinds of failures that are listed of each run.
-const MOST_KINDS: usize = 5;
 
 /// Returns the page.
 pub(super) fn page(report: &Report) -> String {
@@ -100,12 +88,7 @@ fn percentiles(report: &Report, page: &mut String) -> fmt::Result {
         "<h2>Percentiles</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">run</th>",
     );
     page.push_str("<th scope=\"col\">time</th>");
-    for (name, _) in PERCENTILES {
-        write!(page, "<th scope=\"col\">{name}</th>")?;
-    }
-    for name in ["calls", "answered", "sent late", "never sent", "failed"] {
-        write!(page, "<th scope=\"col\">{name}</th>")?;
-    }
+    headings(page)?;
     page.push_str("</tr></thead>\n<tbody>\n");
     for run in &report.runs {
         let Some(record) = run.shown() else { continue };
@@ -128,6 +111,15 @@ fn percentiles(report: &Report, page: &mut String) -> fmt::Result {
     Ok(())
 }
 
+/// The headings of what [`times`] and [`counts`] write.
+fn headings(page: &mut String) -> fmt::Result {
+    let counts = ["calls", "answered", "sent late", "never sent", "failed"];
+    for name in PERCENTILES.iter().map(|(name, _)| *name).chain(counts) {
+        write!(page, "<th scope=\"col\">{name}</th>")?;
+    }
+    Ok(())
+}
+
 /// A row for each load of a sweep.
 fn steps(run: &Run, page: &mut String) -> fmt::Result {
     let over = run.sweep.over;
@@ -136,12 +128,7 @@ fn steps(run: &Run, page: &mut String) -> fmt::Result {
         "<h2>{}: each {over}</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">{over}</th>",
         Escaped(&run.label)
     )?;
-    for (name, _) in PERCENTILES {
-        write!(page, "<th scope=\"col\">{name}</th>")?;
-    }
-    for name in ["calls", "answered", "sent late", "never sent", "failed"] {
-        write!(page, "<th scope=\"col\">{name}</th>")?;
-    }
+    headings(page)?;
     page.push_str("</tr></thead>\n<tbody>\n");
     for step in &run.sweep.steps {
         write!(
