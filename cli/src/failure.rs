@@ -192,6 +192,8 @@ pub(crate) enum Failure {
     Merge(#[from] MergeError),
     #[error("cannot write {}: {source}", .file.display())]
     Unwritable { file: PathBuf, source: io::Error },
+    #[error("cannot read {}: {source}", .file.display())]
+    UnreadableRuns { file: PathBuf, source: io::Error },
     #[error("{} is no file that `verbline bench --json` has written: {source}", .file.display())]
     NotRuns { file: PathBuf, source: ReportError },
     #[error("cannot write to standard output: {0}")]

@@ -77,8 +77,8 @@ pub(super) fn write(
 pub(crate) fn report(arguments: ReportArguments, output: &mut Output) -> Result<(), Failure> {
     let mut all = Report::new(arguments.title);
     for file in &arguments.runs {
-        let text = fs::read_to_string(file).map_err(|source| Failure::Unreadable {
-            from: file.clone(),
+        let text = fs::read_to_string(file).map_err(|source| Failure::UnreadableRuns {
+            file: file.clone(),
             source,
         })?;
         let report = Report::from_json(&text).map_err(|source| Failure::NotRuns {

@@ -168,6 +168,11 @@ fn files_have_what_the_table_has_and_a_report_shows_several_runs() {
     let text = fs::read_to_string(&html).unwrap();
     assert!(text.contains("first") && text.contains("second"), "{text}");
     assert!(fs::read_dir(&svg).unwrap().count() > 0);
+    let said = verbline(&["report", "/no/such.json"]).failed(1);
+    assert!(
+        said.contains("cannot read /no/such.json: No such file"),
+        "{said}"
+    );
     fs::write(file("first.json"), "{}").unwrap();
     let said = verbline(&both).failed(1);
     assert!(
