@@ -37,7 +37,7 @@ pub(crate) struct Campaign {
     /// Device of the server and of its clients: `soft` or `tcp`
     #[arg(long, default_value = SOFT)]
     device: String,
-    /// Runs of each attack, in turn with its control
+    /// Runs of each attack, in turn with its control; three times as many if its times look like harm
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Seconds of each run
@@ -53,6 +53,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Pause between two looks at the server's threads.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The kinds of harm that are times of the good client.
+const OF_TIME: [&str; 2] = [SLOW_CALLS, LATENCY];
+
+const SLOW_CALLS: &str = "slow calls";
+const LATENCY: &str = "latency";
 
 /// Largest median latency of the good client, in multiples of the control's.
 const MOST_RATIO: f64 = 1.2;
@@ -96,16 +102,25 @@ impl Campaign {
     /// Runs an attack in turn with its control. Returns a line, and the kinds of harm.
     fn compare(&self, attack: Attack, time: Duration) -> Outcome<(String, Vec<&'static str>)> {
         let (mut controls, mut runs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..self.rounds.max(1) {
-            let control = self.measure(attack, false, time)?;
-            let run = self.measure(attack, true, time)?;
-            ratios.push(run.seen.p50.as_secs_f64() / control.seen.p50.as_secs_f64());
-            controls.push(control);
-            runs.push(run);
+        let rounds = self.rounds.max(1);
+        let mut done = Vec::new();
+        // On a machine with few cores the kernel delays the good client in some runs, whoever attacks. So
+        // times that look like harm are judged again, with twice as many further runs.
+        for further in [rounds, 2 * rounds] {
+            for _ in 0..further {
+                let control = self.measure(attack, false, time)?;
+                let run = self.measure(attack, true, time)?;
+                ratios.push(run.seen.p50.as_secs_f64() / control.seen.p50.as_secs_f64());
+                controls.push(control);
+                runs.push(run);
+            }
+            ratios.sort_unstable_by(f64::total_cmp);
+            done = harm(&controls, &runs, ratios[ratios.len() / 2]);
+            if done.is_empty() || !done.iter().all(|kind| OF_TIME.contains(kind)) {
+                break;
+            }
         }
-        ratios.sort_unstable_by(f64::total_cmp);
         let ratio = ratios[ratios.len() / 2];
-        let harm = harm(&controls, &runs, ratio);
         let errors = sum(&runs, |seen| seen.errors);
         let slow = sum(&runs, |seen| seen.slow);
         let slow_before = sum(&controls, |seen| seen.slow);
@@ -130,10 +145,11 @@ impl Campaign {
             }
         };
         let line = format!(
-            "good client: {errors} errors, {slow} of {} calls over 10 ms (control {slow_before}), p50 \
+            "{} runs | good client: {errors} errors, {slow} of {} calls over 10 ms (control {slow_before}), p50 \
              {} (control {}, ratio {ratio:.2}), max {} | new clients: {refused} of {} refused, slowest \
              {}, reasons: {} | server: blocked threads: {}; {growth} MiB more memory; afterwards: {} | \
              attacker: {}",
+            runs.len(),
             sum(&runs, |seen| seen.calls + seen.errors),
             median(&runs),
             median(&controls),
@@ -150,7 +166,7 @@ impl Campaign {
             remains.map_or(SERVED, |run| &run.afterwards),
             of_each(|run| &run.attacker),
         );
-        Ok((line, harm))
+        Ok((line, done))
     }
 
     fn measure(&self, attack: Attack, attacks: bool, time: Duration) -> Outcome<Measured> {
@@ -318,8 +334,8 @@ fn harm(controls: &[Measured], runs: &[Measured], ratio: f64) -> Vec<&'static st
     let any = |of: fn(&Measured) -> bool| runs.iter().any(of);
     let kinds = [
         (any(|run| run.seen.errors > 0), "errors"),
-        (slow > most_slow, "slow calls"),
-        (ratio > MOST_RATIO, "latency"),
+        (slow > most_slow, SLOW_CALLS),
+        (ratio > MOST_RATIO, LATENCY),
         (any(|run| run.refused > 0), "new clients refused"),
         (any(|run| run.blocks), "blocked threads"),
         (any(|run| run.afterwards != SERVED), "harm remains"),

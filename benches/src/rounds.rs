@@ -76,6 +76,16 @@ impl Rounds {
                 .map(|(_, (value, base))| value / base),
         )
     }
+
+    /// Returns the least and the most ratio of a row to another in one round.
+    #[must_use]
+    pub fn least_and_most_ratio(&self, row: usize, base: usize) -> (f64, f64) {
+        let pairs = self.values[row].iter().zip(&self.values[base]);
+        let ratios = pairs.map(|(value, base)| value / base);
+        ratios.fold((f64::INFINITY, 0.0), |(least, most), ratio| {
+            (least.min(ratio), most.max(ratio))
+        })
+    }
 }
 
 /// Lets each side take `rounds` turns of `calls` calls, and measures a cache line just before each.

@@ -203,6 +203,12 @@ impl Rpc {
         Ok(BulkClient::new(self.poller.connect(&self.address)?))
     }
 
+    /// Returns the server's address.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Returns this thread's poller.
     #[must_use]
     pub fn poller(&self) -> &LocalPoller {

@@ -318,7 +318,7 @@ pub const TRANSPORT: Package = Package {
         layer(
             "connect::liveness",
             &["connect::keepalive", "connect::clock_exchange", "connect::liveness"],
-            &["transport"],
+            &["transport", "connect::handshake"],
         ),
         layer("connect::address", &["connect::address"], &[]),
         layer(

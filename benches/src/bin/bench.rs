@@ -69,6 +69,7 @@ measurements! {
     Rdma(rdma::Rdma),
     #[cfg(feature = "peers")]
     Peers(peers::Peers),
+    Tool(tool::Tool),
     Compare(compare::Compare),
     Summary(summary::Summary),
 }

@@ -23,4 +23,5 @@ pub mod rdma;
 pub mod stream;
 pub mod summary;
 pub mod throughput;
+pub mod tool;
 pub mod unfair;

@@ -5,6 +5,8 @@
 //! * A process that is stopped on a live host loses nothing: its peers wait for it. With the intent
 //!   `keepalive`, they probe it over this socket, and close the connection if it does not respond
 //!   (`keepalive.rs`).
+//! * A server that ends the handshake while its client's last message is on the way says so here, in
+//!   place of its first byte.
 //! * A client asks a server on another host for its clock over this socket (`clock_exchange.rs`).
 
 use std::io::{self, Read, Write};
@@ -17,6 +19,8 @@ use verbline_verbs::for_transport::keep_from_children;
 use super::clock_exchange::{
     CLOCK_ANSWER_LEN, CLOCK_INTERVAL, CLOCK_QUESTION, ClockByte, ClockExchange, clock_answer,
 };
+use super::handshake::MAGIC;
+use super::handshake::client::{ClientHandshake, ServerResponse};
 use super::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState, UnexpectedByte};
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
 use crate::transport::peer_clock::{PeerClockCell, monotonic_us};
@@ -63,6 +67,9 @@ pub(crate) struct LivenessConnection {
     notice_sender: NoticeSender,
     keepalive_state: KeepaliveState,
     clock_role: ClockRole,
+    /// Reads what the server sends first, if that is a refusal. `None`: it has sent something else, or
+    /// this side is the server.
+    refusal: Option<Box<ClientHandshake>>,
     /// The end of the current keepalive interval, if there is one.
     interval_end: Option<Instant>,
     /// When the next series of questions about the server's clock begins, if this side asks.
@@ -79,12 +86,14 @@ impl LivenessConnection {
         keepalive_state: KeepaliveState,
         clock_role: ClockRole,
     ) -> Self {
+        let is_client = keepalive_state.sends_first_enq();
         Self {
             stream,
             key,
             notice_sender,
             keepalive_state,
             clock_role,
+            refusal: is_client.then(Box::default),
             interval_end: None,
             next_series: None,
         }
@@ -159,6 +168,17 @@ impl LivenessConnection {
 
     /// Handles bytes that were read from the socket.
     pub(crate) fn handle_bytes(&mut self, bytes: &[u8]) -> Option<LivenessEnd> {
+        let first = *bytes.first()?;
+        if let Some(handshake) = &mut self.refusal {
+            if !handshake.received().is_nothing() || first == MAGIC[0] {
+                return match handshake.handle(bytes) {
+                    Ok(None) => None,
+                    Ok(Some(ServerResponse::Refused(reason))) => Some(LivenessEnd::Refused(reason)),
+                    Ok(Some(_)) | Err(_) => Some(LivenessEnd::Bytes),
+                };
+            }
+            self.refusal = None;
+        }
         for piece in bytes.chunks(READ_LEN) {
             if self.handle_piece(piece).is_err() {
                 return Some(LivenessEnd::Bytes);
@@ -288,6 +308,9 @@ pub(super) fn is_transient(error: &io::Error) -> bool {
 mod tests {
     use std::net::TcpListener;
 
+    use rpc_core::transport::PeerSentence;
+
+    use super::super::handshake::server::ServerHandshake;
     use super::*;
     use crate::transport::notices::notice_queue;
     use crate::transport::peer_clock::ClockEstimate;
@@ -364,6 +387,34 @@ mod tests {
             has_ended || liveness.write(ACK).is_err()
         });
         assert!(is_held_up, "the socket took ten million answers");
+    }
+
+    /// A server that has ended the handshake while `Ready` was on its way says why, in as many reads as it
+    /// takes. A server that has sent a byte can refuse no more.
+    #[test]
+    fn a_refusal_in_place_of_the_first_byte_is_the_reason_of_the_end() {
+        let refusal = ServerHandshake::default().refuse("no room; try again");
+        let client = || {
+            let (here, there) = pair();
+            let state = KeepaliveState::with_server(None, Instant::now());
+            let mut liveness = watched(here, state, ClockRole::Silent);
+            liveness.start(Instant::now());
+            (liveness, there)
+        };
+        let (mut liveness, mut there) = client();
+        assert_eq!(liveness.handle_bytes(&[]), None);
+        there.write_all(&refusal).unwrap();
+        let end = loop {
+            if let Some(end) = liveness.poll() {
+                break end;
+            }
+        };
+        let reason = PeerSentence::new("no room; try again");
+        assert_eq!(end, LivenessEnd::Refused(reason));
+
+        let (mut liveness, _there) = client();
+        assert_eq!(liveness.handle_bytes(&[ACK]), None);
+        assert_eq!(liveness.handle_bytes(&refusal), Some(LivenessEnd::Bytes));
     }
 
     /// However many ENQs a peer sends, nothing blocks and nothing is buffered for it.

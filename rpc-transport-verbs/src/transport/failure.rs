@@ -6,6 +6,7 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
+use rpc_core::transport::PeerSentence;
 use verbline_verbs::{
     CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
     VerbsError, WorkKind,
@@ -194,6 +195,8 @@ pub(crate) enum LivenessFailure {
         "the peer sent bytes other than keepalives on its TCP connection after the handshake: check that it runs a compatible version of Verbline"
     )]
     Bytes,
+    #[error("the server ended the handshake just before it was complete: {0}")]
+    Refused(PeerSentence),
     #[error(
         "the peer's process has been silent for {silence:.1?}, and it did not answer a keepalive: it is stopped (by a debugger, a signal, or with its container or virtual machine), or its host or the network is down. To wait for stopped peers, leave 'keepalive' out of the intents"
     )]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use rpc_core::transport::{Admitted, RoomWanted};
+use rpc_core::transport::{Admitted, PeerSentence, RoomWanted};
 use verbline_verbs::QpNum;
 
 use crate::transport::device_event::DeviceEvent;
@@ -77,12 +77,15 @@ pub(crate) struct ConnectionInRts {
 }
 
 /// How a TCP connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LivenessEnd {
     /// End of file or a reset: the peer's process closed the socket or ended.
     Gone,
     /// Bytes other than a keepalive arrived on a connection that should be silent.
     Bytes,
+    /// The server has ended the handshake for this reason, while the client's last message was on its
+    /// way.
+    Refused(PeerSentence),
     /// The peer has not answered keepalives for this long.
     Silent(Duration),
 }

@@ -1,9 +1,10 @@
 //! Room for new clients: which handshakes end for them, and which clients wait for a connection.
 //!
 //! When a server has no connection left, an unfinished handshake gives its own up (`places.rs`). If
-//! there is none, the pollers are asked one after another to end connections that are not in use; they
-//! do not wait for one that does not answer, because it is in a long handler. The client waits as long as one of them has ended some or may do so soon, up to the time limit of its
-//! handshake. Otherwise it is refused.
+//! none has to yet, the pollers are asked one after another to end connections that are not in use; they
+//! do not wait for one that does not answer, because it is in a long handler. The client waits as long as
+//! one of them has ended some or may do so soon, or a handshake will, up to the time limit of its own.
+//! Otherwise it is refused.
 
 use std::collections::HashSet;
 use std::mem;
@@ -105,6 +106,9 @@ impl Sockets {
             Err(None) => return,
         }
         let begins = asked.begins();
+        if begins {
+            self.free_connections(listener);
+        }
         let hosts: Vec<_> = self
             .unserved(listener)
             .take(CLIENTS_OF_A_REQUEST)
@@ -158,10 +162,15 @@ impl Sockets {
         }
     }
 
-    /// Refuses the clients for which all pollers have been asked.
+    /// Refuses the clients for which all pollers have been asked, and for which no handshake will end.
     fn refuse_unserved(&mut self, listener: Token) {
         let unserved = self.unserved(listener).filter(|it| it.is_asked_for);
-        let refused: HashSet<_> = unserved.map(|waiting| waiting.client).collect();
+        let unserved: Vec<_> = unserved.map(|it| (it.client, it.host)).collect();
+        let refused = unserved.into_iter().filter_map(|(client, host)| {
+            let waits = self.places.has_a_victim_for(listener, host);
+            (!waits).then_some(client)
+        });
+        let refused: HashSet<_> = refused.collect();
         self.waiting.retain(|it| !refused.contains(&it.client));
         for client in refused {
             // The core refuses it with the reason.
@@ -210,10 +219,22 @@ impl Sockets {
         }
     }
 
+    /// Ends handshakes in favor of the clients that wait.
+    fn free_connections(&mut self, listener: Token) {
+        let unserved = self.unserved(listener).take(CLIENTS_OF_A_REQUEST);
+        let hosts: Vec<_> = unserved.map(|waiting| waiting.host).collect();
+        let mut in_vain = HashSet::new();
+        for host in hosts {
+            if !in_vain.contains(&host) && !self.free_a_connection(listener, host) {
+                in_vain.insert(host);
+            }
+        }
+    }
+
     /// Ends a handshake that holds a connection, in favor of a client of this host. Returns false if
-    /// none may end for it.
+    /// none may end for it now.
     fn free_a_connection(&mut self, listener: Token, host: Host) -> bool {
-        while let Some(oldest) = self.places.victim_for(listener, host) {
+        while let Some(oldest) = self.places.victim_for(listener, host, self.clock.running()) {
             // Its `Ready` may have arrived while this thread was busy.
             self.handle_event(oldest, EventFlags::IN);
             if !self.places.is_welcomed(oldest) {

@@ -318,8 +318,8 @@ impl Sockets {
         if let Some(Source::Incoming(client)) = self.sources.get(&token) {
             let (stage, now) = (client.stage(), self.clock.running());
             self.handshakes.enter(token, stage, now);
-            let host = client.peer().into();
-            self.places.enter(token, client.listener, host, stage);
+            let place = (client.listener, client.peer().into());
+            self.places.enter(token, place, stage, now);
         }
         match next {
             NextAction::Close => {
