@@ -11,8 +11,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use crate::period::{Period, of_both_loops};
 use crate::record::Record;
-use crate::recorder::{Period, Recorder};
+use crate::recorder::Recorder;
 use crate::task_set::TaskSet;
 
 /// For how long a closed loop makes calls.
@@ -39,75 +40,17 @@ impl Default for ClosedLoop {
     }
 }
 
-impl<U> ClosedLoop<U> {
-    /// Sets the time at the beginning during which calls are made but not recorded.
-    #[must_use]
-    pub fn warm_up(mut self, warm_up: Duration) -> Self {
-        self.period.warm_up = warm_up;
-        self
-    }
+of_both_loops! {
+    ClosedLoop { }
 
-    /// Sets the time after the warm-up during which calls are recorded.
-    #[must_use]
-    pub fn time(mut self, time: Duration) -> Self {
-        self.period.time = time;
-        self
-    }
-
-    /// Sets the number of slices that the time is divided into, for a curve: 60 unless it is set. Each takes
-    /// 30 KB.
-    #[must_use]
-    pub fn slices(mut self, slices: usize) -> Self {
-        self.period.slices = slices;
-        self
-    }
-
-    /// Ends the loop when this future does, with what it has recorded by then: calls in flight are dropped
-    /// and count as unanswered. Use it for Ctrl-C.
-    #[must_use]
-    pub fn until<V: Future>(self, until: V) -> ClosedLoop<V> {
-        ClosedLoop {
-            period: self.period,
-            until,
-        }
-    }
-}
-
-impl<U: Future> ClosedLoop<U> {
     /// Keeps a call in flight for each caller, and counts those that fail by what their errors say. Calls
     /// that end in the time of the loop are recorded.
     ///
     /// The returned future ends when the time is over and each call has: give calls a deadline. Without
     /// callers it ends at once.
-    pub async fn run<C, E>(self, callers: impl IntoIterator<Item = C>) -> Record
-    where
-        C: AsyncFnMut() -> Result<(), E>,
-        E: fmt::Display,
-    {
-        let start = Instant::now();
-        let count = |error: E| Some(error.to_string());
-        self.drive(|| start.elapsed(), callers, count).await
-    }
+}
 
-    /// Makes the calls, as [`run`](Self::run) does, until one fails.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the first call that fails, after the calls in flight have ended.
-    pub async fn try_run<C, E>(self, callers: impl IntoIterator<Item = C>) -> Result<Record, E>
-    where
-        C: AsyncFnMut() -> Result<(), E>,
-    {
-        let start = Instant::now();
-        let mut first = None;
-        let end = |error| {
-            first.get_or_insert(error);
-            None
-        };
-        let record = self.drive(|| start.elapsed(), callers, end).await;
-        first.map_or(Ok(record), Err)
-    }
-
+impl<U: Future> ClosedLoop<U> {
     /// Makes the calls. `now` returns the time since the first poll. `failed` returns what an error counts
     /// as, or `None` to end the loop.
     pub(crate) async fn drive<C, E>(

@@ -81,6 +81,7 @@ mod fake;
 pub mod hgrm;
 mod histogram;
 mod open_loop;
+mod period;
 #[cfg(feature = "report")]
 pub mod plot;
 mod points;
@@ -102,6 +103,7 @@ pub use self::dispatcher::{Dispatcher, Which};
 pub use self::failures::Failures;
 pub use self::histogram::{add_time, histogram};
 pub use self::open_loop::OpenLoop;
+pub use self::period::Period;
 pub use self::points::Points;
 pub use self::record::{MergeError, Record, Shortfall};
 pub use self::recorder::LATE;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::histogram::{add_time, add_times};
+use crate::period::Period;
 use crate::record::Record;
 use crate::slices::Slices;
 
@@ -10,33 +11,6 @@ use crate::slices::Slices;
 /// several turns of the loop, so a turn that first handles a few responses does not make calls
 /// late.
 pub const LATE: Duration = Duration::from_micros(5);
-
-/// When a loop records calls. All times are since its start.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Period {
-    /// Time at the beginning in which calls are made but not recorded.
-    pub(crate) warm_up: Duration,
-    /// Time after the warm-up in which calls are recorded.
-    pub(crate) time: Duration,
-    /// Slices that the time is divided into.
-    pub(crate) slices: usize,
-}
-
-impl Default for Period {
-    fn default() -> Self {
-        Self {
-            warm_up: Duration::from_secs(1),
-            time: Duration::from_secs(10),
-            slices: 60,
-        }
-    }
-}
-
-impl Period {
-    pub(crate) fn end(&self) -> Duration {
-        self.warm_up.saturating_add(self.time)
-    }
-}
 
 /// A call that was sent.
 #[derive(Clone, Copy, Debug)]

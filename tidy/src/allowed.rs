@@ -375,7 +375,7 @@ pub const LOAD: Package = Package {
             &[],
         ),
         layer("record", &["failures", "record", "slices", "table"], &["values"]),
-        layer("loops", &["recorder", "open_loop", "closed_loop"], &["values", "record"]),
+        layer("loops", &["period", "recorder", "open_loop", "closed_loop"], &["values", "record"]),
         layer("sweep", &["sweep"], &["values", "record"]),
         layer("report", &["report"], &["values", "record", "sweep"]),
     ],

@@ -1,19 +1,18 @@
 //! [`Client`]: the connections of a load, and the loops over them.
 
 use std::future::Future;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use verbline::client::Caller;
 use verbline::{Channel, Intents, LocalChannel, LocalPoller, Pollers};
 use verbline_gateway::AnyChannel;
-use verbline_load::{Arrivals, ClosedLoop, OpenLoop, Record};
+use verbline_load::{ClosedLoop, OpenLoop, Period, Record};
 
-use super::PATIENCE;
 use super::arguments::Bench;
 use super::caller::{Calls, NotAnswered, OneCaller};
 use super::interrupt::Interrupt;
 use super::plan::Load;
+use super::{PATIENCE, SLICES};
 use crate::failure::Failure;
 use crate::target::{self, device, is_grpc};
 
@@ -24,16 +23,6 @@ pub(crate) enum Client {
     Local(LocalPoller, Vec<LocalChannel>),
     /// Pollers on threads of their own, or connections of HTTP/2.
     Shared(Vec<AnyChannel>),
-}
-
-/// What is recorded of a load, and when.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Recorded {
-    pub(crate) warm_up: Duration,
-    pub(crate) time: Duration,
-    /// Parts of the time, for a curve.
-    pub(crate) slices: usize,
-    pub(crate) arrivals: Arrivals,
 }
 
 impl Client {
@@ -97,15 +86,17 @@ impl Client {
         &self,
         calls: &Calls,
         load: &Load,
-        recorded: Recorded,
+        arguments: &Bench,
         until: impl Future,
         runtime: &Handle,
     ) -> Record {
         match self {
             Self::Local(poller, channels) => {
-                poller.block_on(run(channels, calls, load, recorded, until))
+                poller.block_on(run(channels, calls, load, arguments, until))
             }
-            Self::Shared(channels) => runtime.block_on(run(channels, calls, load, recorded, until)),
+            Self::Shared(channels) => {
+                runtime.block_on(run(channels, calls, load, arguments, until))
+            }
         }
     }
 }
@@ -130,39 +121,27 @@ async fn run<C: Caller>(
     channels: &[C],
     calls: &Calls,
     load: &Load,
-    recorded: Recorded,
+    arguments: &Bench,
     until: impl Future,
 ) -> Record {
     let callers = (0..load.in_flight as usize).map(|index| {
         let mut caller = OneCaller::new(&channels[index % channels.len()], calls);
         async move || caller.call().await
     });
-    let Recorded {
-        warm_up,
-        time,
-        slices,
-        arrivals,
-    } = recorded;
+    let period = Period {
+        warm_up: arguments.warm_up,
+        time: arguments.seconds,
+        slices: SLICES,
+    };
     match load.rate {
         Some(rate) => {
-            OpenLoop::at(rate)
-                .arrivals(arrivals)
-                .seed(load.seed)
-                .warm_up(warm_up)
-                .time(time)
-                .slices(slices)
-                .until(until)
-                .run(callers)
-                .await
+            let plan = OpenLoop::at(rate).arrivals(arguments.arrivals);
+            let plan = plan.seed(load.seed).period(period).until(until);
+            plan.run(callers).await
         }
         None => {
-            ClosedLoop::new()
-                .warm_up(warm_up)
-                .time(time)
-                .slices(slices)
-                .until(until)
-                .run(callers)
-                .await
+            let plan = ClosedLoop::new().period(period).until(until);
+            plan.run(callers).await
         }
     }
 }

@@ -28,7 +28,7 @@ use verbline_load::Record;
 use verbline_load::sweep::{Over, Sweep};
 
 use self::arguments::Bench;
-use self::client::{Client, Recorded};
+use self::client::Client;
 use self::interrupt::Interrupt;
 use self::plan::{Load, Plan};
 use self::progress::Progress;
@@ -163,13 +163,7 @@ fn measure_here(
     let client = Client::connect(arguments, load, runtime)?;
     client.try_first(&calls, interrupt, runtime)?;
     begin()?;
-    let recorded = Recorded {
-        warm_up: arguments.warm_up,
-        time: arguments.seconds,
-        slices: SLICES,
-        arrivals: arguments.arrivals,
-    };
-    let longest = recorded.warm_up + recorded.time + PATIENCE;
+    let longest = arguments.warm_up + arguments.seconds + PATIENCE;
     let until = interrupt.or_after(longest, runtime);
-    Ok(client.run(&calls, load, recorded, until, runtime))
+    Ok(client.run(&calls, load, arguments, until, runtime))
 }
