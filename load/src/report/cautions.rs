@@ -47,6 +47,13 @@ pub(super) fn of(sweep: &Sweep, machine: &Machine) -> Vec<String> {
             (_, others) => format!("At {over} {at}, and {} lower: {said}.", others - 1),
         });
     }
+    if machine.is_debug_build {
+        cautions.push(
+            "This program is a debug build: its own part of each call takes many times as long. Build it, and the \
+             server, with --release."
+                .to_owned(),
+        );
+    }
     if machine.cores.is_some_and(|cores| cores < 4) {
         cautions.push(
             "This machine has few cores. If the server ran on it, too, threads that spin have waited for each \
@@ -118,4 +125,25 @@ fn few_calls(record: &Record) -> Option<String> {
         0 => "No call was answered".to_owned(),
         calls => format!("The p99.9 of {calls} calls rests on {beyond} of them: record for longer"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_debug_build_is_said_and_a_release_build_is_not() {
+        let sweep = Sweep {
+            over: Over::Rate,
+            steps: Vec::new(),
+            knee: None,
+        };
+        let mut machine = Machine::of_this_process();
+        for is_debug_build in [true, false] {
+            machine.is_debug_build = is_debug_build;
+            let said = of(&sweep, &machine);
+            let is_said = said.iter().any(|said| said.contains("--release"));
+            assert_eq!(is_said, is_debug_build, "{said:?}");
+        }
+    }
 }

@@ -181,7 +181,7 @@ fn failures(report: &Report, page: &mut String) -> fmt::Result {
     }
     page.push_str(
         "<h2>Failures</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\">run</th>\
-         <th scope=\"col\">calls</th><th scope=\"col\">what they said</th></tr></thead>\n<tbody>\n",
+         <th scope=\"col\">calls</th><th scope=\"col\" class=\"text\">what they said</th></tr></thead>\n<tbody>\n",
     );
     for (run, record) in failed {
         let mut kinds: Vec<_> = record.failures.kinds.iter().collect();
@@ -210,7 +210,8 @@ fn conditions(report: &Report, page: &mut String) -> fmt::Result {
         "<h2>Conditions</h2>\n<div class=\"wide\"><table>\n<thead><tr><th scope=\"col\"></th>",
     );
     for run in &report.runs {
-        write!(page, "<th scope=\"col\">{}</th>", Escaped(&run.label))?;
+        let label = Escaped(&run.label);
+        write!(page, "<th scope=\"col\" class=\"text\">{label}</th>")?;
     }
     page.push_str("</tr></thead>\n<tbody>\n");
     for name in names {

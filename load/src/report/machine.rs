@@ -13,6 +13,8 @@ pub(super) struct Machine {
     pub(super) cores: Option<usize>,
     /// A hypervisor says that it is there.
     pub(super) is_virtual: bool,
+    /// The program was compiled without optimizations.
+    pub(super) is_debug_build: bool,
     processor: Option<String>,
     kernel: Option<String>,
     memory_kib: Option<u64>,
@@ -27,6 +29,8 @@ impl Machine {
             cores: thread::available_parallelism().ok().map(Into::into),
             is_virtual: line(&processors, "flags")
                 .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            // Profiles may set the two apart, and nearly none does.
+            is_debug_build: cfg!(debug_assertions),
             processor: line(&processors, "model name").map(str::to_owned),
             kernel: kernel.ok().map(|kernel| kernel.trim().to_owned()),
             memory_kib: line(&memory, "MemTotal")
