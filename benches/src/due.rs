@@ -1,4 +1,12 @@
 //! An executor that also polls at given times, and sleeps in between.
+//!
+//! Only `overload` needs it, whose calls `verbline_load::OpenLoop` cannot make:
+//!
+//! - `OpenLoop` wakes itself on every poll. Above the capacity, the pollers of a shared channel and the
+//!   server need every core, and a thread that spins would take one of them.
+//! - `OpenLoop` sends a call late if no caller is idle, and a caller does not learn when its call should
+//!   have been sent. Here such a call is dropped, and deadlines count from intended starts.
+//! - `OpenLoop` has one rate, and `overload` goes from one load to the next without a pause.
 
 use std::cell::Cell;
 use std::pin::pin;
