@@ -165,13 +165,13 @@ pub(crate) enum Failure {
     )]
     NoRateOfResponses { path: &'static str },
     #[error(
-        "no message of the type {message} has {wanted} bytes: the nearest one has {reached}. A text or bytes \
-         would make it longer, and fewer fields make it shorter"
+        "no message of the type {message} was found that has {wanted} bytes: the nearest one has {nearest}. Ask for \
+         that, or leave the number out"
     )]
     OtherLength {
         message: String,
         wanted: usize,
-        reached: usize,
+        nearest: usize,
     },
     #[error("{path} has ended its stream without a message")]
     NoMessage { path: &'static str },

@@ -11,7 +11,7 @@ use verbline_load::sweep::Over;
 use super::arguments::Bench;
 use super::caller::{Calls, Unit};
 use super::plan::{Load, Plan};
-use super::random::{CannotGrow, Random};
+use super::random::{NoSuchLength, Random};
 use crate::call::{kind_name, look_up};
 use crate::failure::Failure;
 use crate::input::Input;
@@ -135,16 +135,16 @@ impl Service {
 }
 
 fn random(of: &MessageDescriptor, load: &Load) -> Result<Vec<Bytes>, Failure> {
-    let mut random = Random::new(of.clone(), load.seed);
+    let mut random = Random::new(of, load.seed);
     let Some(len) = load.message_bytes.map(|bytes| bytes as usize) else {
         return Ok((0..RANDOM_MESSAGES).map(|_| random.message()).collect());
     };
     let count = (RANDOM_BYTES / len.max(1)).clamp(1, RANDOM_MESSAGES);
     let messages = (0..count).map(|_| random.message_of(len));
-    let messages: Result<_, CannotGrow> = messages.collect();
-    messages.map_err(|CannotGrow { reached }| Failure::OtherLength {
+    let messages: Result<_, NoSuchLength> = messages.collect();
+    messages.map_err(|NoSuchLength { nearest }| Failure::OtherLength {
         message: of.full_name().to_owned(),
         wanted: len,
-        reached,
+        nearest,
     })
 }
