@@ -214,11 +214,21 @@ fn header(text: &str) -> Result<(MetadataKey, Bytes), String> {
     Ok((key, value.into()))
 }
 
+/// Three years, for a time that is in effect none, and no sum of which overflows.
+const MOST_SECONDS: f64 = 1e8;
+
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
-    let duration = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    let duration = seconds_or_none(text)?;
     if duration.is_zero() {
         return Err("no time at all: nothing would be tried".to_owned());
     }
     Ok(duration)
+}
+
+pub(crate) fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    seconds
+        .filter(|seconds| *seconds <= MOST_SECONDS)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| format!("expected a number of seconds, up to {MOST_SECONDS}: 10, 2.5"))
 }

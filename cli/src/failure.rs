@@ -160,6 +160,11 @@ pub(crate) enum Failure {
         path: &'static str,
         kind: &'static str,
     },
+    #[error("{path} has {kind}, and takes one request: leave --messages out")]
+    OneRequest {
+        path: &'static str,
+        kind: &'static str,
+    },
     #[error(
         "{path} has a stream of responses, whose rate is the server's: leave --rate or --each-message out"
     )]

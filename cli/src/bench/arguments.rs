@@ -8,7 +8,7 @@ use verbline::Waiting;
 use verbline_load::unit::Unit;
 use verbline_load::{Arrivals, Points};
 
-use crate::arguments::{Connection, Data, Protos, seconds};
+use crate::arguments::{Connection, Data, Protos, seconds, seconds_or_none};
 use crate::method_name::MethodName;
 
 #[derive(Clone, Debug, Args)]
@@ -87,17 +87,16 @@ pub(crate) struct Bench {
     #[arg(long, default_value = "10", value_parser = seconds, help_heading = "Load")]
     pub(crate) seconds: Duration,
     /// Seconds of calls that are not recorded, before
-    #[arg(long, default_value = "1", value_parser = seconds, help_heading = "Load")]
+    #[arg(long, default_value = "1", value_parser = seconds_or_none, help_heading = "Load")]
     pub(crate) warm_up: Duration,
-    /// Requests of each call, if the method takes a stream of them
+    /// Requests of each call, if the method takes a stream of them. Default: 1
     #[arg(
         long,
         value_name = "NUMBER",
-        default_value_t = 1,
         conflicts_with = "each_message",
         help_heading = "Load"
     )]
-    pub(crate) messages: u32,
+    pub(crate) messages: Option<u32>,
     /// Count messages instead of calls: a request and its response, on streams that stay open; or the
     /// responses to one request
     #[arg(long, help_heading = "Load")]

@@ -36,6 +36,8 @@ impl Part {
         let mut child = Command::new(env::current_exe()?)
             .args(env::args_os().skip(1))
             .arg("--is-part")
+            // Nobody reads what it logs while it runs, and a pipe that is full would stop it.
+            .env_remove("RUST_LOG")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

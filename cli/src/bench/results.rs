@@ -53,24 +53,26 @@ pub(super) fn write(
     }
     run = run.fact("command line", command_line());
     let report = Report::new(service.spec.path).run(run);
-    match &arguments.json {
-        Some(file) if file == Path::new(STANDARD_OUTPUT) => output.line(&report.to_json())?,
-        json => {
-            output.text(&format!("{heading}\n{table}"))?;
-            if let Some(file) = json {
-                write_file(file, report.to_json())?;
-            }
+    let json = arguments.json.as_deref();
+    let (file, printed) = match json.filter(|file| *file == Path::new(STANDARD_OUTPUT)) {
+        Some(_) => (None, format!("{}\n", report.to_json())),
+        None => (json, format!("{heading}\n{table}")),
+    };
+    let json = file.map_or(Ok(()), |file| write_file(file, report.to_json()));
+    let html = arguments.report.as_deref();
+    let html = html.map_or(Ok(()), |file| write_file(file, report.to_html()));
+    let hgrm = match (&arguments.hgrm, last) {
+        (Some(file), Some(response)) => {
+            let mut text = Vec::new();
+            let written = hgrm::write(&response, &mut text);
+            let written = written.map_err(|source| unwritable(file, source));
+            written.and_then(|()| write_file(file, text))
         }
-    }
-    if let Some(file) = &arguments.report {
-        write_file(file, report.to_html())?;
-    }
-    if let (Some(file), Some(response)) = (&arguments.hgrm, last) {
-        let mut text = Vec::new();
-        hgrm::write(&response, &mut text).map_err(|source| unwritable(file, source))?;
-        write_file(file, text)?;
-    }
-    Ok(())
+        _ => Ok(()),
+    };
+    // Each of them is worth the time that was measured, whatever becomes of the others.
+    let printed = output.text(&printed);
+    json.and(html).and(hgrm).and(printed)
 }
 
 /// `verbline report`: several runs side by side.

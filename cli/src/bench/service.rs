@@ -49,6 +49,12 @@ impl Service {
         let target = Target::connect(arguments.connection.clone()).await?;
         let schema = files.unwrap_or_else(|| Schema::of_server(&target));
         let (spec, method) = look_up(&arguments.method, &target, &schema).await?;
+        if arguments.messages.is_some() && !spec.kind.client_streams() {
+            return Err(Failure::OneRequest {
+                path: spec.path,
+                kind: kind_name(spec.kind),
+            });
+        }
         if arguments.each_message && !spec.kind.server_streams() {
             return Err(Failure::NoMessages {
                 path: spec.path,
@@ -107,7 +113,7 @@ impl Service {
         if arguments.each_message {
             text.push_str("; each message counts");
         } else if self.spec.kind.client_streams() {
-            text.push_str(&format!("; {} in each call", arguments.messages));
+            text.push_str(&format!("; {} in each call", of_each_call(arguments)));
         }
         text
     }
@@ -127,11 +133,16 @@ impl Service {
             unit: match arguments.each_message {
                 true => Unit::Message,
                 false => Unit::Call {
-                    requests: arguments.messages,
+                    requests: of_each_call(arguments),
                 },
             },
         })
     }
+}
+
+/// The requests of each call that has a stream of them.
+fn of_each_call(arguments: &Bench) -> u32 {
+    arguments.messages.unwrap_or(1)
 }
 
 fn random(of: &MessageDescriptor, load: &Load) -> Result<Vec<Bytes>, Failure> {

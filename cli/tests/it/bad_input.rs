@@ -21,7 +21,15 @@ fn a_wrong_command_line_is_2() {
             "cannot read '/no/such/file'",
         ),
         (&["list", "x:1", "--timeout", "soon"], "a number of seconds"),
-        (&["list", "x:1", "--timeout=-1"], "negative"),
+        (
+            &["list", "x:1", "--timeout=-1"],
+            "expected a number of seconds",
+        ),
+        (&["list", "x:1", "--timeout=1e300"], "up to 100000000"),
+        (
+            &["list", "x:1", "--timeout=nan"],
+            "expected a number of seconds",
+        ),
         (&["list", "x:1", "--timeout", "0"], "no time at all"),
         (&["call", "x:1", "a/b", "-I", "."], "--proto"),
         (&["completions", "tcsh"], "possible values"),

@@ -49,7 +49,7 @@ fn is_possible(name: &str, len: usize) -> Option<bool> {
         "lengths.Text" => text(len),
         // An empty text is not encoded.
         "google.protobuf.StringValue" => len != 2 && text(len),
-        "lengths.Unpacked" => len % 2 == 0,
+        "lengths.Unpacked" => len.is_multiple_of(2),
         "lengths.Packed" => {
             let content = len.checked_sub(1).and_then(content_len);
             len == 0 || content.is_some_and(|content| content > 0 && content % 4 == 0)
