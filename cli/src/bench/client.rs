@@ -26,36 +26,46 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects. An interrupt ends it: many connections take their time.
     pub(crate) fn connect(
         arguments: &Bench,
         load: &Load,
+        interrupt: &Interrupt,
         runtime: &Handle,
     ) -> Result<Self, Failure> {
         let connection = &arguments.connection;
         let address = &connection.address;
-        let times = 0..load.connections;
+        let times = (0..load.connections).map(|_| match interrupt.is_set() {
+            true => Err(Failure::Interrupted),
+            false => Ok(()),
+        });
         if is_grpc(address) {
-            let connecting = times.map(|_| runtime.block_on(target::connect_grpc(connection)));
-            let channels = connecting.map(|channel| channel.map(AnyChannel::Grpc));
-            return Ok(Self::Shared(channels.collect::<Result<_, _>>()?));
+            let connect = |goes_on: Result<(), Failure>| {
+                goes_on?;
+                let channel = runtime.block_on(target::connect_grpc(connection))?;
+                Ok(AnyChannel::Grpc(channel))
+            };
+            return Ok(Self::Shared(
+                times.map(connect).collect::<Result<_, Failure>>()?,
+            ));
         }
         let device = device(connection)?;
         let intents = intents(arguments, load);
         let in_flight = intents.max_in_flight;
         if arguments.shared {
             let pollers = Pollers::builder(&device).intents(intents).start()?;
-            let connect = |_| {
+            let connect = |goes_on: Result<(), Failure>| {
+                goes_on?;
                 let builder = Channel::builder(&pollers, address).max_in_flight(in_flight);
                 let builder = match connection.timeout {
                     Some(timeout) => builder.connect_timeout(timeout),
                     None => builder,
                 };
-                runtime
-                    .block_on(builder.connect())
-                    .map(AnyChannel::Verbline)
+                Ok(AnyChannel::Verbline(runtime.block_on(builder.connect())?))
             };
-            return Ok(Self::Shared(times.map(connect).collect::<Result<_, _>>()?));
+            return Ok(Self::Shared(
+                times.map(connect).collect::<Result<_, Failure>>()?,
+            ));
         }
         let builder = LocalPoller::builder(&device).intents(intents);
         let builder = match connection.timeout {
@@ -63,8 +73,8 @@ impl Client {
             None => builder,
         };
         let poller = builder.build()?;
-        let channels = times.map(|_| poller.connect(address));
-        let channels = channels.collect::<Result<_, _>>()?;
+        let channels = times.map(|goes_on| goes_on.and_then(|()| Ok(poller.connect(address)?)));
+        let channels = channels.collect::<Result<_, Failure>>()?;
         Ok(Self::Local(poller, channels))
     }
 

@@ -160,7 +160,7 @@ fn measure_here(
     // Time limits of this thread are those of the runtime.
     let _entered = runtime.enter();
     let calls = service.calls(arguments, load)?;
-    let client = Client::connect(arguments, load, runtime)?;
+    let client = Client::connect(arguments, load, interrupt, runtime)?;
     client.try_first(&calls, interrupt, runtime)?;
     begin()?;
     let longest = arguments.warm_up + arguments.seconds + PATIENCE;

@@ -181,6 +181,62 @@ fn files_have_what_the_table_has_and_a_report_shows_several_runs() {
     );
 }
 
+#[test]
+fn what_was_measured_is_in_the_files_whatever_becomes_of_the_others() {
+    let server = Fixture::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let load = [
+        "bench",
+        &server.address,
+        ECHO,
+        "--seconds",
+        "0.1",
+        "--warm-up",
+        "0",
+    ];
+    let [report, hgrm] = [file("a.html"), file("a.hgrm")];
+    let files = [&load[..], &["--report", &report, "--hgrm", &hgrm]].concat();
+    let are_written = || {
+        for file in [&report, &hgrm] {
+            assert!(fs::metadata(file).unwrap().len() > 1000, "{file}");
+            fs::remove_file(file).unwrap();
+        }
+    };
+    let with_full = verbline(&[&files[..], &["--json", "/dev/full"]].concat());
+    assert_eq!(with_full.code, 1, "{with_full:?}");
+    assert!(
+        with_full.err.contains("cannot write /dev/full: No space"),
+        "{with_full:?}"
+    );
+    assert!(with_full.out.contains("p99.9"), "{with_full:?}");
+    are_written();
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let said = end(command(&files).stdout(full).spawn().unwrap()).failed(74);
+    assert!(said.contains("cannot write to standard output"), "{said}");
+    are_written();
+    let mut unread = command(&files).spawn().unwrap();
+    drop(unread.stdout.take());
+    assert_eq!(end(unread).ok(), "");
+    are_written();
+}
+
+#[test]
+fn an_interrupt_ends_the_making_of_many_connections() {
+    let server = Fixture::new();
+    for further in [&[][..], &["--shared"]] {
+        let many = [further, &["--connections", "10000"]].concat();
+        let child = start_long(&server.address, &many);
+        thread::sleep(Duration::from_millis(1500));
+        interrupt(&child);
+        let said = end(child).failed(1);
+        assert!(said.contains("interrupted before"), "{said}");
+    }
+}
+
 /// Starts a load of a minute.
 fn start_long(address: &str, further: &[&str]) -> Child {
     let long = [
@@ -293,6 +349,8 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
         "Raise --in-flight",
     );
     failed(ECHO, &["--each-message"], 1, "leave --each-message out");
+    failed(ECHO, &["--messages", "3"], 1, "leave --messages out");
+    failed(ECHO, &["--random", "1"], 1, "the nearest one has");
     failed(
         ECHO,
         &["--processes", "2", "-d", "-"],
@@ -310,6 +368,13 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
     failed(ECHO, &parts, 1, "PERMISSION_DENIED");
     for wrong in [
         &["--rate", "0"][..],
+        &["--rate", "1e18"],
+        &["--rate", "NaN"],
+        &["--connections", "0"],
+        &["--in-flight", "0"],
+        &["--processes", "1000"],
+        &["--seconds", "1e300"],
+        &["--warm-up", "nan"],
         &["--rate", "2k,1k"],
         &["--random", "1G"],
         &["--in-flight", "x"],
