@@ -77,15 +77,28 @@ impl<U: Future> ClosedLoop<U> {
             let (recorder, failed) = (&recorder, &failed);
             async move {
                 let mut sent = now();
+                // The last call, if it is not recorded yet: that takes time, which is no part of a call.
+                let mut last = None;
+                let record = |last: &mut Option<(Duration, Duration)>| {
+                    if let Some((sent, completed)) = last.take() {
+                        recorder.borrow_mut().answered_in_period(sent, completed);
+                    }
+                };
                 while !is_over.get() {
                     in_flight.set(Some(sent));
                     let began_in = turn.get();
-                    let outcome = caller().await;
+                    let mut call = pin!(caller());
+                    let begun = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+                    record(&mut last);
+                    let outcome = match begun {
+                        Poll::Ready(outcome) => outcome,
+                        Poll::Pending => call.await,
+                    };
                     // The end of one call is the start of the next, so one clock reading per call is
                     // enough.
                     let completed = now();
                     match outcome.map_err(|error| failed.borrow_mut()(error)) {
-                        Ok(()) => recorder.borrow_mut().answered_in_period(sent, completed),
+                        Ok(()) => last = Some((sent, completed)),
                         Err(Some(error)) => {
                             let mut recorder = recorder.borrow_mut();
                             recorder.failed_in_period(sent, completed, error);
@@ -97,11 +110,13 @@ impl<U: Future> ClosedLoop<U> {
                     }
                     sent = completed;
                     if turn.get() == began_in {
+                        record(&mut last);
                         in_flight.set(None);
                         yield_now().await;
                         sent = now();
                     }
                 }
+                record(&mut last);
                 in_flight.set(None);
             }
         });

@@ -85,6 +85,15 @@ impl<F: Future<Output = ()>> Future for TaskSet<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let task_set = self.get_mut();
+        if let [Some(future)] = &mut task_set.tasks[..] {
+            // Whoever wakes the set wakes its only task: a bit would cost locked instructions.
+            let polled = future.as_mut().poll(cx);
+            if polled.is_ready() {
+                task_set.tasks[0] = None;
+                task_set.unfinished = 0;
+            }
+            return polled;
+        }
         let woken_bits = task_set.woken_bits(cx.waker());
         for (index, word) in woken_bits.words.iter().enumerate() {
             // Acquire: the task sees everything that the waking thread did before it set the bit.
@@ -152,6 +161,26 @@ pub(crate) mod tests {
             fn wake(self: Arc<Self>) {}
         }
         Waker::from(Arc::new(Nobody))
+    }
+
+    #[test]
+    fn a_set_of_one_task_passes_its_own_waker_on_and_ends_with_it() {
+        let polls = Cell::new(0);
+        let executor = waker();
+        let task = poll_fn(|cx| {
+            assert!(cx.waker().will_wake(&executor));
+            polls.set(polls.get() + 1);
+            match polls.get() {
+                2 => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        });
+        let mut task_set = pin!(TaskSet::new([task]));
+        let mut cx = Context::from_waker(&executor);
+        assert!(task_set.as_mut().poll(&mut cx).is_pending());
+        assert!(task_set.as_mut().poll(&mut cx).is_ready());
+        assert!(task_set.as_mut().poll(&mut cx).is_ready());
+        assert_eq!(polls.get(), 2);
     }
 
     /// Polls a future without waiting for wakeups.

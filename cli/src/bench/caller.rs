@@ -9,7 +9,10 @@ use verbline::message::BytesCodec;
 use verbline::message::bytes::Bytes;
 use verbline::{CallError, Metadata, Request, Sender, Streaming, sender};
 
+use super::unread::Unread;
+
 const RAW: BytesCodec = BytesCodec;
+const UNREAD: Unread = Unread;
 
 /// What all callers have in common.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ impl From<CallError> for NotAnswered {
 struct Open {
     /// `None` of a stream of responses only.
     requests: Option<Sender<Bytes>>,
-    responses: Streaming<Bytes>,
+    responses: Streaming<()>,
 }
 
 /// Makes one call at a time.
@@ -112,10 +115,12 @@ impl<'a, C: Caller> OneCaller<'a, C> {
         if !spec.kind.client_streams() {
             let request = self.calls.request(self.calls.message());
             if !spec.kind.server_streams() {
-                self.channel.unary_with(spec, request, RAW, RAW).await?;
+                self.channel.unary_with(spec, request, RAW, UNREAD).await?;
                 return Ok(());
             }
-            let call = self.channel.server_streaming_with(spec, request, RAW, RAW);
+            let call = self
+                .channel
+                .server_streaming_with(spec, request, RAW, UNREAD);
             return read_to_end(call.await?.into_inner()).await;
         }
         let (mut sender, messages) = sender();
@@ -131,10 +136,15 @@ impl<'a, C: Caller> OneCaller<'a, C> {
         };
         let call = async {
             if spec.kind.server_streams() {
-                let response = self.channel.streaming_with(spec, request, RAW, RAW).await?;
+                let response = self
+                    .channel
+                    .streaming_with(spec, request, RAW, UNREAD)
+                    .await?;
                 return read_to_end(response.into_inner()).await;
             }
-            let call = self.channel.client_streaming_with(spec, request, RAW, RAW);
+            let call = self
+                .channel
+                .client_streaming_with(spec, request, RAW, UNREAD);
             call.await.map(drop)
         };
         tokio::join!(sending, call).1
@@ -164,7 +174,7 @@ impl<'a, C: Caller> OneCaller<'a, C> {
             MethodKind::Streaming => {
                 let (mut sender, messages) = sender();
                 let request = self.calls.request(messages);
-                let opening = self.channel.streaming_with(spec, request, RAW, RAW);
+                let opening = self.channel.streaming_with(spec, request, RAW, UNREAD);
                 // A server may begin to respond only when it has a message.
                 let first = sender.send(self.calls.message());
                 let (_, response) = tokio::join!(first, opening);
@@ -175,7 +185,9 @@ impl<'a, C: Caller> OneCaller<'a, C> {
             }
             _ => {
                 let request = self.calls.request(self.calls.message());
-                let opening = self.channel.server_streaming_with(spec, request, RAW, RAW);
+                let opening = self
+                    .channel
+                    .server_streaming_with(spec, request, RAW, UNREAD);
                 Open {
                     responses: opening.await?.into_inner(),
                     requests: None,
@@ -197,14 +209,14 @@ impl Open {
     }
 }
 
-async fn next(responses: &mut Streaming<Bytes>) -> Result<(), NotAnswered> {
+async fn next(responses: &mut Streaming<()>) -> Result<(), NotAnswered> {
     match responses.message().await? {
         Some(_) => Ok(()),
         None => Err(NotAnswered::StreamEnded),
     }
 }
 
-async fn read_to_end(mut responses: Streaming<Bytes>) -> Result<(), CallError> {
+async fn read_to_end(mut responses: Streaming<()>) -> Result<(), CallError> {
     while responses.message().await?.is_some() {}
     Ok(())
 }

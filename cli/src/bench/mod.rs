@@ -18,6 +18,7 @@ mod progress;
 mod random;
 mod results;
 mod service;
+mod unread;
 
 use std::cell::RefCell;
 use std::time::Duration;
