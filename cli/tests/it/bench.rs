@@ -228,7 +228,7 @@ fn what_was_measured_is_in_the_files_whatever_becomes_of_the_others() {
 fn an_interrupt_ends_the_making_of_many_connections() {
     let server = Fixture::new();
     for further in [&[][..], &["--shared"]] {
-        let many = [further, &["--connections", "10000"]].concat();
+        let many = [further, &["--connections", "5000"]].concat();
         let child = start_long(&server.address, &many);
         thread::sleep(Duration::from_millis(1500));
         interrupt(&child);
