@@ -29,6 +29,8 @@ impl fmt::Display for Arrivals {
 pub struct Schedule {
     arrivals: Arrivals,
     nanos_between: f64,
+    /// Where the first fixed arrival is within an interval, from 0 to 1.
+    phase: f64,
     /// Index of the next call with fixed intervals. Times are computed from it so that rounding
     /// errors do not add up.
     index: u64,
@@ -39,15 +41,18 @@ pub struct Schedule {
 
 impl Schedule {
     /// Creates a schedule of `rate` calls per second. `rate` must be above zero. The same seed
-    /// gives the same times.
+    /// gives the same times. With fixed intervals it decides when the first call is sent, so that loops with
+    /// other seeds do not send in step.
     #[must_use]
     pub fn new(arrivals: Arrivals, rate: f64, seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
         Self {
             arrivals,
             nanos_between: 1e9 / rate,
+            phase: random.f64(),
             index: 0,
             latest: 0.0,
-            random: fastrand::Rng::with_seed(seed),
+            random,
         }
     }
 }
@@ -59,7 +64,7 @@ impl Iterator for Schedule {
     fn next(&mut self) -> Option<Duration> {
         let nanos = match self.arrivals {
             Arrivals::Fixed => {
-                let nanos = self.index as f64 * self.nanos_between;
+                let nanos = (self.index as f64 + self.phase) * self.nanos_between;
                 self.index += 1;
                 nanos
             }
@@ -85,11 +90,28 @@ mod tests {
     #[test]
     fn fixed_arrivals_are_evenly_spaced_and_do_not_drift() {
         let times = first(Arrivals::Fixed, 0, 1_000_001);
-        assert_eq!(times[..3], [0, 10, 20].map(Duration::from_micros));
-        assert_eq!(times[1_000_000], Duration::from_secs(10));
+        let nanos = Duration::from_nanos(1);
+        for (index, time) in [(1, 10), (2, 20), (1_000_000, 10_000_000)] {
+            let expected = times[0] + Duration::from_micros(time);
+            assert!(times[index].abs_diff(expected) <= nanos, "{index}");
+        }
         // The interval is not a whole number of nanoseconds.
-        let mut thirds = Schedule::new(Arrivals::Fixed, 3e6, 0);
-        assert_eq!(thirds.nth(3_000_000), Some(Duration::from_secs(1)));
+        let thirds: Vec<_> = Schedule::new(Arrivals::Fixed, 3e6, 0)
+            .take(3_000_001)
+            .collect();
+        let last = thirds[0] + Duration::from_secs(1);
+        assert!(thirds[3_000_000].abs_diff(last) <= nanos);
+    }
+
+    #[test]
+    fn fixed_arrivals_of_other_seeds_are_not_in_step() {
+        let firsts: Vec<_> = (0..8)
+            .map(|seed| first(Arrivals::Fixed, seed, 1)[0])
+            .collect();
+        assert!(firsts.iter().all(|time| *time < Duration::from_micros(10)));
+        for (index, time) in firsts.iter().enumerate() {
+            assert!(!firsts[..index].contains(time), "{firsts:?}");
+        }
     }
 
     #[test]

@@ -74,8 +74,8 @@ impl<U> OpenLoop<U> {
         self
     }
 
-    /// Sets the seed of Poisson arrivals. Give each thread and process another one: equal seeds send in
-    /// step.
+    /// Sets the seed: of Poisson arrivals, and of the time of the first call among fixed ones. Give each
+    /// thread and process another one: equal seeds send in step.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
