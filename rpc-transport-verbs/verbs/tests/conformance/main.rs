@@ -36,6 +36,7 @@ mod device;
 mod rdma_unit_test;
 mod report;
 mod run;
+mod seed;
 #[path = "../verbs_side/mod.rs"]
 mod verbs_side;
 
