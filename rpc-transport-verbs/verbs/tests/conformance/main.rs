@@ -42,6 +42,7 @@ mod verbs_side;
 
 mod async_events;
 mod atomics;
+mod boundaries;
 mod channels;
 mod completion_queues;
 mod datagram_crowds;
@@ -51,6 +52,7 @@ mod end;
 mod errors;
 mod extended;
 mod inline_sge;
+mod lengths;
 mod memory_regions;
 mod memory_windows;
 mod model;
@@ -105,6 +107,7 @@ const SECTIONS: &[Section] = &[
     receive_queue::CASES,
     one_sided::CASES,
     atomics::CASES,
+    boundaries::CASES,
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,
