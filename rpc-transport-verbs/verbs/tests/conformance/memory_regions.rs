@@ -14,7 +14,7 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             a_region_of_no_bytes_is_refused,
-            "specification: creation parameters; buffer_test: RegisterZeroByteMr"
+            "specification: creation parameters"
         ),
         case!(
             remote_write_needs_local_write,
@@ -30,7 +30,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             registered_memory_is_zeroed_and_as_long_as_asked_for,
-            "specification: creation parameters"
+            "specification: creation parameters; mr_test: RegisterMemory"
         ),
         case!(
             regions_of_one_byte_are_regions,

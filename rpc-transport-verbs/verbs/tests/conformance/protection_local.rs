@@ -19,6 +19,18 @@ pub(crate) const CASES: Section = Section {
             "specification: protection checks; rc_test: WriteInvalidLkey"
         ),
         case!(
+            a_message_from_an_element_with_a_wrong_key_fails_here,
+            "specification: protection checks; rc_test: SendInvalidLkey, UnsignaledSendError"
+        ),
+        case!(
+            a_receive_into_an_element_with_a_wrong_key_fails_both_ends,
+            "specification: protection checks; rc_test: BadRecvLkey"
+        ),
+        case!(
+            unsignaled_requests_into_an_element_with_a_wrong_key_complete,
+            "specification: protection checks; rc_test: UnsignaledReadError, UnsignaledFetchAddError, UnsignaledCompareSwapError"
+        ),
+        case!(
             a_read_into_an_element_with_a_wrong_key_fails_here,
             "specification: protection checks; rc_test: ReadInvalidLkey"
         ),
@@ -79,6 +91,10 @@ pub(crate) const CASES: Section = Section {
             "specification: protection checks; rc_test: RecvPayloadExceedMr, BadRecvAddr"
         ),
         case!(
+            a_receive_that_begins_before_its_region_fails_both_ends,
+            "specification: protection checks; rc_test: BadRecvAddr"
+        ),
+        case!(
             a_local_failure_leaves_the_peer_as_it_was,
             "specification: completion statuses; rc_test: FlushErrorPollTogether"
         ),
@@ -99,8 +115,8 @@ fn wrong_key(end: &End) -> Element {
     raw(end, 0, 8, wrong)
 }
 
-fn raw(end: &End, offset: usize, len: u32, key: LocalKey) -> Element {
-    let addr = end.memory.address() as usize + offset;
+pub(super) fn raw(end: &End, offset: usize, len: u32, key: LocalKey) -> Element {
+    let addr = (end.memory.address() as usize).wrapping_add(offset);
     let addr = NonNull::new(std::ptr::with_exposed_provenance_mut(addr)).expect("an address");
     // SAFETY: the device rejects memory outside the key's region, and any memory if the key is
     // invalid. All other memory belongs to `end`: it is exposed, lives as long as the end's queue
@@ -125,6 +141,40 @@ fn fails_here(op: Op, element: impl FnOnce(&End) -> Element, status: C) {
 /// Returns the status of a request that reads from an invalid element.
 fn unreadable(device: &Device) -> C {
     device.deviates(&rxe::SEND_STATUS, C::LocalProtection, C::LocalQpOperation)
+}
+
+fn a_message_from_an_element_with_a_wrong_key_fails_here(device: &Device) {
+    for is_signaled in [true, false] {
+        let (mut left, mut right) = pair(rc());
+        right.recv(0..8);
+        let send = WorkRequest::send(wrong_key(&left));
+        left.post(if is_signaled { send.signaled() } else { send });
+        assert_eq!(left.one().status, unreadable(device));
+        right.assert_quiet();
+    }
+}
+
+fn a_receive_into_an_element_with_a_wrong_key_fails_both_ends(device: &Device) {
+    let (mut left, mut right) = pair(rc());
+    let wrong = wrong_key(&right);
+    right.recv_into(vec![wrong]);
+    left.expect(WorkRequest::send(left.at(0..8)), C::RemoteOperation);
+    let status = device.deviates(
+        &rxe::RECEIVE_STATUSES,
+        C::LocalProtection,
+        C::LocalQpOperation,
+    );
+    right.expect_recv(status);
+    assert!(right.is_all(0..8, 0));
+}
+
+fn unsignaled_requests_into_an_element_with_a_wrong_key_complete(_: &Device) {
+    for op in [Op::Read, Op::FetchAndAdd, Op::CompareAndSwap] {
+        let (mut left, right) = pair(rc());
+        let element = wrong_key(&left);
+        left.post(op.request(element, right.remote(0)));
+        assert_eq!(left.one().status, C::LocalProtection, "{op:?}");
+    }
 }
 
 fn a_write_from_an_element_with_a_wrong_key_fails_here(device: &Device) {
@@ -215,9 +265,17 @@ fn atomics_with_both_keys_wrong_fail_at_the_peer(_: &Device) {
 }
 
 fn a_receive_that_ends_after_its_region_fails_both_ends(device: &Device) {
+    exceeding_receive(device, LEN - 4);
+}
+
+fn a_receive_that_begins_before_its_region_fails_both_ends(device: &Device) {
+    exceeding_receive(device, 0_usize.wrapping_sub(1));
+}
+
+fn exceeding_receive(device: &Device, offset: usize) {
     let (mut left, mut right) = pair(rc());
-    let too_long = raw(&right, LEN - 4, 64, right.memory.local_key());
-    right.recv_into(vec![too_long]);
+    let exceeding = raw(&right, offset, 64, right.memory.local_key());
+    right.recv_into(vec![exceeding]);
     left.expect(WorkRequest::send(left.at(0..64)), C::RemoteOperation);
     let status = device.deviates(
         &rxe::RECEIVE_STATUSES,
@@ -225,15 +283,15 @@ fn a_receive_that_ends_after_its_region_fails_both_ends(device: &Device) {
         C::LocalQpOperation,
     );
     right.expect_recv(status);
-    assert!(right.is_all(LEN - 4..LEN, 0));
+    assert!(right.is_all(0..LEN, 0));
 }
 
 fn a_local_failure_leaves_the_peer_as_it_was(_: &Device) {
     let (mut left, right) = pair(rc());
-    let read = WorkRequest::read(wrong_key(&left), right.remote(0));
-    left.expect(read, C::LocalProtection);
-    let read = WorkRequest::read(left.at(0..8), right.remote(0));
-    left.expect(read, C::WorkRequestFlushed);
+    left.post(WorkRequest::read(wrong_key(&left), right.remote(0)).signaled());
+    left.post(WorkRequest::read(left.at(0..8), right.remote(0)).signaled());
+    let failed = [C::LocalProtection, C::WorkRequestFlushed];
+    assert_eq!(left.statuses(2), failed);
     assert_eq!(
         (left.state(), right.state()),
         (QpState::Error, QpState::Rts)

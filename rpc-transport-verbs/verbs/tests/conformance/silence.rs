@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use verbline_verbs::{
     AckTimeout, CompletionStatus as C, Psn, QpState, RemoteEndpoint, RetryCount, RtsAttributes,
-    WorkKind,
+    WorkKind, WorkRequest,
 };
 
 use super::case::{Section, case};
 use super::device::{Device, Kind};
+use super::end::{self, End, LEN, Options, rc};
+use super::protection::Op;
 use super::seed::Random;
 use super::verbs_side::{Plan, Side, connected, failed, flushed, received, rts, sent};
 
@@ -17,11 +19,15 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             a_peer_that_is_not_ready_is_silent_until_the_retries_are_used_up,
+            "specification: acknowledgement timer"
+        ),
+        case!(
+            a_peer_that_is_not_ready_does_not_answer_requests_of_any_kind,
             "specification: acknowledgement timer; qp_test: ResponderNotReadyToReceive; rc_test: RemoteRcQpStateTests"
         ),
         case!(
             a_peer_that_was_destroyed_is_silent,
-            "specification: acknowledgement timer; threaded_test: QpDestroyTargetWhileActive"
+            "specification: acknowledgement timer"
         ),
         case!(
             a_silent_peer_is_waited_for_as_long_as_was_asked,
@@ -33,7 +39,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_peer_that_becomes_ready_in_time_gets_what_was_sent_before,
-            "specification: acknowledgement timer; qp_test: QpReadWhileTargetEntersRts, RtsSendToRtr"
+            "specification: acknowledgement timer"
         ),
         case!(
             a_peer_that_expects_other_sequence_numbers_drops_everything_silently,
@@ -77,6 +83,39 @@ fn a_peer_that_is_not_ready_is_silent_until_the_retries_are_used_up(_: &Device) 
             "{peer_state}"
         );
         assert_eq!(done[1], flushed(WorkKind::Send));
+    }
+}
+
+fn a_peer_that_is_not_ready_does_not_answer_requests_of_any_kind(_: &Device) {
+    let options = Options {
+        // 4.096 µs × 2^9 × 6 = 12.6 ms.
+        timeout: AckTimeout::new(9).unwrap(),
+        ..rc()
+    };
+    for state in [QpState::Reset, QpState::Init, QpState::Error] {
+        for op in [None].into_iter().chain(Op::ALL.map(Some)) {
+            let (mut left, mut right) = (End::new(options), End::new(options));
+            end::init(&mut left.qp, options);
+            end::rtr(&mut left.qp, right.qp.qp_num(), options);
+            end::rts(&mut left.qp, options);
+            if state != QpState::Reset {
+                end::init(&mut right.qp, options);
+                right.recv(0..8);
+            }
+            if state == QpState::Error {
+                right.go(QpState::Error);
+                right.expect_recv(C::WorkRequestFlushed);
+            }
+            left.fill(0..8, 1);
+            let request = match op {
+                None => WorkRequest::send(left.at(0..8)),
+                Some(op) => op.request(left.at(0..8), right.remote(0)),
+            };
+            left.expect(request, C::RetryExceeded);
+            right.assert_quiet();
+            assert_eq!(right.state(), state, "{op:?}");
+            assert!(right.is_all(0..LEN, 0), "{op:?}");
+        }
     }
 }
 
