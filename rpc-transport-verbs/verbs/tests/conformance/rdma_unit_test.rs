@@ -1,4 +1,4 @@
-//! The cases of google/rdma-unit-test's folder `unit` (Apache License 2.0). Each of them is either
+//! The cases of google/rdma-unit-test's folder `unit` (Apache License 2.0) at commit 1f368ab. Each of them is either
 //! named as the source of a case here, or listed as left out with a reason. The folders `traffic`
 //! and `random_walk` are covered by the topics of the same kind here, not case by case.
 
