@@ -10,6 +10,7 @@ use super::deviations as rxe;
 use super::device::Device;
 use super::end::{End, Options, everything, pair, rc};
 use super::protection_local::raw;
+use super::seed::flip;
 
 pub(crate) const CASES: Section = Section {
     topic: "lists and inline data",
@@ -361,8 +362,8 @@ fn an_inline_write_arrives(_: &Device) {
     let (mut left, right) = pair(rc());
     left.fill(0..64, 7);
     // The bytes are taken while it is posted: nobody looks at the key.
-    let wrong = LocalKey(left.memory.local_key().0 ^ 0x00ff_ff00);
-    let element = raw(&left, 0, 64, wrong);
+    let wrong = LocalKey(flip(left.memory.local_key().0));
+    let element = raw(&left.memory, 0, 64, wrong);
     let write = WorkRequest::write(element, right.remote(0));
     left.post(write.inline().signaled());
     left.fill(0..64, 9);

@@ -51,8 +51,10 @@ mod devices_ports;
 mod end;
 mod errors;
 mod extended;
+mod flipped_bits;
 mod inline_sge;
 mod lengths;
+mod memory_ends;
 mod memory_regions;
 mod memory_windows;
 mod model;
@@ -83,7 +85,6 @@ mod unreliable_falls;
 mod unreliable_queues;
 mod unreliable_side;
 mod unreliable_states;
-
 mod walk;
 mod window_bindings;
 
@@ -113,6 +114,8 @@ const SECTIONS: &[Section] = &[
     through_windows::CASES,
     protection::CASES,
     protection_local::CASES,
+    flipped_bits::CASES,
+    memory_ends::CASES,
     refusals::CASES,
     errors::CASES,
     rnr::CASES,
