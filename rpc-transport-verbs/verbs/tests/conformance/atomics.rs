@@ -50,7 +50,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_result_of_another_length_is_refused,
-            "specification: atomics; rc_test: FetchAddInvalidSize, CompareSwapInvalidSize"
+            "specification: atomics"
         ),
         case!(
             an_unaligned_fetch_and_add_is_refused,

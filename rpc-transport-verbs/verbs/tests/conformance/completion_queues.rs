@@ -36,15 +36,15 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             sends_and_receives_may_complete_to_different_queues,
-            "specification: completion queues; qp_test: Create"
+            "specification: completion queues"
         ),
         case!(
             sends_of_many_queue_pairs_complete_to_one_queue,
-            "specification: completion queues; cq_test: SendSharedCq"
+            "specification: completion queues"
         ),
         case!(
             receives_of_many_queue_pairs_complete_to_one_queue,
-            "specification: completion queues; cq_test: RecvSharedCq"
+            "specification: completion queues"
         ),
         case!(
             a_queue_that_grows_keeps_what_is_in_it,
@@ -65,7 +65,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along,
-            "specification: completion queues; cq_test: RecvCqOverflow"
+            "specification: completion queues"
         ),
         case!(
             one_sided_requests_and_bindings_raise_events_here,
@@ -77,11 +77,11 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             sends_that_overrun_their_completion_queue_are_told,
-            "specification: completion queues; cq_test: SendCqOverflow"
+            "specification: completion queues"
         ),
         case!(
             queue_pairs_that_share_an_overrun_queue_fail_together,
-            "specification: completion queues; cq_test: SendSharedCqOverflow, RecvSharedCqOverflow"
+            "specification: completion queues"
         ),
     ],
 };

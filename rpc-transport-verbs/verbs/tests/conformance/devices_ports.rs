@@ -67,7 +67,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             objects_come_in_the_numbers_that_are_usual,
-            "specification: devices; device_test: MaxCqMixed, MaxMr, MaxPd, MaxQp, MaxSrq, MaxAh, MaxMw"
+            "specification: devices"
         ),
     ],
 };
@@ -117,7 +117,7 @@ fn a_device_may_be_opened_by_another_thread(_: &Device) {
 }
 
 fn a_device_may_be_opened_by_many_threads_at_once(_: &Device) {
-    let threads: Vec<_> = (0..16).map(|_| thread::spawn(open)).collect();
+    let threads: Vec<_> = (0..100).map(|_| thread::spawn(open)).collect();
     for thread in threads {
         thread.join().unwrap().alloc_pd().unwrap();
     }

@@ -1,13 +1,16 @@
 //! Scatter/gather lists and inline data: what a request may reference, and which bytes are sent.
 
 use verbline_verbs::{
-    Access, CompletionStatus as C, Element, PostErrorReason, ReceiveRequest, WorkRequest,
+    Access, CompletionStatus as C, Element, LocalKey, PostErrorReason, QueuePairConfig,
+    ReceiveRequest, WorkRequest,
 };
 
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
 use super::end::{End, Options, everything, pair, rc};
+use super::protection_local::raw;
+use super::seed::flip;
 
 pub(crate) const CASES: Section = Section {
     topic: "lists and inline data",
@@ -119,9 +122,11 @@ pub(crate) const CASES: Section = Section {
 
 fn a_message_without_elements_arrives(_: &Device) {
     let (mut left, mut right) = pair(rc());
-    right.recv(0..64);
-    left.succeed(WorkRequest::send(vec![]));
-    assert_eq!(right.expect_recv(C::Success).len, 0);
+    for room in [vec![], vec![right.at(0..64)]] {
+        right.recv_into(room);
+        left.succeed(WorkRequest::send(vec![]));
+        assert_eq!(right.expect_recv(C::Success).len, 0);
+    }
     assert!(right.is_all(0..64, 0));
 }
 
@@ -250,6 +255,16 @@ fn as_many_elements_as_were_granted_are_taken(_: &Device) {
     left.succeed(WorkRequest::send(many(&left, max_sge)));
     assert_eq!(right.expect_recv(C::Success).len, max_sge * 8);
     assert!(right.is_all(0..max_sge * 8, 7));
+    let most = context.query_device().max_sge;
+    End::new(Options {
+        max_sge: most,
+        ..rc()
+    });
+    let config = QueuePairConfig {
+        max_send_sge: most + 1,
+        ..QueuePairConfig::new(&left.cq, &left.cq)
+    };
+    assert!(left.domain.create_qp(config).is_err());
 }
 
 fn one_element_more_than_was_granted_is_refused(_: &Device) {
@@ -346,7 +361,10 @@ fn inline_data_is_taken_while_posting(_: &Device) {
 fn an_inline_write_arrives(_: &Device) {
     let (mut left, right) = pair(rc());
     left.fill(0..64, 7);
-    let write = WorkRequest::write(left.at(0..64), right.remote(0));
+    // The bytes are taken while it is posted: nobody looks at the key.
+    let wrong = LocalKey(flip(left.memory.local_key().0));
+    let element = raw(&left.memory, 0, 64, wrong);
+    let write = WorkRequest::write(element, right.remote(0));
     left.post(write.inline().signaled());
     left.fill(0..64, 9);
     assert_eq!(left.one().status, C::Success);

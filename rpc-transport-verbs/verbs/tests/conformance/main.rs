@@ -36,11 +36,13 @@ mod device;
 mod rdma_unit_test;
 mod report;
 mod run;
+mod seed;
 #[path = "../verbs_side/mod.rs"]
 mod verbs_side;
 
 mod async_events;
 mod atomics;
+mod boundaries;
 mod channels;
 mod completion_queues;
 mod datagram_crowds;
@@ -49,7 +51,10 @@ mod devices_ports;
 mod end;
 mod errors;
 mod extended;
+mod flipped_bits;
 mod inline_sge;
+mod lengths;
+mod memory_ends;
 mod memory_regions;
 mod memory_windows;
 mod model;
@@ -80,7 +85,6 @@ mod unreliable_falls;
 mod unreliable_queues;
 mod unreliable_side;
 mod unreliable_states;
-
 mod walk;
 mod window_bindings;
 
@@ -104,11 +108,14 @@ const SECTIONS: &[Section] = &[
     receive_queue::CASES,
     one_sided::CASES,
     atomics::CASES,
+    boundaries::CASES,
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,
     protection::CASES,
     protection_local::CASES,
+    flipped_bits::CASES,
+    memory_ends::CASES,
     refusals::CASES,
     errors::CASES,
     rnr::CASES,

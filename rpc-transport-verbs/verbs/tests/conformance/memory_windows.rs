@@ -43,7 +43,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_type_2_window_that_is_bound_cannot_be_bound_again,
-            "specification: memory windows; mw_test: RebindToDifferentRKey, Rebind"
+            "specification: memory windows; mw_test: RebindToDifferentRKey"
         ),
         case!(
             a_type_2_window_that_is_bound_cannot_be_bound_through_another_queue_pair,
@@ -67,7 +67,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_window_that_is_gone_grants_nothing,
-            "specification: memory windows; mw_test: Dealloc"
+            "specification: memory windows"
         ),
         case!(
             a_queue_pair_with_bound_windows_can_be_destroyed,
@@ -244,7 +244,8 @@ fn keys_of_type_2_windows_with_the_same_choice_differ(_: &Device) {
     let (_left, mut right) = pair(rc());
     let mut keys = std::collections::HashSet::new();
     let mut windows = Vec::new();
-    for _ in 0..50 {
+    let windows_there_are = right.context.query_device().max_mw.min(4096);
+    for _ in 0..windows_there_are {
         let window = window(&right, WindowType::Type2);
         let key = RemoteKey(window.key().0 & !0xff | 0xba);
         let binding = of_memory(&right, 0..4096);

@@ -13,15 +13,12 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             parameters_out_of_range_are_refused_by_name,
-            "specification: creation parameters; cq_test: ZeroCqe; srq_test: ExceedDeviceMaxWr, ExceedDeviceMaxSge; qp_test: ZeroSendWr, MaxQpWr"
+            "specification: creation parameters; cq_test: ZeroCqe; srq_test: ExceedDeviceMaxWr, ExceedDeviceMaxSge"
         ),
-        case!(
-            objects_of_two_contexts_do_not_mix,
-            "specification: objects; qp_test: CreateWithInvalidRecvCq"
-        ),
+        case!(objects_of_two_contexts_do_not_mix, "specification: objects"),
         case!(
             queue_pairs_come_and_go_beside_a_busy_one,
-            "specification: objects; qp_test: QpIdRollover"
+            "specification: objects"
         ),
         case!(
             a_region_that_is_registered_later_can_be_sent_from,

@@ -26,7 +26,7 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             messages_go_to_another_process_and_back,
-            "specification: reliability; rc_test: SendManyWithOneOutstanding"
+            "specification: reliability"
         ),
         case!(
             a_killed_peer_is_noticed_within_the_retry_budget_and_not_before,

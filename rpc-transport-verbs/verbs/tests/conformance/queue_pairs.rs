@@ -14,7 +14,7 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             a_queue_pair_is_made_as_it_was_asked_for,
-            "specification: creation parameters; qp_test: CreateUd"
+            "specification: creation parameters; qp_test: Create, CreateUd"
         ),
         case!(
             a_new_queue_pair_says_that_it_is_in_reset_and_no_more,
@@ -30,7 +30,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_queue_pair_with_queues_of_another_context_is_refused,
-            "specification: objects; qp_test: CreateWithInvalidSendCq, CreateWithInvalidSrq"
+            "specification: objects"
         ),
         case!(
             queue_pair_numbers_have_24_bits_and_are_not_special,

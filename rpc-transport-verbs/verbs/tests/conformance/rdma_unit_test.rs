@@ -1,4 +1,4 @@
-//! The cases of google/rdma-unit-test's folder `unit` (Apache License 2.0). Each of them is either
+//! The cases of google/rdma-unit-test's folder `unit` (Apache License 2.0) at commit 1f368ab. Each of them is either
 //! named as the source of a case here, or listed as left out with a reason. The folders `traffic`
 //! and `random_walk` are covered by the topics of the same kind here, not case by case.
 
@@ -209,6 +209,133 @@ const LEFT_OUT: &[(&str, &str)] = &[
     (
         "rc_test: RecvBufferExceedMr",
         "whether a receive beyond its region may take a message within is left open there",
+    ),
+    (
+        "cq_test: SendSharedCq RecvSharedCq",
+        "their threads fill one queue to its end at the same time; here a queue has one owner",
+    ),
+    (
+        "rc_test: FetchAddInvalidSize CompareSwapInvalidSize",
+        "the layer refuses it before the device is asked: a-result-of-another-length-is-refused",
+    ),
+    (
+        "ud_test: Read Write FetchAdd CompareSwap",
+        "the layer refuses it before the device is asked: only-sends-are-datagrams",
+    ),
+    (
+        "pd_test: SendAhOnOtherPd",
+        "the layer refuses it before the device is asked: an-address-handle-of-another-domain-is-refused",
+    ),
+    (
+        "buffer_test: RegisterZeroByteMr",
+        "the layer refuses it before the device is asked: a-region-of-no-bytes-is-refused",
+    ),
+    (
+        "buffer_test: BindExceedFront BindExceedRear",
+        "the layer refuses it before the device is asked: a-binding-that-begins-before-its-region-fails, a-binding-that-ends-after-its-region-fails",
+    ),
+    (
+        "mw_test: MwType1Test.UnsignaledBindError MwType2Test.UnsignaledBindError",
+        "the layer refuses a range outside of the region; a binding that fails for another cause: an-unsignaled-binding-that-fails-completes",
+    ),
+    (
+        "qp_test: ZeroSendWr",
+        "the layer refuses it before the device is asked: parameters-out-of-range-are-refused-by-name",
+    ),
+    (
+        "qp_test: PostSendReset PostRecvReset PostSendInit PostSendRtr",
+        "the layer refuses it before the device is asked: each-state-takes-or-refuses-posts-as-specified",
+    ),
+    (
+        "comp_channel_test: ManyOutstanding",
+        "1,000 armings raise one event if none is taken; here two: arming-twice-is-arming-once",
+    ),
+    (
+        "mr_test: OutstandingRead OutstandingWrite OutstandingRecv",
+        "the layer keeps the memory that a request names until the request has ended: a-region-that-a-request-in-flight-names-is-in-use",
+    ),
+    ("rc_test: RecvOnDeregisteredRegion", "the same"),
+    (
+        "comp_channel_test: DestroyChannelWithCqRef",
+        "they expect EBUSY; here handles share what they need: a-channel-outlives-its-last-handle-while-a-queue-has-it",
+    ),
+    (
+        "comp_channel_test: DeleteWithUnacked",
+        "they expect EBUSY; here an event is acknowledged when it is taken: events-are-acknowledged-by-the-time-their-queue-is-dropped",
+    ),
+    (
+        "qp_test: CreateWithInvalidSendCq CreateWithInvalidRecvCq CreateWithInvalidSrq",
+        "they damage the handle of an object: safe code cannot",
+    ),
+    (
+        "srq_test: ExceedMaxWrInfinitChain",
+        "a list whose last request is its first: a Vec has no such thing",
+    ),
+    (
+        "cq_test: SendCqOverflow RecvCqOverflow SendSharedCqOverflow RecvSharedCqOverflow",
+        "they expect that a queue that overran goes on; here it is dead, as it is specified: a-completion-queue-that-overruns-is-dead-and-takes-its-queue-pairs-along",
+    ),
+    (
+        "rc_test: WriteImmDataInvalidRKey",
+        "they expect that the receive ends with a protection error; it was not taken, and is flushed: a-write-with-immediate-and-a-wrong-key-is-refused-at-both-ends",
+    ),
+    (
+        "mw_test: Rebind Dealloc OnlyReads Invalidate",
+        "they do it while several threads read through the window; here one thread has both ends",
+    ),
+    (
+        "device_test: MaxAh MaxCqMixed MaxMr MaxMw MaxPd MaxQp MaxSrq",
+        "they create objects until the device has no more; here 200 of each: objects-come-in-the-numbers-that-are-usual",
+    ),
+    (
+        "qp_test: MaxQpWr",
+        "it makes queues as deep as the device says, which takes gigabytes on some; one more than that is refused: parameters-out-of-range-are-refused-by-name",
+    ),
+    ("srq_test: DeviceCap", "the same, for shared receive queues"),
+    (
+        "qp_test: QpIdRollover",
+        "it creates more queue pairs than the device has numbers for; here 50: queue-pairs-come-and-go-beside-a-busy-one",
+    ),
+    (
+        "rc_test: SendManyWithOneOutstanding",
+        "40 queue pairs send 50,000 messages each; here one sends 500: messages-go-to-another-process-and-back",
+    ),
+    ("srq_test: SendManyWithOneOutstanding", "the same"),
+    (
+        "stress_test: Write32B100Qp100kOps",
+        "100 queue pairs write 100,000 times; here 20 write 4,000 times: many-queue-pairs-write-small-messages",
+    ),
+    (
+        "threaded_test: QpDestroyTargetWhileActive",
+        "threads destroy targets for 30 seconds; here one is destroyed: a-peer-that-was-destroyed-is-silent",
+    ),
+    (
+        "qp_test: CreateWithInlineMax",
+        "it creates queue pairs with lengths that one network card takes; the limit of the device itself: inline-up-to-the-limit-and-not-beyond",
+    ),
+    (
+        "rc_test: FullSubmissionQueue",
+        "20 rounds of lists that fill half of the queue with READs; here one list of messages: a-slot-of-the-send-queue-is-free-when-its-completion-has-been-polled-not-before",
+    ),
+    (
+        "qp_test: QpReadWhileTargetEntersRts",
+        "100 READs go out before and after the target enters RTS; here messages, once: a-peer-that-becomes-ready-in-time-gets-what-was-sent-before",
+    ),
+    (
+        "qp_test: PostSendErrDelayed",
+        "32 READs are posted three and six seconds after the error; here at once: what-is-posted-in-error-is-flushed-unsignaled-or-not",
+    ),
+    (
+        "srq_test: QpFlush",
+        "a datagram queue pair with a shared receive queue goes to ERROR, and another one takes the receive; here a failed receive of a connection: a-failed-receive-gives-its-slot-back-and-leaves-the-others-posted",
+    ),
+    (
+        "rc_test: SendWithInvalidateWrongQp",
+        "the window belongs to the sender; here to the receiver's other queue pair: a-message-cannot-take-a-window-of-another-queue-pair-away",
+    ),
+    (
+        "mw_test: MwBindAccessTests",
+        "a table of the rights of regions and windows; here the right to bind alone: a-region-has-to-permit-bindings",
     ),
 ];
 

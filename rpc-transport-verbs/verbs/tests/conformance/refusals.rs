@@ -14,7 +14,7 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             a_write_with_immediate_and_a_wrong_key_is_refused_at_both_ends,
-            "specification: completion statuses; rc_test: WriteImmDataInvalidRKey"
+            "specification: completion statuses"
         ),
         case!(
             a_refused_write_raises_an_access_event_at_the_peer,
@@ -112,7 +112,7 @@ fn a_request_that_the_queue_pair_forbids_raises_a_request_event_at_the_peer(devi
     right.assert_no_event();
 }
 
-fn what_is_posted_after_a_refused_request_is_flushed_and_not_carried_out(_: &Device) {
+fn what_is_posted_after_a_refused_request_is_flushed_and_not_carried_out(device: &Device) {
     let (mut left, right) = pair(rc());
     left.fill(0..8, 1);
     let [wrong, ..] = nowhere(&right);
@@ -124,6 +124,19 @@ fn what_is_posted_after_a_refused_request_is_flushed_and_not_carried_out(_: &Dev
     left.post(WorkRequest::write(left.at(0..8), right.remote(0)));
     assert_eq!(left.one().status, flushed);
     assert!(right.is_all(0..LEN, 0));
+    if device.deviates(&rxe::UNALIGNED_AT_POST, true, false) {
+        let (mut left, mut right) = pair(rc());
+        left.post(WorkRequest::compare_and_swap(
+            left.at(0..8),
+            right.remote(1),
+            0,
+            1,
+        ));
+        left.post(WorkRequest::write(left.at(8..16), right.remote(8)));
+        assert_eq!(left.statuses(2), [C::RemoteInvalidRequest, flushed]);
+        left.wait_for_state(QpState::Error);
+        right.wait_for_state(QpState::Error);
+    }
 }
 
 fn a_refused_request_flushes_the_peers_receives(_: &Device) {

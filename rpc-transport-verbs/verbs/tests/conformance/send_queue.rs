@@ -19,7 +19,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             an_inline_send_gives_its_slot_back_at_once_and_sends_what_was_in_it,
-            "specification: inline; rc_test: SendInlineData; qp_test: CreateWithInlineMax"
+            "specification: inline; rc_test: SendInlineData"
         ),
         case!(
             an_inline_send_that_has_to_wait_keeps_its_own_bytes,
@@ -30,12 +30,16 @@ pub(crate) const CASES: Section = Section {
             "specification: inline; rc_test: SendExceedMaxInlineData"
         ),
         case!(
+            a_list_longer_than_the_send_queue_is_posted_up_to_its_end,
+            "specification: send queue; qp_test: OverflowSendWr"
+        ),
+        case!(
             a_list_that_is_refused_in_the_middle_is_posted_before_and_handed_back_after,
             "specification: lists"
         ),
         case!(
             a_send_queue_full_of_unsignaled_sends_is_stuck_until_it_is_destroyed,
-            "specification: send queue slots; qp_test: OverflowSendWr"
+            "specification: send queue slots"
         ),
         case!(
             a_send_queue_with_a_signal_every_half_goes_on_for_ever,
@@ -43,7 +47,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_slot_of_the_send_queue_is_free_when_its_completion_has_been_polled_not_before,
-            "specification: send queue slots; rc_test: FullSubmissionQueue"
+            "specification: send queue slots"
         ),
     ],
 };
@@ -134,6 +138,22 @@ fn one_byte_too_many_inline_is_refused(_: &Device) {
             limit
         }
     );
+}
+
+fn a_list_longer_than_the_send_queue_is_posted_up_to_its_end(_: &Device) {
+    let (mut left, mut right) = connected(Plan {
+        max_send_wr: 4,
+        ..Plan::default()
+    });
+    right.post_recv(4);
+    let mut list: Vec<_> = (1..=5).map(|fill| left.message(20, fill)).collect();
+    let error = left.post_list(&mut list).unwrap_err();
+    let full = PostErrorReason::QueueFull { capacity: 4 };
+    assert_eq!((error.taken, error.reason), (4, full));
+    assert_eq!((list.len(), list[0].slot[0]), (1, 5));
+    let fills: Vec<_> = right.wait(4).iter().map(|done| done.first).collect();
+    assert_eq!(fills, [1, 2, 3, 4]);
+    right.assert_quiet();
 }
 
 fn a_list_that_is_refused_in_the_middle_is_posted_before_and_handed_back_after(_: &Device) {

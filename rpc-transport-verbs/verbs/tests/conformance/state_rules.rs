@@ -17,7 +17,11 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             each_state_takes_or_refuses_posts_as_specified,
-            "specification: what each state permits; qp_test: PostSendReset, PostRecvReset, PostSendInit, PostRecvInit, PostSendRtr, PostRecvRtr"
+            "specification: what each state permits"
+        ),
+        case!(
+            a_receive_is_filled_from_rtr_on_and_not_in_init,
+            "specification: what each state permits; qp_test: PostRecvInit, PostRecvRtr"
         ),
         case!(
             what_is_posted_in_error_is_flushed_unsignaled_or_not,
@@ -25,7 +29,11 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             what_is_posted_after_a_failure_is_flushed_at_the_latest_by_going_to_error,
-            "specification: what each state permits; qp_test: PostSendErrDelayed"
+            "specification: what each state permits"
+        ),
+        case!(
+            receives_are_flushed_in_their_order,
+            "specification: flush order"
         ),
         case!(
             going_to_error_flushes_sends_and_receives_in_order,
@@ -49,6 +57,34 @@ pub(crate) const CASES: Section = Section {
         ),
     ],
 };
+
+fn a_receive_is_filled_from_rtr_on_and_not_in_init(_: &Device) {
+    for state in [S::Init, S::Rtr] {
+        let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+        left.init();
+        right.init();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        left.rtr(to_right);
+        left.rts();
+        if state == S::Rtr {
+            right.rtr(to_left);
+        }
+        right.post_recv(1);
+        left.send_signaled(10, 1);
+        let done = left.wait_one();
+        if state == S::Init {
+            assert_eq!(
+                done,
+                failed(WorkKind::Send, CompletionStatus::RetryExceeded)
+            );
+            assert_eq!(right.poll(), []);
+        } else {
+            assert_eq!(done, sent());
+            right.rts();
+            assert_eq!(right.wait_one(), received(10, 1));
+        }
+    }
+}
 
 fn each_state_takes_or_refuses_posts_as_specified(_: &Device) {
     for state in REACHABLE {
@@ -248,4 +284,26 @@ fn the_first_message_before_rts_establishes_the_communication_once(device: &Devi
         );
     }
     right.assert_no_event();
+}
+
+fn receives_are_flushed_in_their_order(_: &Device) {
+    let (mut left, _right) = connected(Plan::default());
+    let slots = left.slots.iter().rev();
+    let posted: Vec<_> = slots.take(5).map(|slot| slot.as_ptr()).collect();
+    left.post_recv(5);
+    left.go(S::Error);
+    let mut flushed = Vec::new();
+    let start = std::time::Instant::now();
+    while flushed.len() < 5 {
+        let mut completions = Vec::new();
+        left.cq.poll(&mut completions, 8).unwrap();
+        for completion in completions {
+            assert_eq!(completion.status(), CompletionStatus::WorkRequestFlushed);
+            let (slot, _) = left.qp.claim_recv(completion).unwrap();
+            flushed.push(slot.as_ptr());
+            left.slots.push(slot);
+        }
+        assert!(start.elapsed() < verbs_side::HANG);
+    }
+    assert_eq!(flushed, posted);
 }

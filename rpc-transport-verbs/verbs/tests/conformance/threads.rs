@@ -20,7 +20,7 @@ pub(crate) const CASES: Section = Section {
     cases: &[
         case!(
             threads_share_a_context_by_taking_turns,
-            "specification: threads; threaded_test: QpLifecycle"
+            "specification: threads"
         ),
         case!(
             domains_come_and_go_in_many_threads,
@@ -37,6 +37,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             completion_queues_come_and_go_in_many_threads,
             "specification: threads; threaded_test: CreateCq, CreateDestroyCq"
+        ),
+        case!(
+            queue_pairs_are_made_read_through_and_destroyed_in_many_threads,
+            "specification: threads; threaded_test: QpLifecycle"
         ),
         case!(
             queue_pairs_come_and_go_in_many_threads,
@@ -64,7 +68,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             many_queue_pairs_write_small_messages,
-            "specification: one-sided; stress_test: Write32B100Qp100kOps"
+            "specification: one-sided; "
         ),
     ],
 };
@@ -215,6 +219,26 @@ fn many_shared_receive_queues_serve_as_many_threads(_: &Device) {
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| into_one_queue(2, 100));
+        }
+    });
+}
+
+fn queue_pairs_are_made_read_through_and_destroyed_in_many_threads(_: &Device) {
+    const ROUNDS: usize = 10;
+    let context = verbs_side::open();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let context = context.clone();
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let ends = [(); 2].map(|()| End::of(context.clone(), rc()));
+                    let [mut left, mut right] = ends;
+                    end::connect((&mut left.qp, rc()), (&mut right.qp, rc()));
+                    right.fill(0..64, 7);
+                    left.succeed(WorkRequest::read(left.at(0..64), right.remote(0)));
+                    assert!(left.is_all(0..64, 7));
+                }
+            });
         }
     });
 }

@@ -72,7 +72,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             receivers_come_and_go_under_a_flood_of_unreliable_messages,
-            "specification: threads; threaded_test: QpDestroyTargetWhileActive"
+            "specification: threads"
         ),
     ],
 };
