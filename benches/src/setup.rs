@@ -38,7 +38,7 @@ pub trait Measurement {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every measurement")]
 pub struct SetupArgs {
-    /// Device name [default: the best available device, or the one that VERBLINE_DEVICE names]
+    /// Device name, as mlx5_0, mlx5_0:1:3 or @eth0 [default: the best available device, or the one that VERBLINE_DEVICE names]
     #[arg(long, global = true)]
     device: Option<String>,
     /// Print the report as one JSON object on the last line, too

@@ -39,8 +39,8 @@ struct Arguments {
     /// The Verbline server, as host:port. It need not run yet: the gateway connects when it does
     #[arg(long, value_name = "HOST:PORT")]
     server: String,
-    /// The device to the server: soft, tcp, or the name of an RDMA device. Default: the best one, or
-    /// the one that VERBLINE_DEVICE names
+    /// The device to the server: soft, tcp, or an RDMA device (mlx5_0, mlx5_0:1:3, @eth0).
+    /// Default: the best one, or the one that VERBLINE_DEVICE names
     #[arg(long)]
     device: Option<String>,
     /// Call servers of other hosts, containers and users, too, over TCP, in plain text

@@ -267,6 +267,8 @@ pub const VERBS: Package = Package {
                 "context",
                 "destination",
                 "device_list",
+                "device_name",
+                "device_search",
                 "element",
                 "exposed_memory",
                 "fork",

@@ -31,7 +31,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 #[derive(Parser)]
 #[command(after_help = "Next: read docs/verbs.md, and this program's source")]
 struct Arguments {
-    /// The device: `soft`, which exists on every machine, or an RDMA device such as `mlx5_0`
+    /// The device: `soft`, which exists on every machine, or an RDMA device such as `mlx5_0`,
+    /// `mlx5_0:1:3` or `@eth0`
     #[arg(default_value = "soft")]
     device: String,
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rpc_core::transport::{Attempt, Remedy};
-use verbline_verbs::{AddressError, OpenError};
+use verbline_verbs::{AddressError, DeviceNameError, OpenError};
 
 /// Why a device could not be opened.
 #[derive(thiserror::Error)]
@@ -25,14 +25,9 @@ pub enum DeviceError {
         /// The name that occurs twice.
         name: String,
     },
-    /// A name is followed by something other than a port and a GID index.
-    #[error(
-        "'{name}' is no name of a device: wanted name, name:port or name:port:gid, as in mlx5_0:1:3 (numbers up to 255)"
-    )]
-    Malformed {
-        /// The requested name.
-        name: String,
-    },
+    /// A text is no name of a device.
+    #[error(transparent)]
+    Malformed(#[from] DeviceNameError),
     /// The device cannot be opened.
     #[error("{0}{remedy}", remedy = Remedy(Attempt::Local, .0))]
     Open(OpenError),

@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use rpc_core::Intents;
 use rpc_core::transport::{Admission, CoreClaim, CoreRefusal, Fabric, FabricError, Listener};
 use verbline_verbs::for_transport::{self, is_forked};
-use verbline_verbs::{AddressWish, OpenError, SoftPath};
+use verbline_verbs::{Context, OpenError, SoftPath};
 
 pub use self::error::DeviceError;
 use self::name::Name;
@@ -126,7 +126,8 @@ impl Device {
     /// Opens a device by name, or several devices whose names are separated by commas, as in
     /// `"mlx5_0,soft"`. `"soft"`, shared memory, and `"tcp"` exist on every machine. A name may be
     /// followed by a port and by an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are
-    /// chosen automatically.
+    /// chosen automatically. An RDMA device may also be named by its network device, its address or
+    /// its subnet: `"@eth0"`, `"@192.0.2.1"`, `"@192.0.2.0/24"`. It then sends from a GID of these.
     ///
     /// With several devices, a client offers all of them. A server uses the first of its own
     /// devices that the client also has and that reaches the client. A device whose name follows a `?`,
@@ -139,21 +140,29 @@ impl Device {
     /// list, does not exist, is not supported by this build, cannot be opened or has no address to
     /// send from.
     pub fn open(names: &str) -> Result<Self, DeviceError> {
+        let twice = |name: Name| DeviceError::Twice {
+            list: names.to_owned(),
+            name: name.device,
+        };
         let mut wanted: Vec<Name> = Vec::new();
         for name in names.split(',').map(str::trim) {
             let name = Name::parse(name)?;
             if wanted.iter().any(|other| other.device == name.device) {
-                return Err(DeviceError::Twice {
-                    list: names.to_owned(),
-                    name: name.device,
-                });
+                return Err(twice(name));
             }
             wanted.push(name);
         }
-        let (mut opened, mut absent) = (Vec::new(), None);
+        let (mut opened, mut absent) = (Vec::<Name>::new(), None);
         for name in wanted {
             match try_open(&name) {
-                Ok(()) => opened.push(name),
+                Ok(context) => {
+                    let found = name.found(&context);
+                    // A network device or an address may be another name of the same device.
+                    if opened.iter().any(|other| other.device == found.device) {
+                        return Err(twice(found));
+                    }
+                    opened.push(found);
+                }
                 Err(error) if name.is_optional => {
                     tracing::warn!(%error, "a device cannot be opened and is left out");
                     absent.get_or_insert(error);
@@ -217,11 +226,7 @@ impl Device {
         }
         let mut names = self.names.to_vec();
         if !is_named {
-            names.push(Name {
-                device: TCP.to_owned(),
-                wish: AddressWish::default(),
-                is_optional: false,
-            });
+            names.push(Name::of(TCP));
         }
         Self {
             sizing: self.sizing,
@@ -248,7 +253,7 @@ impl Device {
 
 /// Opens a device and closes it again, so that errors are reported early: each poller opens its own
 /// context later.
-fn try_open(name: &Name) -> Result<(), DeviceError> {
+fn try_open(name: &Name) -> Result<Context, DeviceError> {
     let device = &name.device;
     let path = match &**device {
         TCP => SoftPath::Tcp { accept_at: None },
@@ -264,9 +269,10 @@ fn try_open(name: &Name) -> Result<(), DeviceError> {
         },
         error => error,
     })?;
-    let address = context.choose_address(name.wish)?;
-    tracing::debug!(%device, %address, reason = %address.reason, "chose the address to send from");
-    Ok(())
+    let address = context.choose_address(name.wish().clone())?;
+    let device = context.device_name();
+    tracing::debug!(%name, %device, %address, reason = %address.reason, "chose the address to send from");
+    Ok(context)
 }
 
 impl fmt::Debug for Device {
@@ -376,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_name_that_nothing_has_is_told_what_there_is() {
-        for name in ["", "sofft", "eth0", "mlx5_", "../etc"] {
+        for name in ["sofft", "eth0", "mlx5_", "../etc"] {
             let error = Device::open(name).unwrap_err();
             assert!(kernel_verbs_are_missing(&error), "{error}");
             let shown = error.to_string();
@@ -392,18 +398,46 @@ mod tests {
         let wish = |text: &str| {
             let name = Name::parse(text).unwrap();
             assert_eq!(name.to_string(), text);
-            (name.device, name.wish.port, name.wish.gid_index)
+            (name.device.clone(), name.wish().port, name.wish().gid_index)
         };
         assert_eq!(wish("mlx5_0"), ("mlx5_0".into(), None, None));
         assert_eq!(wish("mlx5_0:2"), ("mlx5_0".into(), Some(2), None));
         assert_eq!(wish("mlx5_0:2:3"), ("mlx5_0".into(), Some(2), Some(3)));
         assert_eq!(Device::open("soft:1:0").unwrap().name(), "soft:1:0");
-        for text in ["soft:", "soft:x", "soft:1:2:3", "soft:256", "soft:1:-1"] {
+        for text in [
+            "",
+            "?",
+            "soft,",
+            "soft:",
+            "soft:x",
+            "soft:1:2:3",
+            "soft:256",
+            "soft:1:-1",
+            "@",
+            "?@",
+            "@eth0:1",
+            "soft,@1.2.3.4/33",
+        ] {
             let error = Device::open(text).unwrap_err();
             assert!(matches!(error, DeviceError::Malformed { .. }), "{error}");
         }
         let error = Device::open("soft:2").unwrap_err();
         assert_eq!(error.to_string(), "'soft' has no port 2; it has 1");
+    }
+
+    /// No machine has these: an address for documentation, and a name that nobody gives.
+    #[test]
+    fn a_network_device_or_an_address_that_nothing_has_is_said() {
+        for name in ["@203.0.113.0/24", "@verbline-none", "@2001:db8::5"] {
+            let error = Device::open(name).unwrap_err();
+            let is_missing = kernel_verbs_are_missing(&error)
+                || matches!(error, DeviceError::Open(OpenError::NoGidOf { .. }));
+            assert!(is_missing, "{error}");
+            let opened = Device::open(&format!("?{name},soft")).unwrap();
+            assert_eq!(opened.name(), "soft");
+            let error = Device::open(&format!("{name},soft")).unwrap_err();
+            assert!(matches!(error, DeviceError::InList { .. }), "{error}");
+        }
     }
 
     #[test]
@@ -446,8 +480,6 @@ mod tests {
             let remedy = format!("or write '?{missing}' if it may be absent");
             assert!(error.to_string().ends_with(&remedy), "{error}");
         }
-        let error = Device::open("soft,").unwrap_err();
-        assert!(matches!(error, DeviceError::InList { .. }), "{error}");
     }
 
     #[test]

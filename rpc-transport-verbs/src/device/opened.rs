@@ -77,8 +77,8 @@ impl Opened {
         let tcp = match wanted.tcp_place {
             Some(place) => {
                 let wish = AddressWish {
-                    port: None,
                     gid_index: Some(TCP_GID_INDEX),
+                    ..AddressWish::default()
                 };
                 Some((address_for(wish)?, place))
             }
@@ -88,8 +88,8 @@ impl Opened {
             name: device.into(),
             attributes: context.query_device(),
             source: SourceAddresses {
-                wish: name.wish,
-                address: address_for(name.wish)?,
+                wish: name.wish().clone(),
+                address: address_for(name.wish().clone())?,
                 place: wanted.place,
                 tcp,
             },

@@ -213,7 +213,7 @@ impl QueuePairs {
 
     /// Chooses the source address again, for queue pairs that are created from now on.
     pub(crate) fn choose_address_again(&self, context: &Context) -> Result<(), AddressError> {
-        let present = Arc::new(context.choose_address(self.wish)?);
+        let present = Arc::new(context.choose_address(self.wish.clone())?);
         *self.address.lock().unwrap_or_else(PoisonError::into_inner) = present;
         Ok(())
     }

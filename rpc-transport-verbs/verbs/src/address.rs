@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 use super::context::Context;
+use super::device_name::{self, AddressWish};
 use super::types::gid::{Gid, GidEntry, GidType};
 use super::types::port_attributes::{LinkLayer, PortAttributes, PortState};
 use super::types::queue_pair_attributes::Mtu;
@@ -59,16 +60,6 @@ impl fmt::Display for PortAddress {
     }
 }
 
-/// The user's requirements for the address; `None` leaves the choice to
-/// [`Context::choose_address`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct AddressWish {
-    /// The port to use.
-    pub port: Option<u8>,
-    /// The index in the port's GID table to use.
-    pub gid_index: Option<u8>,
-}
-
 /// Why a device has no address to send from.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -115,6 +106,16 @@ pub enum AddressError {
         /// The indexes in use, separated by commas.
         known: String,
     },
+    /// No active port has a GID among those that the name asks for.
+    #[error("no active port of '{device}' has a GID {wanted}; in use are: {known}")]
+    NoGidOf {
+        /// The device.
+        device: String,
+        /// Which GID is wanted, in words: "of the netdev 'eth0'".
+        wanted: String,
+        /// The GIDs in use, with their network devices, separated by commas.
+        known: String,
+    },
     /// A query of the device failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
@@ -125,12 +126,15 @@ impl Context {
     ///
     /// It takes the first active port, and from its table the GID with the widest reach: RoCE
     /// version 2 before 1, entries with a network device before entries without, global before
-    /// link-local addresses, then the lowest index.
+    /// link-local addresses, then the lowest index. What `wish` leaves open, the name may decide
+    /// under which the device was opened: the port and GID of `mlx5_0:1:3`, the first active port
+    /// that has a GID of `@eth0`.
     ///
     /// # Errors
     ///
     /// [`AddressError`] names what is missing: the port, a link, or a usable GID.
     pub fn choose_address(&self, wish: AddressWish) -> Result<PortAddress, AddressError> {
+        let wish = wish.or(&self.wish);
         let device = self.device_name().to_owned();
         let count = self.query_device().port_count;
         if let Some(port) = wish.port
@@ -146,20 +150,39 @@ impl Context {
             Some(port) => port..=port,
             None => 1..=count,
         };
-        let mut down = Vec::new();
+        // An entry that is named by its index need not be among those that the name asks for.
+        let filter = wish.gids.as_ref().filter(|_| wish.gid_index.is_none());
+        let (mut down, mut others) = (Vec::new(), Vec::new());
         for port in ports {
             let attributes = self.query_port(port)?;
             if attributes.state != PortState::Active {
                 down.push(format!("port {port}: {}", attributes.state));
                 continue;
             }
-            let gids = self.query_gid_table(port)?;
+            let mut gids = self.query_gid_table(port)?;
+            if let Some(filter) = filter
+                && !gids.iter().any(|entry| filter.accepts(entry))
+            {
+                others.extend(gids.iter().map(device_name::shown));
+                continue;
+            }
+            gids.retain(|entry| filter.is_none_or(|filter| filter.accepts(entry)));
             let why = match wish.port {
                 Some(_) => "it was named",
                 None if count == 1 => "the only one",
+                None if filter.is_some() => "the first active one with a GID as it was named",
                 None => "the first that is active",
             };
             return choose_gid(&device, port, &attributes, &gids, wish.gid_index, why);
+        }
+        if let Some(filter) = filter
+            && !others.is_empty()
+        {
+            return Err(AddressError::NoGidOf {
+                device,
+                wanted: filter.in_words(),
+                known: others.join(", "),
+            });
         }
         let states = down.join(", ");
         Err(AddressError::PortDown { device, states })
@@ -267,7 +290,7 @@ fn is_link_local(gid: Gid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PortMtu;
+    use crate::{DeviceName, PortMtu};
 
     fn port() -> PortAttributes {
         PortAttributes {
@@ -396,6 +419,57 @@ mod tests {
         );
     }
 
+    /// The name of `soft` with a port and a GID decides what a wish leaves open.
+    #[test]
+    fn what_the_name_asks_for_is_chosen_unless_the_wish_says_otherwise() {
+        let named = |name| Context::open(name).unwrap();
+        let address = named("soft:1:0").choose_address(AddressWish::default());
+        let reason = address.unwrap().reason;
+        assert_eq!(reason, "port 1: it was named; GID 0: it was named");
+        let error = named("soft:2").choose_address(AddressWish::default());
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "'soft' has no port 2; it has 1");
+        let port = |port| AddressWish {
+            port: Some(port),
+            ..AddressWish::default()
+        };
+        assert_eq!(named("soft:2").choose_address(port(1)).unwrap().port, 1);
+        let gid_index = |port, index| AddressWish {
+            gid_index: Some(index),
+            port,
+            gids: None,
+        };
+        let error = named("soft:1:7").choose_address(AddressWish::default());
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "port 1 of 'soft' has no GID 7; in use are: 0");
+        let address = named("soft:1:7").choose_address(gid_index(None, 0));
+        assert_eq!(address.unwrap().gid_index, 0);
+        // Entry 7 of port 2 is not that of port 1.
+        assert_eq!(port(1).or(&gid_index(Some(2), 7)), port(1));
+        assert_eq!(port(2).or(&gid_index(Some(2), 7)), gid_index(Some(2), 7));
+    }
+
+    #[test]
+    fn only_gids_as_wished_for_are_chosen() {
+        let wish = |name: &str| name.parse::<DeviceName>().unwrap().wish;
+        let context = Context::open("soft").unwrap();
+        let error = context.choose_address(wish("@192.0.2.0/24")).unwrap_err();
+        let AddressError::NoGidOf { wanted, known, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(wanted, "in the subnet 192.0.2.0/24");
+        let gid = context.query_gid(1, 0).unwrap().to_string();
+        assert!(known.contains(&gid), "{known}");
+        let exact = context.choose_address(wish(&format!("@{gid}"))).unwrap();
+        assert_eq!(exact.gid.to_string(), gid);
+        // An index that is named counts for more.
+        let indexed = AddressWish {
+            gid_index: Some(0),
+            ..wish("@192.0.2.0/24")
+        };
+        assert_eq!(context.choose_address(indexed).unwrap().gid_index, 0);
+    }
+
     #[test]
     fn the_software_device_has_one_address() {
         let context = Context::open("soft").unwrap();
@@ -404,7 +478,7 @@ mod tests {
         assert_eq!(address.to_string(), "shared memory of this host");
         let wish = AddressWish {
             port: Some(2),
-            gid_index: None,
+            ..AddressWish::default()
         };
         let error = context.choose_address(wish).unwrap_err();
         assert_eq!(error.to_string(), "'soft' has no port 2; it has 1");

@@ -1,7 +1,10 @@
 //! Device contexts: `ibv_open_device(3)` and the queries on an open device.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::device_name::{AddressWish, DeviceName};
+use super::device_search;
 use super::types::async_event::AsyncEvent;
 use super::types::counters::{DeviceCounters, RnrCounters};
 use super::types::device_attributes::DeviceAttributes;
@@ -20,20 +23,34 @@ use crate::provider;
 #[derive(Clone, Debug)]
 pub struct Context {
     pub(super) raw: provider::Context,
+    /// What the name asks for under which the device was opened.
+    pub(super) wish: Arc<AddressWish>,
 }
 
 impl Context {
     /// Opens a device by name (`ibv_open_device(3)`): `"soft"`, which exists everywhere, or the
-    /// name of an RDMA device.
+    /// name of an RDMA device; or an RDMA device by what an operator knows of it, its network device
+    /// (`"@eth0"`), its address (`"@192.0.2.1"`) or its subnet (`"@192.0.2.0/24"`). A port and an
+    /// index in the port's GID table may follow a name: `"mlx5_0:1:3"`. See [`DeviceName`].
+    ///
+    /// By network device, address or subnet, the first device is opened that has an active port with
+    /// such a GID. That takes some milliseconds for each device of the host.
+    /// [`choose_address`](Self::choose_address) then prefers the port and the GIDs that were named.
     ///
     /// # Errors
     ///
-    /// [`OpenError`] names the cause: no such device, missing library, driver, device file or
-    /// permission, an iWARP device, a refusal by the operating system, or a fork after the first
-    /// device was opened.
+    /// [`OpenError`] names the cause: a malformed name, no such device, missing library, driver,
+    /// device file or permission, an iWARP device, a refusal by the operating system, or a fork after
+    /// the first device was opened.
     pub fn open(name: &str) -> Result<Self, OpenError> {
+        let name: DeviceName = name.parse()?;
+        let raw = match &name.device {
+            Some(device) => provider::Context::open(device)?,
+            None => device_search::open(&name)?,
+        };
         Ok(Self {
-            raw: provider::Context::open(name)?,
+            raw,
+            wish: Arc::new(name.wish),
         })
     }
 
@@ -46,6 +63,7 @@ impl Context {
     pub fn open_soft(options: SoftOptions) -> Result<Self, OpenError> {
         Ok(Self {
             raw: provider::Context::open_soft(options)?,
+            wish: Arc::default(),
         })
     }
 
@@ -59,10 +77,11 @@ impl Context {
         let context = process.open(options)?;
         Ok(Self {
             raw: provider::Context::Soft(context),
+            wish: Arc::default(),
         })
     }
 
-    /// Returns the name under which the device was opened.
+    /// Returns the device's name, also if it was opened by network device or by address.
     pub fn device_name(&self) -> &str {
         self.raw.device_name()
     }

@@ -70,7 +70,8 @@
 //! [`devices`] lists what [`Context::open`] takes: the RDMA devices that the feature `rdma` finds, then
 //! the software device, under two names. `soft` connects processes of one user on one host through
 //! memory that they share. `tcp` connects processes through TCP connections: [`Context::open_soft`]
-//! has the addresses ([`SoftPath`]). [`Context::choose_address`] chooses the port and the GID to send
+//! has the addresses ([`SoftPath`]). A [`DeviceName`] may also name a port and a GID, or be a network
+//! device or an address: `mlx5_0:1:3`, `@eth0`, `@192.0.2.0/24`. [`Context::choose_address`] chooses the port and the GID to send
 //! from, and says why a device has none. The software device is stricter than network cards, so that
 //! what works on a laptop works on them; [`Context::query_device`] reports the limits of each.
 //!
@@ -154,6 +155,8 @@ mod completion_queue;
 mod context;
 mod destination;
 mod device_list;
+mod device_name;
+mod device_search;
 mod element;
 mod event_fd;
 mod exposed_memory;
@@ -185,12 +188,13 @@ mod types;
 mod window_trial;
 mod work_request;
 
-pub use address::{AddressError, AddressWish, PortAddress};
+pub use address::{AddressError, PortAddress};
 pub use address_handle::AddressHandle;
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
 pub use context::Context;
 pub use device_list::devices;
+pub use device_name::{AddressWish, DeviceName, GidFilter};
 pub use element::{Element, Elements};
 pub use exposed_memory::ExposedMemory;
 pub use fork::{fork_init, is_fork_initialized};
@@ -205,14 +209,14 @@ pub use types::{
     Access, AckTimeout, AddressVector, AlternatePath, AsyncEvent, AtomicCapability, Attribute,
     AttributeMask, Busy, ClaimError, CompletionOpcode, CompletionStatus, CreateFlags,
     DeviceAttributes, DeviceCapabilities, DeviceCapability, DeviceCounters, DeviceInfo,
-    Explanation, ExtendedConfig, FirmwareVersion, ForkStatus, Forked, Gid, GidEntry, GidType, Guid,
-    InvalidCode, LinkLayer, LinkSpeed, LinkWidth, LocalKey, ModifyError, Mtu, NodeType, OpenError,
-    PageSizes, PartitionKey, PathMigration, PhysicalState, PortAttributes, PortCapabilities,
-    PortCapability, PortFlag, PortFlags, PortMtu, PortState, PostError, PostErrorReason, Psn,
-    QpAttributes, QpInitAttributes, QpNum, QpState, QpType, QueuePairCapabilities, Rate,
-    ReadExecution, ReceiveOrder, RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters,
-    RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendOps, SoftOptions, SoftPath,
-    SrqAttributes, SrqNum, TransportType, VerbsError, VirtualLanes, WindowType, WorkCompletion,
-    WorkKind, WrId,
+    DeviceNameError, Explanation, ExtendedConfig, FirmwareVersion, ForkStatus, Forked, Gid,
+    GidEntry, GidType, Guid, InvalidCode, LinkLayer, LinkSpeed, LinkWidth, LocalKey, ModifyError,
+    Mtu, NodeType, OpenError, PageSizes, PartitionKey, PathMigration, PhysicalState,
+    PortAttributes, PortCapabilities, PortCapability, PortFlag, PortFlags, PortMtu, PortState,
+    PostError, PostErrorReason, Psn, QpAttributes, QpInitAttributes, QpNum, QpState, QpType,
+    QueuePairCapabilities, Rate, ReadExecution, ReceiveOrder, RemoteEndpoint, RemoteKey,
+    RemoteMemory, RetryCount, RnrCounters, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes,
+    SendOps, SoftOptions, SoftPath, SrqAttributes, SrqNum, TransportType, VerbsError, VirtualLanes,
+    WindowType, WorkCompletion, WorkKind, WrId,
 };
 pub use work_request::{ReceiveRequest, WorkRequest};

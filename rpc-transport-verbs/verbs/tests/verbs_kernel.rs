@@ -158,6 +158,54 @@ fn the_chosen_gid_is_of_an_active_port_and_says_why() {
     assert_eq!(chosen.netdev, std::env::var("RXE0_NETDEV").ok());
 }
 
+/// The guest's devices and addresses: `.ci/guest`.
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn a_device_is_named_by_its_network_device_its_address_or_its_subnet() {
+    kernel_device();
+    let opened = |name: &str| {
+        let context = Context::open(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let address = context.choose_address(AddressWish::default()).unwrap();
+        let device = context.device_name().to_owned();
+        (device, address.netdev.unwrap(), address.gid)
+    };
+    let gid = |address: &str| {
+        let mapped = format!("::ffff:{address}").parse::<Ipv6Addr>().unwrap();
+        Gid(mapped.octets())
+    };
+    for name in ["@d0", "@192.0.2.0/24", "@192.0.2.1", "@::ffff:192.0.2.1"] {
+        let expected = ("rxe0".to_owned(), "d0".to_owned(), gid("192.0.2.1"));
+        assert_eq!(opened(name), expected, "{name}");
+    }
+    for name in ["@v1", "@198.51.100.2"] {
+        let expected = ("rxe2".to_owned(), "v1".to_owned(), gid("198.51.100.2"));
+        assert_eq!(opened(name), expected, "{name}");
+    }
+    // Both rxe1 and rxe2 have one: the first of them is taken, whichever that is.
+    let first = devices().into_iter().find(|device| device.name != "rxe0");
+    assert_eq!(opened("@198.51.100.0/24").0, first.unwrap().name);
+    // What is in use besides: a link-local address, which comes first in the table.
+    let table = Context::open("rxe0").unwrap().query_gid_table(1).unwrap();
+    let link_local = table.first().unwrap().gid;
+    assert_eq!(opened(&format!("@{link_local}")).2, link_local);
+
+    let error = Context::open("@203.0.113.0/24").unwrap_err();
+    let OpenError::NoGidOf { wanted, known } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(wanted, "in the subnet 203.0.113.0/24");
+    for part in [
+        "rxe0 (port 1): ",
+        "d0 192.0.2.1",
+        "rxe2 (port 1): ",
+        "v1 198.51.100.2",
+    ] {
+        assert!(known.contains(part), "{part}: {known}");
+    }
+    let error = Context::open("@d9").unwrap_err();
+    assert!(error.to_string().contains("of the netdev 'd9'"), "{error}");
+}
+
 #[test]
 #[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
 fn the_device_says_what_sysfs_says_of_it() {

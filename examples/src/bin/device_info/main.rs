@@ -33,7 +33,8 @@ use details::Details;
     after_help = "Next: read docs/rdma.md, or exchange messages over a device with verbs_tutorial"
 )]
 struct Arguments {
-    /// The devices of the poller: `mlx5_0`, `mlx5_0:1:3` with port and GID index, `mlx5_0,soft`.
+    /// The devices of the poller: `mlx5_0`, `mlx5_0:1:3` with port and GID index, `@eth0` or
+    /// `@192.0.2.0/24` by network device or address, `mlx5_0,soft`.
     /// Default: the devices that VERBLINE_DEVICE names, or else the best device.
     device: Option<String>,
     /// Print everything as one JSON value: lengths in bytes, times in nanoseconds, rates in bits

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::device_name_error::DeviceNameError;
 use super::forked::Forked;
 
 /// Why a device could not be opened.
@@ -16,6 +17,17 @@ pub enum OpenError {
         /// The requested name.
         name: String,
         /// The names of existing devices, separated by commas.
+        known: String,
+    },
+    /// The text names no device.
+    #[error(transparent)]
+    Malformed(#[from] DeviceNameError),
+    /// No RDMA device has an active port with such a GID.
+    #[error("no active port of an RDMA device has a GID {wanted} (known here: {known})")]
+    NoGidOf {
+        /// Which GID is wanted, in words: "of the netdev 'eth0'".
+        wanted: String,
+        /// The GIDs of each device, with their network devices; or why it cannot be opened.
         known: String,
     },
     /// The device is an RDMA device, and this program was built without kernel verbs.

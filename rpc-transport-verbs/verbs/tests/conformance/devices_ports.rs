@@ -257,13 +257,13 @@ fn wishes_for_an_address_that_cannot_be_met_are_explained(_: &Device) {
     let context = open();
     let no_port = AddressWish {
         port: Some(9),
-        gid_index: None,
+        ..AddressWish::default()
     };
     let error = context.choose_address(no_port).unwrap_err().to_string();
     assert!(error.contains("no port 9"), "{error}");
     let no_gid = AddressWish {
-        port: None,
         gid_index: Some(255),
+        ..AddressWish::default()
     };
     let error = context.choose_address(no_gid).unwrap_err().to_string();
     assert!(error.contains("no GID 255"), "{error}");

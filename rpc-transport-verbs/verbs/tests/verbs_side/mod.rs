@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use verbline_verbs::{
     Access, AckTimeout, AddressWish, AsyncEvent, CompletionChannel, CompletionQueue,
-    CompletionStatus, Context, MemoryRegion, PortAddress, PostError, ProtectionDomain, Psn,
-    QpAttributes, QpState, QueuePair, QueuePairConfig, ReadExecution, ReceiveOrder, RemoteEndpoint,
-    RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot,
-    SoftOptions, SoftPath, WorkCompletion, WorkKind,
+    CompletionStatus, Context, DeviceName, MemoryRegion, PortAddress, PostError, ProtectionDomain,
+    Psn, QpAttributes, QpState, QueuePair, QueuePairConfig, ReadExecution, ReceiveOrder,
+    RemoteEndpoint, RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
+    SharedReceiveQueue, Slot, SoftOptions, SoftPath, WorkCompletion, WorkKind,
 };
 
 /// Time limit of all waits. Far longer than they take: only a hang reaches it.
@@ -21,10 +21,20 @@ pub(crate) const HANG: Duration = Duration::from_secs(20);
 pub(crate) const SLOT_LEN: usize = 1024;
 const PSN: u32 = 0x00ff_fff0;
 
-/// Returns the device under test.
+/// Returns the device under test as it was named, which may be `mlx5_0:1:3` or `@eth0`.
+fn named() -> &'static str {
+    static NAMED: OnceLock<String> = OnceLock::new();
+    NAMED.get_or_init(|| std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned()))
+}
+
+/// Returns the name of the device under test.
 pub(crate) fn device() -> &'static str {
     static DEVICE: OnceLock<String> = OnceLock::new();
-    DEVICE.get_or_init(|| std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned()))
+    DEVICE.get_or_init(|| {
+        let name: DeviceName = named().parse().unwrap();
+        let found = || Context::open(named()).unwrap().device_name().to_owned();
+        name.device.unwrap_or_else(found)
+    })
 }
 
 /// Returns the options under which `soft` is tested: its own, unless these variables change them. If
@@ -84,7 +94,7 @@ pub(crate) fn open() -> Context {
     if is_soft() {
         Context::open_soft(soft_options()).unwrap()
     } else {
-        Context::open(device()).unwrap()
+        Context::open(named()).unwrap()
     }
 }
 
@@ -185,7 +195,7 @@ impl Side {
             assert_eq!(plan.options, soft_options(), "this test is about soft");
             // The current counter values are subtracted later.
             wait_for_fresh_counters();
-            Context::open(device()).unwrap()
+            Context::open(named()).unwrap()
         };
         let domain = context.alloc_pd().unwrap();
         let channel = context.create_comp_channel().unwrap();
