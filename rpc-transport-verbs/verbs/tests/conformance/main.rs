@@ -62,6 +62,7 @@ mod multicast;
 mod objects;
 mod one_sided;
 mod one_sided_processes;
+mod orders;
 mod ownership;
 mod processes;
 mod protection;
@@ -74,6 +75,7 @@ mod rnr;
 mod rounds;
 mod send_queue;
 mod silence;
+mod solicited;
 mod srq;
 mod srq_shares;
 mod state_rules;
@@ -109,6 +111,7 @@ const SECTIONS: &[Section] = &[
     one_sided::CASES,
     atomics::CASES,
     boundaries::CASES,
+    orders::CASES,
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,
@@ -122,6 +125,7 @@ const SECTIONS: &[Section] = &[
     silence::CASES,
     completion_queues::CASES,
     channels::CASES,
+    solicited::CASES,
     srq::CASES,
     srq_shares::CASES,
     async_events::CASES,
