@@ -36,11 +36,13 @@ mod device;
 mod rdma_unit_test;
 mod report;
 mod run;
+mod seed;
 #[path = "../verbs_side/mod.rs"]
 mod verbs_side;
 
 mod async_events;
 mod atomics;
+mod boundaries;
 mod channels;
 mod completion_queues;
 mod datagram_crowds;
@@ -50,6 +52,7 @@ mod end;
 mod errors;
 mod extended;
 mod inline_sge;
+mod lengths;
 mod memory_regions;
 mod memory_windows;
 mod model;
@@ -104,6 +107,7 @@ const SECTIONS: &[Section] = &[
     receive_queue::CASES,
     one_sided::CASES,
     atomics::CASES,
+    boundaries::CASES,
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,

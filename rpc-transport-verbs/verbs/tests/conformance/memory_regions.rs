@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use verbline_verbs::{Access, CompletionStatus as C, VerbsError, WorkRequest};
+use verbline_verbs::{Access, CompletionStatus as C, RemoteMemory, VerbsError, WorkRequest};
 
 use super::case::{Section, case};
 use super::device::Device;
@@ -37,6 +37,10 @@ pub(crate) const CASES: Section = Section {
             "specification: creation parameters"
         ),
         case!(keys_of_regions_that_are_there_differ, "specification: keys"),
+        case!(
+            a_key_of_a_region_that_is_gone_names_no_later_one,
+            "specification: keys"
+        ),
         case!(
             a_key_that_was_given_up_is_not_given_out_at_once,
             "specification: keys"
@@ -316,4 +320,27 @@ fn copies_outside_of_a_region_are_stopped_here(_: &Device) {
     // An empty range at the very end is valid.
     region.write(len, &[]).unwrap();
     assert_eq!(region.to_vec(0..len).unwrap(), vec![0; len]);
+}
+
+fn a_key_of_a_region_that_is_gone_names_no_later_one(_: &Device) {
+    for op in Op::ALL {
+        let (mut left, right) = pair(rc());
+        let old = right.expose(4096, everything(), 0);
+        let key = old.remote_key();
+        old.deregister().unwrap();
+        // A device may give one of them the place of the old region in its tables.
+        let new = (0..4).map(|_| right.expose(4096, everything(), 7));
+        let new: Vec<_> = new.collect();
+        left.fill(0..8, 1);
+        let place = RemoteMemory {
+            key,
+            ..new[0].remote(0)
+        };
+        left.expect(op.request(left.at(0..8), place), C::RemoteAccess);
+        assert!(left.is_all(0..8, 1), "{op:?}: nothing came");
+        for region in &new {
+            let bytes = region.to_vec(0..region.len()).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 7), "{op:?}: nothing went");
+        }
+    }
 }

@@ -23,6 +23,10 @@ pub(crate) const CASES: Section = Section {
             "specification: receiver not ready"
         ),
         case!(
+            three_rnr_retries_wait_three_times,
+            "specification: receiver not ready"
+        ),
+        case!(
             rnr_is_retried_for_ever_and_what_waited_arrives_in_order,
             "specification: receiver not ready; rc_test: SendRnrInfiniteRetries"
         ),
@@ -85,16 +89,30 @@ fn without_rnr_retries_the_first_refusal_is_the_last(_: &Device) {
 }
 
 fn one_rnr_retry_waits_for_the_receivers_time_and_then_fails(_: &Device) {
-    // Code 18 is 5.12 ms.
-    let timer = RnrTimer::new(18).unwrap();
-    let (mut left, mut right) = slow_to_be_ready(RnrRetry::new(1).unwrap(), timer);
+    // 163.84 ms: far longer than a device needs to find that time is up.
+    retries_wait(1, RnrTimer::new(28).unwrap());
+}
+
+fn three_rnr_retries_wait_three_times(_: &Device) {
+    // 61.44 ms.
+    retries_wait(3, RnrTimer::new(25).unwrap());
+}
+
+fn retries_wait(retries: u8, timer: RnrTimer) {
+    let (mut left, mut right) = slow_to_be_ready(RnrRetry::new(retries).unwrap(), timer);
     let start = Instant::now();
     left.send(10, 1);
-    wait_left(&mut left, &mut right);
-    assert!(start.elapsed() >= timer.duration(), "{:?}", start.elapsed());
-    assert_eq!(right.rnr_naks_sent(), 2);
+    let done = wait_left(&mut left, &mut right);
+    let elapsed = start.elapsed();
+    assert_eq!(done, failed(WorkKind::Send, C::RnrRetryExceeded));
+    assert!(
+        elapsed >= timer.duration() * u32::from(retries),
+        "{elapsed:?}"
+    );
+    let naks = u64::from(retries) + 1;
+    assert_eq!(right.rnr_naks_sent(), naks);
     let counters = left.context.rnr_counters(address().port).unwrap();
-    assert_eq!(counters.nak_received, 2);
+    assert_eq!(counters.nak_received, naks);
 }
 
 fn rnr_is_retried_for_ever_and_what_waited_arrives_in_order(_: &Device) {

@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use verbline_verbs::{AckTimeout, CompletionStatus as C, Psn, QpState, RtsAttributes, WorkKind};
+use verbline_verbs::{
+    AckTimeout, CompletionStatus as C, Psn, QpState, RemoteEndpoint, RetryCount, RtsAttributes,
+    WorkKind,
+};
 
 use super::case::{Section, case};
-use super::device::Device;
+use super::device::{Device, Kind};
+use super::seed::Random;
 use super::verbs_side::{Plan, Side, connected, failed, flushed, received, rts, sent};
 
 pub(crate) const CASES: Section = Section {
@@ -20,6 +24,10 @@ pub(crate) const CASES: Section = Section {
             "specification: acknowledgement timer; threaded_test: QpDestroyTargetWhileActive"
         ),
         case!(
+            a_silent_peer_is_waited_for_as_long_as_was_asked,
+            "specification: acknowledgement timer"
+        ),
+        case!(
             without_a_timeout_a_silent_peer_is_waited_for_for_ever,
             "specification: acknowledgement timer"
         ),
@@ -29,6 +37,10 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_peer_that_expects_other_sequence_numbers_drops_everything_silently,
+            "specification: sequence numbers"
+        ),
+        case!(
+            a_sequence_number_with_one_flipped_bit_is_dropped,
             "specification: sequence numbers"
         ),
     ],
@@ -76,6 +88,35 @@ fn a_peer_that_was_destroyed_is_silent(_: &Device) {
     drop(right);
     left.send(10, 2);
     assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
+}
+
+fn a_silent_peer_is_waited_for_as_long_as_was_asked(device: &Device) {
+    // rxe waits for whole ticks of the kernel's clock, of 10 ms at the most, and leaves fractions out
+    // (nsecs_to_jiffies in rxe_qp_from_attr).
+    let tick = match device.kind {
+        Kind::Soft => Duration::ZERO,
+        _ => Duration::from_millis(10),
+    };
+    for retries in [0, 1] {
+        let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+        left.init();
+        right.init();
+        left.rtr(right.endpoint());
+        // 4.096 µs × 2^15 = 134.2 ms.
+        let attributes = RtsAttributes {
+            timeout: AckTimeout::new(15).unwrap(),
+            retry_cnt: RetryCount::new(retries).unwrap(),
+            ..rts()
+        };
+        left.qp.to_rts(attributes).unwrap();
+        let start = Instant::now();
+        left.send(10, 1);
+        assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
+        let elapsed = start.elapsed();
+        let least = Duration::from_micros(134_217) * (u32::from(retries) + 1);
+        let ticks = tick * (u32::from(retries) + 1);
+        assert!(elapsed >= least - ticks, "{retries} retries: {elapsed:?}");
+    }
 }
 
 fn without_a_timeout_a_silent_peer_is_waited_for_for_ever(_: &Device) {
@@ -128,4 +169,37 @@ fn a_peer_that_expects_other_sequence_numbers_drops_everything_silently(_: &Devi
     assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
     right.assert_quiet();
     assert_eq!(right.state(), QpState::Rtr);
+}
+
+/// The sender is ahead of what its peer expects: what is behind it counts as sent again.
+fn a_sequence_number_with_one_flipped_bit_is_dropped(device: &Device) {
+    let mut random = Random::new();
+    let bits: Vec<u32> = match device.kind {
+        Kind::Soft => (0..24).collect(),
+        // Half of all numbers are ahead, so the highest bit says nothing.
+        _ => vec![random.below(23) as u32],
+    };
+    for bit in bits {
+        let expected = random.next() as u32 & 0x00ff_ffff & !(1 << bit);
+        let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+        left.init();
+        right.init();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        left.rtr(to_right);
+        right.rtr(RemoteEndpoint {
+            psn: Psn::new(expected),
+            ..to_left
+        });
+        let attributes = RtsAttributes {
+            psn: Psn::new(expected | 1 << bit),
+            ..rts()
+        };
+        left.qp.to_rts(attributes).unwrap();
+        right.post_recv(1);
+        left.send(10, 1);
+        let failure = failed(WorkKind::Send, C::RetryExceeded);
+        assert_eq!(left.wait_one(), failure, "bit {bit} of {expected:#x}");
+        assert_eq!(right.poll(), [], "bit {bit} of {expected:#x}");
+        assert_eq!(right.state(), QpState::Rtr);
+    }
 }

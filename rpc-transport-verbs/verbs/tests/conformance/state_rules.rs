@@ -28,6 +28,10 @@ pub(crate) const CASES: Section = Section {
             "specification: what each state permits; qp_test: PostSendErrDelayed"
         ),
         case!(
+            receives_are_flushed_in_their_order,
+            "specification: flush order"
+        ),
+        case!(
             going_to_error_flushes_sends_and_receives_in_order,
             "specification: flush order; qp_test: ModRtsToError"
         ),
@@ -248,4 +252,26 @@ fn the_first_message_before_rts_establishes_the_communication_once(device: &Devi
         );
     }
     right.assert_no_event();
+}
+
+fn receives_are_flushed_in_their_order(_: &Device) {
+    let (mut left, _right) = connected(Plan::default());
+    let slots = left.slots.iter().rev();
+    let posted: Vec<_> = slots.take(5).map(|slot| slot.as_ptr()).collect();
+    left.post_recv(5);
+    left.go(S::Error);
+    let mut flushed = Vec::new();
+    let start = std::time::Instant::now();
+    while flushed.len() < 5 {
+        let mut completions = Vec::new();
+        left.cq.poll(&mut completions, 8).unwrap();
+        for completion in completions {
+            assert_eq!(completion.status(), CompletionStatus::WorkRequestFlushed);
+            let (slot, _) = left.qp.claim_recv(completion).unwrap();
+            flushed.push(slot.as_ptr());
+            left.slots.push(slot);
+        }
+        assert!(start.elapsed() < verbs_side::HANG);
+    }
+    assert_eq!(flushed, posted);
 }

@@ -10,6 +10,7 @@ use super::case::{Section, case};
 use super::device::{Device, Kind};
 use super::model::Model;
 use super::rounds::Round;
+use super::seed::seed;
 use super::states::{attributes_of, specified, wait_until_drained};
 use super::verbs_side::{Plan, Side};
 
@@ -41,12 +42,7 @@ fn hold<S>(device: &Device, strategy: S, property: impl Fn(&S::Value))
 where
     S: Strategy<Value: std::fmt::Debug>,
 {
-    let seed = match std::env::var("SEED") {
-        Ok(seed) => seed.parse().expect("SEED is a number"),
-        Err(_) => std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |now| now.as_nanos() as u64 % 1_000_000_007),
-    };
+    let seed = seed();
     println!("           SEED={seed}");
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

@@ -1,0 +1,162 @@
+//! Messages of every length at which a device may change its way, in lists of every kind: each byte
+//! is compared, and those around it.
+
+use verbline_verbs::{CompletionStatus as C, Element, WorkKind, WorkRequest};
+
+use super::case::{Section, case};
+use super::deviations as rxe;
+use super::device::{Device, Kind};
+use super::end::{End, everything, pair, rc};
+use super::lengths::{GUARD, Places, Way, cuts, lengths, message};
+use super::seed::Random;
+
+pub(crate) const CASES: Section = Section {
+    topic: "boundaries",
+    cases: &[
+        case!(
+            sends_of_every_boundary_length_arrive_whole,
+            "the project's own"
+        ),
+        case!(
+            sends_with_immediate_of_every_boundary_length_arrive_whole,
+            "the project's own"
+        ),
+        case!(
+            writes_of_every_boundary_length_arrive_whole,
+            "the project's own"
+        ),
+        case!(
+            writes_with_immediate_of_every_boundary_length_arrive_whole,
+            "the project's own"
+        ),
+        case!(
+            reads_of_every_boundary_length_arrive_whole,
+            "the project's own"
+        ),
+        case!(
+            a_receive_one_byte_too_short_is_refused_at_every_boundary,
+            "specification: completion statuses"
+        ),
+    ],
+};
+
+/// Where the parts of a message begin, modulo 64.
+const OFFSETS: [usize; 4] = [1, 0, 7, 63];
+
+fn arrive_whole(device: &Device, way: Way) {
+    let mut random = Random::new();
+    let (mut left, mut right) = pair(rc());
+    let lengths = lengths(device);
+    let longest = lengths.last().unwrap() + 8 * GUARD;
+    let from = left.expose(longest, everything(), 0);
+    let to = right.expose(longest, everything(), 0);
+    let mut number = 0;
+    for len in lengths {
+        for cut in cuts(len, &mut random) {
+            number += 1;
+            let message = message(len, &mut random);
+            // The elements of a receive are not those of the message.
+            let others = cuts(len, &mut random);
+            let other = match way {
+                Way::Send | Way::SendWithImm => others[number % others.len()].clone(),
+                _ => vec![len],
+            };
+            let what = format!("{way:?} of {len} bytes, {cut:?} and {other:?}");
+            let here = Places::new(&from, OFFSETS[number % 4], &cut);
+            let there = Places::new(&to, OFFSETS[number / 4 % 4], &other);
+            let (source, target) = match way {
+                Way::Read => (&there, &here),
+                _ => (&here, &there),
+            };
+            source.put(&message);
+            target.clear();
+            match way {
+                Way::Send | Way::SendWithImm => right.recv_into(there.elements()),
+                Way::WriteWithImm => right.recv_into(vec![]),
+                Way::Write | Way::Read => {}
+            }
+            let imm = random.next() as u32;
+            let request = way.request(here.elements(), there.remote(), imm);
+            let wr_id = left.post(request.signaled());
+            // The receiver is polled first: `soft` is slow for a process that does not ask.
+            if matches!(way, Way::Send | Way::SendWithImm | Way::WriteWithImm) {
+                let received = right.expect_recv(C::Success);
+                assert_eq!(received.len, len, "{what}");
+                let expected = (way != Way::Send).then_some(imm);
+                assert_eq!(received.imm, expected, "{what}");
+            }
+            let sent = left.one();
+            assert_eq!((sent.status, sent.kind), (C::Success, WorkKind::Send));
+            assert_eq!(sent.wr_id, wr_id, "{what}");
+            if way == Way::Read {
+                assert_eq!(sent.len, len, "{what}");
+            }
+            target.check(&message, &what);
+            source.check(&message, &what);
+        }
+    }
+}
+
+fn sends_of_every_boundary_length_arrive_whole(device: &Device) {
+    arrive_whole(device, Way::Send);
+}
+
+fn sends_with_immediate_of_every_boundary_length_arrive_whole(device: &Device) {
+    arrive_whole(device, Way::SendWithImm);
+}
+
+fn writes_of_every_boundary_length_arrive_whole(device: &Device) {
+    arrive_whole(device, Way::Write);
+}
+
+fn writes_with_immediate_of_every_boundary_length_arrive_whole(device: &Device) {
+    arrive_whole(device, Way::WriteWithImm);
+}
+
+fn reads_of_every_boundary_length_arrive_whole(device: &Device) {
+    arrive_whole(device, Way::Read);
+}
+
+fn a_receive_one_byte_too_short_is_refused_at_every_boundary(device: &Device) {
+    let lengths: &[usize] = match device.kind {
+        Kind::Soft => &[1, 2, 8, 9, 64, 65, 240, 241, 1025, 4097, 65_536, 65_537],
+        _ => &[1, 9, 1025],
+    };
+    for &len in lengths {
+        let room = len - 1;
+        for cut in [vec![room], vec![room / 2, 0, room - room / 2]] {
+            let (mut left, mut right) = pair(rc());
+            let from = left.expose(len, everything(), 7);
+            let to = right.expose(len + 8 * GUARD, everything(), 0);
+            let places = Places::new(&to, 1, &cut);
+            places.clear();
+            right.recv_into(places.elements());
+            let what = format!("{len} bytes into {cut:?}");
+            too_long(
+                device,
+                &mut left,
+                &mut right,
+                from.element(0..len).unwrap(),
+                &what,
+            );
+            // What fits may have been written before the device found that there is more.
+            places.check_guards(&what);
+        }
+    }
+}
+
+/// Sends a message that is longer than the receive that is posted.
+fn too_long(device: &Device, left: &mut End, right: &mut End, bytes: Element, what: &str) {
+    let sent = left.run(WorkRequest::send(bytes)).status;
+    let received = right.one();
+    assert_eq!(received.kind, WorkKind::Receive);
+    let of_the_sender = device.deviates(
+        &rxe::RECEIVE_STATUSES,
+        C::RemoteInvalidRequest,
+        C::RemoteOperation,
+    );
+    let of_the_receiver =
+        device.deviates(&rxe::RECEIVE_STATUSES, C::LocalLength, C::LocalQpOperation);
+    assert_eq!(sent, of_the_sender, "{what}");
+    assert_eq!(received.status, of_the_receiver, "{what}");
+}
