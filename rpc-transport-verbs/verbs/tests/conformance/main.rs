@@ -51,6 +51,7 @@ mod devices_ports;
 mod end;
 mod errors;
 mod extended;
+mod flipped_bits;
 mod inline_sge;
 mod lengths;
 mod memory_regions;
@@ -83,7 +84,6 @@ mod unreliable_falls;
 mod unreliable_queues;
 mod unreliable_side;
 mod unreliable_states;
-
 mod walk;
 mod window_bindings;
 
@@ -113,6 +113,7 @@ const SECTIONS: &[Section] = &[
     through_windows::CASES,
     protection::CASES,
     protection_local::CASES,
+    flipped_bits::CASES,
     refusals::CASES,
     errors::CASES,
     rnr::CASES,

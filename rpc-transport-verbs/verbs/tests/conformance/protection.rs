@@ -8,6 +8,7 @@ use verbline_verbs::{
 use super::case::{Section, case};
 use super::device::Device;
 use super::end::{End, LEN, Options, everything, pair, pair_of, rc};
+use super::seed::flip;
 
 pub(crate) const CASES: Section = Section {
     topic: "protection at the peer",
@@ -157,11 +158,11 @@ impl Op {
 /// Eight bytes equal to 2.
 const ALL_2: u64 = 0x0202_0202_0202_0202;
 
-/// Returns invalid locations: a wrong key, and addresses outside the region.
+/// Returns invalid locations: a key with one wrong bit, and addresses outside the region.
 pub(crate) fn nowhere(end: &End) -> [RemoteMemory; 3] {
     let memory = end.remote(0);
     let wrong_key = RemoteMemory {
-        key: RemoteKey(memory.key.0 ^ 0x00ff_ff00),
+        key: RemoteKey(flip(memory.key.0)),
         ..memory
     };
     [

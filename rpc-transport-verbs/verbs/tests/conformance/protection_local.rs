@@ -3,13 +3,16 @@
 
 use std::ptr::NonNull;
 
-use verbline_verbs::{Access, CompletionStatus as C, Element, LocalKey, QpState, WorkRequest};
+use verbline_verbs::{
+    Access, CompletionStatus as C, Element, ExposedMemory, LocalKey, QpState, WorkRequest,
+};
 
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
 use super::end::{End, LEN, everything, pair, rc};
 use super::protection::{Op, nowhere};
+use super::seed::flip;
 
 pub(crate) const CASES: Section = Section {
     topic: "protection of own memory",
@@ -93,19 +96,23 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// Returns an element of eight bytes with a key that does not exist on this end.
+/// Where four bytes are left in an end's memory.
+const AT_THE_END: isize = LEN as isize - 4;
+
+/// Returns an element of eight bytes with a key of which one bit is wrong.
 fn wrong_key(end: &End) -> Element {
-    let wrong = LocalKey(end.memory.local_key().0 ^ 0x00ff_ff00);
-    raw(end, 0, 8, wrong)
+    let wrong = LocalKey(flip(end.memory.local_key().0));
+    raw(&end.memory, 0, 8, wrong)
 }
 
-fn raw(end: &End, offset: usize, len: u32, key: LocalKey) -> Element {
-    let addr = end.memory.address() as usize + offset;
+/// Returns an element with this key at this distance from a region's first byte.
+pub(super) fn raw(region: &ExposedMemory, offset: isize, len: usize, key: LocalKey) -> Element {
+    let addr = (region.address() as usize).wrapping_add_signed(offset);
     let addr = NonNull::new(std::ptr::with_exposed_provenance_mut(addr)).expect("an address");
     // SAFETY: the device rejects memory outside the key's region, and any memory if the key is
-    // invalid. All other memory belongs to `end`: it is exposed, lives as long as the end's queue
-    // pair, and is accessed only through atomics.
-    unsafe { Element::from_raw(addr, len, key) }
+    // invalid. All other memory belongs to the region: it is exposed, lives longer than the request
+    // in each case, and is accessed only through atomics.
+    unsafe { Element::from_raw(addr, len as u32, key) }
 }
 
 fn fails_here(op: Op, element: impl FnOnce(&End) -> Element, status: C) {
@@ -123,7 +130,7 @@ fn fails_here(op: Op, element: impl FnOnce(&End) -> Element, status: C) {
 }
 
 /// Returns the status of a request that reads from an invalid element.
-fn unreadable(device: &Device) -> C {
+pub(super) fn unreadable(device: &Device) -> C {
     device.deviates(&rxe::SEND_STATUS, C::LocalProtection, C::LocalQpOperation)
 }
 
@@ -166,7 +173,7 @@ fn a_compare_and_swap_into_a_region_of_another_domain_fails_here(_: &Device) {
 }
 
 fn an_element_that_ends_after_its_region_fails_here(_: &Device) {
-    let too_long = |end: &End| raw(end, LEN - 4, 8, end.memory.local_key());
+    let too_long = |end: &End| raw(&end.memory, AT_THE_END, 8, end.memory.local_key());
     fails_here(Op::Write, too_long, C::LocalProtection);
     fails_here(Op::Read, too_long, C::LocalProtection);
 }
@@ -216,7 +223,7 @@ fn atomics_with_both_keys_wrong_fail_at_the_peer(_: &Device) {
 
 fn a_receive_that_ends_after_its_region_fails_both_ends(device: &Device) {
     let (mut left, mut right) = pair(rc());
-    let too_long = raw(&right, LEN - 4, 64, right.memory.local_key());
+    let too_long = raw(&right.memory, AT_THE_END, 64, right.memory.local_key());
     right.recv_into(vec![too_long]);
     left.expect(WorkRequest::send(left.at(0..64)), C::RemoteOperation);
     let status = device.deviates(

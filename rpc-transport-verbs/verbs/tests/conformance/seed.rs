@@ -36,3 +36,8 @@ impl Random {
         (self.next() % end as u64) as usize
     }
 }
+
+/// Returns the key with one random bit changed, the same bit everywhere in this run.
+pub(crate) fn flip(key: u32) -> u32 {
+    key ^ 1 << Random::new().below(32)
+}

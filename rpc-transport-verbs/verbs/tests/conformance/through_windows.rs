@@ -10,6 +10,7 @@ use super::deviations as rxe;
 use super::device::Device;
 use super::end::{End, LEN, Options, connect, pair, pair_of, rc};
 use super::protection::Op;
+use super::seed::flip;
 
 use super::memory_windows::{
     BOTH, another, bind, bound, cannot_be_read, granted, of_memory, window, with_window,
@@ -389,7 +390,7 @@ fn invalidate_failure(device: &Device) -> C {
 
 fn a_local_invalidate_of_a_wrong_key_fails(device: &Device) {
     let (_left, mut right, _window, remote) = with_window(WindowType::Type2);
-    right.post(WorkRequest::local_invalidate(RemoteKey(remote.key.0 ^ 1)));
+    right.post(WorkRequest::local_invalidate(RemoteKey(flip(remote.key.0))));
     assert_eq!(right.one().status, invalidate_failure(device));
 }
 
@@ -489,7 +490,7 @@ fn takes_nothing_away(device: &Device, left: &mut End, right: &mut End, key: Rem
 
 fn a_message_that_is_to_take_a_wrong_key_away_fails_both_ends(device: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
-    takes_nothing_away(device, &mut left, &mut right, RemoteKey(remote.key.0 ^ 1));
+    takes_nothing_away(device, &mut left, &mut right, RemoteKey(flip(remote.key.0)));
 }
 
 fn a_message_cannot_take_a_type_1_window_away(device: &Device) {
