@@ -1,22 +1,18 @@
 //! Keys of which one bit is wrong: whatever part of a key a device looks at, it has to look at all.
 
-use std::time::Instant;
-
 use verbline_verbs::{
     CompletionStatus as C, LocalKey, MemoryWindow, QpState, QpType, RemoteKey, RemoteMemory,
-    WindowType, WorkRequest,
+    WindowType,
 };
 
 use super::case::{Section, case};
-use super::deviations as rxe;
 use super::device::{Device, Kind};
 use super::end::{End, pair, rc};
 use super::memory_windows::with_window;
 use super::protection::Op;
-use super::protection_local::{raw, unreadable};
+use super::protection_local::{User, raw, unreadable};
 use super::seed::Random;
 use super::unreliable_side::{self, HEADER_LEN, Making, QKEY, RECEIVE_OFFSET};
-use super::verbs_side::HANG;
 
 pub(crate) const CASES: Section = Section {
     topic: "keys with one flipped bit",
@@ -74,33 +70,15 @@ fn a_key_with_one_flipped_bit_is_refused(device: &Device) {
                 let key = RemoteKey(remote.key.0 ^ 1 << bit);
                 let place = RemoteMemory { key, ..remote };
                 let what = format!("{op:?}, {window:?}, bit {bit} of {:?}", remote.key);
-                left.post(op.request(left.at(0..8), place).signaled());
-                // The responder is polled as well: `soft` is slow for a process that does not ask.
-                let start = Instant::now();
-                let seen = loop {
-                    assert_eq!(right.now(), [], "{what}");
-                    if let [seen] = left.now()[..] {
-                        break seen;
-                    }
-                    assert!(start.elapsed() < HANG, "{what}");
-                };
-                assert_eq!(seen.status, C::RemoteAccess, "{what}");
+                let request = op.request(left.at(0..8), place);
+                let status = left.run_with(&mut right, request).status;
+                assert_eq!(status, C::RemoteAccess, "{what}");
                 right.wait_for_state(QpState::Error);
                 let is_unchanged = left.is_all(0..8, 1) && right.is_all(4096..4104, 2);
                 assert!(is_unchanged, "{what}");
             }
         }
     }
-}
-
-/// What uses an element of this end's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum User {
-    Send,
-    Write,
-    Read,
-    FetchAndAdd,
-    Receive,
 }
 
 fn a_local_key_with_one_flipped_bit_is_refused(device: &Device) {
@@ -120,37 +98,12 @@ fn a_local_key_with_one_flipped_bit_is_refused(device: &Device) {
             let (mut left, mut right) = pair(rc());
             left.fill(0..len, 1);
             right.fill(0..len, 2);
-            let end = if user == User::Receive { &right } else { &left };
-            let key = LocalKey(end.memory.local_key().0 ^ 1 << bit);
-            let element = raw(&end.memory, 0, len, key);
-            if user == User::Send {
-                right.recv(0..len);
-            }
-            let remote = right.remote(0);
-            let (request, status) = match user {
-                User::Send => (WorkRequest::send(element), unreadable(device)),
-                User::Write => (WorkRequest::write(element, remote), unreadable(device)),
-                User::Read => (WorkRequest::read(element, remote), C::LocalProtection),
-                User::FetchAndAdd => {
-                    let request = WorkRequest::fetch_and_add(element, remote, 0);
-                    (request, C::LocalProtection)
-                }
-                User::Receive => {
-                    right.recv_into(vec![element]);
-                    (WorkRequest::send(left.at(0..len)), C::RemoteOperation)
-                }
-            };
-            let what = format!("{user:?} of {len} bytes, bit {bit} of {}", key.0);
-            left.post(request.signaled());
-            if user == User::Receive {
-                let status = device.deviates(
-                    &rxe::RECEIVE_STATUSES,
-                    C::LocalProtection,
-                    C::LocalQpOperation,
-                );
-                right.expect_recv(status);
-            }
-            assert_eq!(left.one().status, status, "{what}");
+            let memory = user.memory(&left, &right);
+            let key = LocalKey(memory.local_key().0 ^ 1 << bit);
+            let element = raw(memory, 0, len, key);
+            let what = format!("{user:?} of {len} bytes, bit {bit} of {key:?}");
+            let ends = (&mut left, &mut right);
+            user.is_refused(device, ends, (element, len), unreadable(device), &what);
             assert!(
                 left.is_all(0..len, 1) && right.is_all(0..len, 2),
                 "{what}: nothing came"

@@ -54,6 +54,7 @@ mod extended;
 mod flipped_bits;
 mod inline_sge;
 mod lengths;
+mod memory_ends;
 mod memory_regions;
 mod memory_windows;
 mod model;
@@ -114,6 +115,7 @@ const SECTIONS: &[Section] = &[
     protection::CASES,
     protection_local::CASES,
     flipped_bits::CASES,
+    memory_ends::CASES,
     refusals::CASES,
     errors::CASES,
     rnr::CASES,

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use verbline_verbs::{
-    Access, CompletionStatus as C, Element, ExposedMemory, LocalKey, QpState, WorkRequest,
+    Access, CompletionStatus as C, Element, ExposedMemory, LocalKey, QpState, WorkKind, WorkRequest,
 };
 
 use super::case::{Section, case};
@@ -113,6 +113,71 @@ pub(super) fn raw(region: &ExposedMemory, offset: isize, len: usize, key: LocalK
     // invalid. All other memory belongs to the region: it is exposed, lives longer than the request
     // in each case, and is accessed only through atomics.
     unsafe { Element::from_raw(addr, len as u32, key) }
+}
+
+/// What uses an element of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum User {
+    Send,
+    Write,
+    Read,
+    FetchAndAdd,
+    Receive,
+}
+
+impl User {
+    /// Returns the memory of the left end, or for receives of the right one.
+    pub(super) fn memory<'a>(self, left: &'a End, right: &'a End) -> &'a ExposedMemory {
+        match self {
+            Self::Receive => &right.memory,
+            _ => &left.memory,
+        }
+    }
+
+    /// Uses an element of this length that has to be refused: with `unreadable` if it is read from.
+    pub(super) fn is_refused(
+        self,
+        device: &Device,
+        (left, right): (&mut End, &mut End),
+        (element, len): (Element, usize),
+        unreadable: C,
+        what: &str,
+    ) {
+        let remote = right.remote(LEN / 2);
+        let (request, status) = match self {
+            Self::Send => {
+                right.recv(0..len);
+                (WorkRequest::send(element), unreadable)
+            }
+            Self::Write => (WorkRequest::write(element, remote), unreadable),
+            Self::Read => (WorkRequest::read(element, remote), C::LocalProtection),
+            Self::FetchAndAdd => {
+                let request = WorkRequest::fetch_and_add(element, remote, 0);
+                (request, C::LocalProtection)
+            }
+            Self::Receive => {
+                right.recv_into(vec![element]);
+                let request = WorkRequest::send(left.at(0..len));
+                (request, C::RemoteOperation)
+            }
+        };
+        left.post(request.signaled());
+        // The receiver is polled first: `soft` is slow for a process that does not ask.
+        if self == Self::Receive {
+            let status = device.deviates(
+                &rxe::RECEIVE_STATUSES,
+                C::LocalProtection,
+                C::LocalQpOperation,
+            );
+            let seen = right.one();
+            assert_eq!(
+                (seen.kind, seen.status),
+                (WorkKind::Receive, status),
+                "{what}"
+            );
+        }
+        assert_eq!(left.one().status, status, "{what}");
+    }
 }
 
 fn fails_here(op: Op, element: impl FnOnce(&End) -> Element, status: C) {
