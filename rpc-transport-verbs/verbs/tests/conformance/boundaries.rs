@@ -1,12 +1,12 @@
 //! Messages of every length at which a device may change its way, in lists of every kind: each byte
 //! is compared, and those around it.
 
-use verbline_verbs::{CompletionStatus as C, Element, WorkKind, WorkRequest};
+use verbline_verbs::{CompletionStatus as C, Element, PostErrorReason, WorkKind, WorkRequest};
 
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
-use super::end::{End, everything, pair, rc};
+use super::end::{End, Options, everything, pair, rc};
 use super::lengths::{GUARD, Places, Way, cuts, lengths, message};
 use super::seed::Random;
 
@@ -36,6 +36,14 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_receive_one_byte_too_short_is_refused_at_every_boundary,
             "specification: completion statuses"
+        ),
+        case!(
+            inline_up_to_the_limit_and_not_beyond,
+            "specification: inline"
+        ),
+        case!(
+            atomics_next_to_each_other_leave_their_neighbours,
+            "specification: atomics"
         ),
     ],
 };
@@ -168,4 +176,98 @@ fn too_long(device: &Device, left: &mut End, right: &mut End, bytes: Element, wh
         device.deviates(&rxe::RECEIVE_STATUSES, C::LocalLength, C::LocalQpOperation);
     assert_eq!(sent, of_the_sender, "{what}");
     assert_eq!(received.status, of_the_receiver, "{what}");
+}
+
+fn inline_up_to_the_limit_and_not_beyond(device: &Device) {
+    let mut random = Random::new();
+    let wishes: &[usize] = match device.kind {
+        Kind::Soft => &[0, 1, 64, 228],
+        _ => &[64],
+    };
+    for &max_inline_data in wishes {
+        let (mut left, mut right) = pair(Options {
+            max_inline_data,
+            ..rc()
+        });
+        let limit = left.qp.capabilities().max_inline_data;
+        assert!(limit >= max_inline_data);
+        let (from, to) = (left.memory.clone(), right.memory.clone());
+        for way in [Way::Send, Way::SendWithImm, Way::Write, Way::WriteWithImm] {
+            for len in limit.saturating_sub(1)..=limit + 1 {
+                for cut in cuts(len, &mut random) {
+                    let what = format!("{way:?} of {len} bytes, {cut:?}");
+                    let message = message(len, &mut random);
+                    let here = Places::new(&from, 7, &cut);
+                    let there = Places::new(&to, 1, &[len]);
+                    here.put(&message);
+                    there.clear();
+                    let request = way.request(here.elements(), there.remote(), 5);
+                    let request = request.inline();
+                    if len > limit {
+                        let reason = left.refused(request);
+                        let expected = PostErrorReason::InlineTooLong { len, limit };
+                        assert_eq!(reason, expected, "{what}");
+                        there.check_guards(&what);
+                        continue;
+                    }
+                    if way != Way::Write {
+                        right.recv_into(there.elements());
+                    }
+                    let wr_id = left.post(request.signaled());
+                    here.clear();
+                    if way != Way::Write {
+                        right.expect_recv(C::Success);
+                    }
+                    let sent = left.one();
+                    assert_eq!((sent.status, sent.wr_id), (C::Success, wr_id), "{what}");
+                    there.check(&message, &what);
+                }
+            }
+        }
+    }
+}
+
+/// Cells of the right end's memory: neighbours, those at the ends of pages, and the last.
+const CELLS: [usize; 8] = [0, 8, 16, 4080, 4088, 4096, 4104, 8184];
+
+/// The result goes into two elements at any address, whatever the length of the first.
+fn atomics_next_to_each_other_leave_their_neighbours(_: &Device) {
+    let mut random = Random::new();
+    let (mut left, right) = pair(rc());
+    let results = left.memory.clone();
+    let mut cells = message(8192, &mut random);
+    right.memory.write(0, &cells).unwrap();
+    for round in 0..2 * CELLS.len() {
+        let cell = CELLS[round % CELLS.len()];
+        let range = cell..cell + 8;
+        let was: [u8; 8] = cells[range.clone()].try_into().unwrap();
+        let value = u64::from_ne_bytes(was);
+        let first = round % 9;
+        let result = Places::new(&results, OFFSETS[round % 4], &[first, 8 - first]);
+        result.clear();
+        let (remote, other) = (right.remote(cell), random.next());
+        let (request, becomes) = match round % 3 {
+            0 => (
+                WorkRequest::fetch_and_add(result.elements(), remote, other),
+                value.wrapping_add(other),
+            ),
+            1 => (
+                WorkRequest::compare_and_swap(result.elements(), remote, value, other),
+                other,
+            ),
+            // What is there differs in one bit from what is expected, so it stays.
+            _ => {
+                let expected = value ^ 1 << random.below(64);
+                let request =
+                    WorkRequest::compare_and_swap(result.elements(), remote, expected, other);
+                (request, value)
+            }
+        };
+        let what = format!("round {round}, {} at {cell}", request.name());
+        let seen = left.run(request);
+        assert_eq!((seen.status, seen.len), (C::Success, 8), "{what}");
+        result.check(&was, &what);
+        cells[range].copy_from_slice(&becomes.to_ne_bytes());
+        assert!(right.bytes(0..8192) == cells, "{what}");
+    }
 }
