@@ -62,6 +62,7 @@ mod multicast;
 mod objects;
 mod one_sided;
 mod one_sided_processes;
+mod orders;
 mod ownership;
 mod processes;
 mod protection;
@@ -109,6 +110,7 @@ const SECTIONS: &[Section] = &[
     one_sided::CASES,
     atomics::CASES,
     boundaries::CASES,
+    orders::CASES,
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,

@@ -1,0 +1,205 @@
+//! Orders: of completions, and of what requests do.
+
+use verbline_verbs::{
+    AckTimeout, CompletionOpcode as O, CompletionStatus as C, QpState, WorkKind, WorkRequest,
+};
+
+use super::case::{Section, case};
+use super::device::{Device, Kind};
+use super::end::{End, LEN, Options, init, pair, rc, rtr, rts};
+use super::seed::Random;
+
+pub(crate) const CASES: Section = Section {
+    topic: "orders",
+    cases: &[
+        case!(
+            sends_are_flushed_in_the_order_of_posting,
+            "specification: states"
+        ),
+        case!(
+            what_follows_a_request_that_fails_is_flushed_in_order,
+            "specification: completion statuses"
+        ),
+        case!(
+            completions_of_one_queue_pair_come_in_the_order_of_posting,
+            "specification: ordering; signaling"
+        ),
+    ],
+};
+
+/// The kinds of requests that a reliable connection takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Send,
+    SendWithImm,
+    Write,
+    WriteWithImm,
+    Read,
+    CompareAndSwap,
+    FetchAndAdd,
+}
+
+impl What {
+    const ALL: [Self; 7] = [
+        Self::Send,
+        Self::SendWithImm,
+        Self::Write,
+        Self::WriteWithImm,
+        Self::Read,
+        Self::CompareAndSwap,
+        Self::FetchAndAdd,
+    ];
+
+    fn takes_a_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendWithImm | Self::WriteWithImm)
+    }
+
+    /// Returns the immediate that the peer receives with request `number`.
+    fn imm(self, number: usize) -> Option<u32> {
+        matches!(self, Self::SendWithImm | Self::WriteWithImm).then_some(number as u32)
+    }
+
+    fn opcode(self) -> O {
+        match self {
+            Self::Send | Self::SendWithImm => O::Send,
+            Self::Write | Self::WriteWithImm => O::RdmaWrite,
+            Self::Read => O::RdmaRead,
+            Self::CompareAndSwap => O::CompareAndSwap,
+            Self::FetchAndAdd => O::FetchAndAdd,
+        }
+    }
+
+    /// Returns request `number`, of `len` bytes at most. Its bytes are at the number's place of
+    /// each end.
+    fn request(self, left: &End, right: &End, number: usize, len: usize) -> WorkRequest {
+        let at = number * PLACE;
+        let (local, eight) = (left.at(at..at + len), left.at(at..at + 8));
+        let remote = right.remote(LEN / 2 + at);
+        match self {
+            Self::Send => WorkRequest::send(local),
+            Self::SendWithImm => WorkRequest::send_with_imm(local, number as u32),
+            Self::Write => WorkRequest::write(local, remote),
+            Self::WriteWithImm => WorkRequest::write_with_imm(local, remote, number as u32),
+            Self::Read => WorkRequest::read(local, remote),
+            Self::CompareAndSwap => WorkRequest::compare_and_swap(eight, remote, 0, 1),
+            Self::FetchAndAdd => WorkRequest::fetch_and_add(eight, remote, 1),
+        }
+    }
+}
+
+/// Length of the place of a request in bytes.
+const PLACE: usize = 128;
+
+/// Posts two requests of each kind, of which every third is signaled. Returns their numbers.
+fn post_all(left: &mut End, right: &End) -> Vec<u64> {
+    let twice = What::ALL.into_iter().chain(What::ALL).enumerate();
+    let mut posted = Vec::new();
+    for (number, what) in twice {
+        let request = what.request(left, right, number, 64);
+        posted.push(match number % 3 {
+            0 => left.post(request.signaled()),
+            _ => left.post(request),
+        });
+    }
+    posted
+}
+
+/// Checks that these requests are flushed, signaled or not, in this order.
+fn assert_flushed(end: &mut End, posted: &[u64]) {
+    let seen = end.wait(posted.len());
+    let flushed = |wr_id: &u64| (WorkKind::Send, *wr_id, C::WorkRequestFlushed);
+    let expected: Vec<_> = posted.iter().map(flushed).collect();
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|seen| (seen.kind, seen.wr_id, seen.status))
+        .collect();
+    assert_eq!(seen, expected);
+    end.assert_quiet();
+}
+
+fn sends_are_flushed_in_the_order_of_posting(_: &Device) {
+    let patient = Options {
+        timeout: AckTimeout::FOREVER,
+        ..rc()
+    };
+    let (mut left, mut right) = (End::new(patient), End::new(patient));
+    init(&mut left.qp, patient);
+    init(&mut right.qp, patient);
+    // The peer in INIT answers nothing.
+    rtr(&mut left.qp, right.qp.qp_num(), patient);
+    rts(&mut left.qp, patient);
+    let posted = post_all(&mut left, &right);
+    left.go(QpState::Error);
+    assert_flushed(&mut left, &posted);
+}
+
+fn what_follows_a_request_that_fails_is_flushed_in_order(_: &Device) {
+    let (mut left, right) = pair(rc());
+    let [wrong, ..] = super::protection::nowhere(&right);
+    let failing = left.post(WorkRequest::write(left.at(0..8), wrong));
+    let posted = post_all(&mut left, &right);
+    let seen = left.one();
+    assert_eq!((seen.wr_id, seen.status), (failing, C::RemoteAccess));
+    assert_flushed(&mut left, &posted);
+    assert!(right.is_all(0..LEN, 0), "nothing was carried out");
+}
+
+fn completions_of_one_queue_pair_come_in_the_order_of_posting(device: &Device) {
+    let count = match device.kind {
+        Kind::Soft => 200,
+        _ => 60,
+    };
+    let mut random = Random::new();
+    let (mut left, mut right) = pair(rc());
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    let (mut expected_sent, mut expected_received) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        let what = What::ALL[random.below(What::ALL.len())];
+        let len = random.below(PLACE + 1);
+        left.fill(number * PLACE..(number + 1) * PLACE, number as u8 + 1);
+        if what.takes_a_receive() {
+            // Single elements and lists are mixed. Each receive has a place of its own.
+            let place = expected_received.len() * PLACE;
+            let cut = place + random.below(PLACE);
+            right.recv_into(match random.below(2) {
+                0 => vec![right.at(place..place + PLACE)],
+                _ => vec![right.at(place..cut), right.at(cut..place + PLACE)],
+            });
+            expected_received.push((what, number, len));
+        }
+        let request = what.request(&left, &right, number, len);
+        // Unsignaled requests need a signaled one behind them to complete.
+        if random.below(3) == 0 || number % 8 == 7 || number + 1 == count {
+            let wr_id = left.post(request.signaled());
+            expected_sent.push((wr_id, C::Success, Some(what.opcode())));
+        } else {
+            left.post(request);
+        }
+        while left.qp.send_slots_free() == 0 || expected_received.len() - received.len() == 32 {
+            received.extend(right.now());
+            sent.extend(left.now());
+        }
+    }
+    received.extend(right.wait(expected_received.len() - received.len()));
+    sent.extend(left.wait(expected_sent.len() - sent.len()));
+    let sent: Vec<_> = sent
+        .iter()
+        .map(|seen| (seen.wr_id, seen.status, seen.opcode))
+        .collect();
+    assert_eq!(sent, expected_sent);
+    for (place, (seen, (what, number, len))) in received.iter().zip(&expected_received).enumerate()
+    {
+        let name = format!("{what:?}, request {number} in receive {place}");
+        assert_eq!((seen.status, seen.len), (C::Success, *len), "{name}");
+        assert_eq!(seen.imm, what.imm(*number), "{name}");
+        let place = place * PLACE;
+        if *what != What::WriteWithImm {
+            assert!(
+                right.is_all(place..place + len, *number as u8 + 1),
+                "{name}"
+            );
+        }
+    }
+    left.assert_quiet();
+    right.assert_quiet();
+}
