@@ -60,15 +60,9 @@ fn arrive_whole(device: &Device, way: Way) {
     let to = right.expose(longest, everything(), 0);
     let mut number = 0;
     for len in lengths {
-        for cut in cuts(len, &mut random) {
+        for (cut, other) in both_cuts(way, len, &mut random) {
             number += 1;
             let message = message(len, &mut random);
-            // The elements of a receive are not those of the message.
-            let others = cuts(len, &mut random);
-            let other = match way {
-                Way::Send | Way::SendWithImm => others[number % others.len()].clone(),
-                _ => vec![len],
-            };
             let what = format!("{way:?} of {len} bytes, {cut:?} and {other:?}");
             let here = Places::new(&from, OFFSETS[number % 4], &cut);
             let there = Places::new(&to, OFFSETS[number / 4 % 4], &other);
@@ -103,6 +97,21 @@ fn arrive_whole(device: &Device, way: Way) {
             source.check(&message, &what);
         }
     }
+}
+
+/// Returns the ways to cut a message here, each with those at the other end. A receive has all of it
+/// in one element, and then in several that are not those of the message.
+fn both_cuts(way: Way, len: usize, random: &mut Random) -> Vec<(Vec<usize>, Vec<usize>)> {
+    let mut both = Vec::new();
+    for cut in cuts(len, random) {
+        both.push((cut.clone(), vec![len]));
+        if matches!(way, Way::Send | Way::SendWithImm) && len > 1 {
+            let mut others = cuts(len, random);
+            let other = others.swap_remove(1 + random.below(others.len() - 1));
+            both.push((cut, other));
+        }
+    }
+    both
 }
 
 fn sends_of_every_boundary_length_arrive_whole(device: &Device) {
