@@ -30,6 +30,8 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
     for problem in &problems {
         eprintln!("!! {problem}");
     }
+    // If there is no such device, the panic is to be seen.
+    let device = verbs_side::device();
     panic::set_hook(Box::new(|info| {
         let message = words(info.payload());
         let place = info
@@ -43,7 +45,6 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
     }));
 
     let started = Instant::now();
-    let device = verbs_side::device();
     let mut lines = String::new();
     let mut counts = [0_usize; 4];
     let mut seen = BTreeSet::new();

@@ -31,9 +31,13 @@ fn named() -> &'static str {
 pub(crate) fn device() -> &'static str {
     static DEVICE: OnceLock<String> = OnceLock::new();
     DEVICE.get_or_init(|| {
-        let name: DeviceName = named().parse().unwrap();
-        let found = || Context::open(named()).unwrap().device_name().to_owned();
-        name.device.unwrap_or_else(found)
+        let name = named().parse::<DeviceName>();
+        let name = name.unwrap_or_else(|error| panic!("{error}"));
+        name.device.unwrap_or_else(|| {
+            let context = Context::open(named());
+            let context = context.unwrap_or_else(|error| panic!("{error}"));
+            context.device_name().to_owned()
+        })
     })
 }
 
