@@ -130,8 +130,6 @@ pub use process::credentials::Credentials;
 pub(super) use objects::windows::{AddressHandle, MemoryWindow};
 
 #[cfg(feature = "shim")]
-pub(crate) use shared::memory::SharedMemory;
-#[cfg(feature = "shim")]
-pub(crate) use shared::program_pages::share;
+pub(crate) use objects::{SharedMemory, share};
 #[cfg(feature = "test-util")]
 pub use simulated::{Killer, SimulatedProcess};
