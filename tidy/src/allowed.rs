@@ -290,6 +290,7 @@ pub const VERBS: Package = Package {
             ],
             &["types", "provider"],
         ),
+        layer("for_shim", &["for_shim"], &["types", "provider"]),
         layer(
             "for_transport",
             &["for_transport"],

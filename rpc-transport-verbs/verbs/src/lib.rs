@@ -129,6 +129,8 @@
 //!   that names the feature.
 //! * `test-util` (off): hooks for Verbline's fault campaign, which simulates processes over the
 //!   software device. They are not part of the interface.
+//! * `shim` (off): what the library that preloads libibverbs' functions over the software device needs.
+//!   It is not part of the interface.
 //!
 //! # Where to look next
 //!
@@ -160,6 +162,9 @@ mod device_search;
 mod element;
 mod event_fd;
 mod exposed_memory;
+#[cfg(feature = "shim")]
+#[doc(hidden)]
+pub mod for_shim;
 #[doc(hidden)]
 pub mod for_transport;
 mod fork;

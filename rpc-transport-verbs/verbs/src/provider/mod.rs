@@ -44,6 +44,8 @@ pub use soft::{AwaitedClaim, Credentials, LinkTarget};
 #[cfg(feature = "test-util")]
 pub use soft::{Killer, SimulatedProcess};
 pub(crate) use soft::{Nonce, OnClaim};
+#[cfg(feature = "shim")]
+pub(crate) use soft::{SharedMemory, share};
 pub use work::InlineError;
 pub(crate) use work::{
     Destination, Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,

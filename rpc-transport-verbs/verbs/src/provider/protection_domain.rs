@@ -1,5 +1,9 @@
 //! A protection domain of either provider.
 
+#[cfg(feature = "shim")]
+use std::ptr::NonNull;
+#[cfg(feature = "shim")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +32,29 @@ impl ProtectionDomain {
             #[cfg(feature = "rdma")]
             Self::Rdma(domain) => MemoryRegion::Rdma(domain.register(len, access)?),
         })
+    }
+
+    /// Registers memory of the program where it is.
+    ///
+    /// # Safety
+    ///
+    /// As for the software device's.
+    #[cfg(feature = "shim")]
+    pub(crate) unsafe fn register_at(
+        &self,
+        pages: Option<&Arc<soft::SharedMemory>>,
+        bytes: (NonNull<u8>, usize),
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        match self {
+            Self::Soft(domain) => {
+                // SAFETY: what the caller has promised.
+                let region = unsafe { domain.register_at(pages, bytes, access) };
+                region.map(MemoryRegion::Soft)
+            }
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Err(foreign("register_at", "the domain")),
+        }
     }
 
     /// Registers bytes where they lie, for peers over TCP of the software device.

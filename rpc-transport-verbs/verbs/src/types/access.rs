@@ -48,7 +48,7 @@ impl Access {
     ];
 
     /// Wraps the bits that a device reports. Bits unknown to this layer are kept.
-    #[cfg(feature = "rdma")]
+    #[cfg(any(feature = "rdma", feature = "shim"))]
     pub(crate) const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }

@@ -139,7 +139,7 @@ impl WrId {
     }
 
     /// Wraps the number that the device returned.
-    #[cfg(any(feature = "rdma", test))]
+    #[cfg(any(feature = "rdma", feature = "shim", test))]
     pub(crate) fn from_raw(raw: u64) -> Self {
         Self(raw)
     }

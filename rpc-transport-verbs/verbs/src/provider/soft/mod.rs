@@ -129,5 +129,7 @@ pub use process::credentials::Credentials;
 
 pub(super) use objects::windows::{AddressHandle, MemoryWindow};
 
+#[cfg(feature = "shim")]
+pub(crate) use objects::{SharedMemory, share};
 #[cfg(feature = "test-util")]
 pub use simulated::{Killer, SimulatedProcess};

@@ -24,8 +24,7 @@ impl Region {
                 domain: self.domain,
                 only_through: None,
                 arena: self.arena,
-                // A region is a whole arena.
-                offset: 0,
+                offset: self.in_arena(0) as u64,
                 start: if is_zero_based { 0 } else { self.address() },
                 len: self.len() as u64,
             })
@@ -49,7 +48,7 @@ impl Region {
             domain,
             only_through: bound.only_through,
             arena: self.arena,
-            offset: bound.offset,
+            offset: self.in_arena(bound.offset as usize) as u64,
             start,
             len: bound.len,
         })

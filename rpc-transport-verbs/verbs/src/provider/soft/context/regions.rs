@@ -25,6 +25,10 @@ pub(crate) struct Region {
     len: usize,
     pub(crate) access: Access,
     pub(super) arena: u64,
+    /// Where the region begins in its arena. Regions of memory that this crate allocates are whole
+    /// arenas.
+    #[cfg(feature = "shim")]
+    in_arena: usize,
 }
 
 // SAFETY: the address belongs to registered memory and is the same from every thread; only the
@@ -64,8 +68,19 @@ impl Regions {
             len,
             access,
             arena,
+            #[cfg(feature = "shim")]
+            in_arena: 0,
         });
         (key, remote_key)
+    }
+
+    /// Says that the region with this key, which was just added, begins so many bytes after its
+    /// arena.
+    #[cfg(feature = "shim")]
+    pub(crate) fn set_offset_in_arena(&mut self, key: LocalKey, offset: usize) {
+        if let Some(region) = self.0.get_mut(region_index(key.0)) {
+            region.in_arena = offset;
+        }
     }
 
     pub(crate) fn by_local_key(&self, key: LocalKey) -> Option<&Region> {
@@ -123,7 +138,7 @@ impl Regions {
             && region.access.contains(needs)
             && offset <= region.len
             && len <= region.len - offset;
-        is_permitted.then_some((region.arena, offset))
+        is_permitted.then_some((region.arena, region.in_arena(offset)))
     }
 
     /// Makes the local protection check for every element of a request.
@@ -154,6 +169,15 @@ impl Region {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Converts an offset in the region into one in its arena.
+    #[inline(always)]
+    pub(super) fn in_arena(&self, offset: usize) -> usize {
+        #[cfg(feature = "shim")]
+        return self.in_arena + offset;
+        #[cfg(not(feature = "shim"))]
+        offset
     }
 
     /// Returns the address of the region's first byte, as peers know it.

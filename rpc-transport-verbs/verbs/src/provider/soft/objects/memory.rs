@@ -32,10 +32,6 @@ impl ProtectionDomain {
         in_range("register", "len", len, 1, MAX_REGION_LEN)?;
         check_access(access)?;
         let node = &*self.domain.node;
-        let failed = |source| VerbsError::Os {
-            call: "register",
-            source,
-        };
         let (memory, arena) = if self.domain.gids.has_shared_memory() {
             let memory = Arc::new(SharedMemory::arena(len).map_err(failed)?);
             let arena = node.next_arena();
@@ -47,6 +43,47 @@ impl ProtectionDomain {
             )
         };
         let bytes = (memory.start(), memory.len());
+        self.enter_region(memory, arena, bytes, access)
+    }
+
+    /// Registers memory of the program where it is: in `pages`, or, if no peer in shared memory can
+    /// reach the context, without.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are the program's, readable and writable, and in `pages`. The program keeps them mapped
+    /// as long as the region is there.
+    #[cfg(feature = "shim")]
+    pub(crate) unsafe fn register_at(
+        &self,
+        pages: Option<&Arc<SharedMemory>>,
+        bytes: (NonNull<u8>, usize),
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        self.domain.node.check()?;
+        in_range("register", "len", bytes.1, 1, MAX_REGION_LEN)?;
+        check_access(access)?;
+        let (memory, arena) = match pages {
+            Some(pages) if self.domain.gids.has_shared_memory() => {
+                let arena = self.domain.node.next_arena();
+                (Memory::Arena(Arc::clone(pages), arena), arena)
+            }
+            _ => (
+                Memory::Private(Mapping::of_program(bytes.0, bytes.1)),
+                NO_ARENA,
+            ),
+        };
+        self.enter_region(memory, arena, bytes, access)
+    }
+
+    fn enter_region(
+        &self,
+        memory: Memory,
+        arena: u64,
+        bytes: (NonNull<u8>, usize),
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let node = &*self.domain.node;
         let mut state = self.domain.enter()?;
         if state.common.regions.len() == MAX_REGIONS {
             return Err(exhausted("register", "memory regions", MAX_REGIONS));
@@ -56,6 +93,12 @@ impl ProtectionDomain {
                 .common
                 .regions
                 .insert(node.next_serial(), self.number, bytes, access, arena);
+        #[cfg(feature = "shim")]
+        {
+            let offset = bytes.0.as_ptr().addr() - memory.start().as_ptr().addr();
+            let regions = &mut state.common.regions;
+            regions.set_offset_in_arena(local_key, offset);
+        }
         state.common.publish_region(local_key);
         drop(state);
         if let Memory::Arena(memory, arena) = &memory {
@@ -163,6 +206,13 @@ pub(crate) struct MemoryRegion {
     memory: Memory,
     local_key: LocalKey,
     remote_key: RemoteKey,
+}
+
+fn failed(source: std::io::Error) -> VerbsError {
+    VerbsError::Os {
+        call: "register",
+        source,
+    }
 }
 
 /// The memory of a region.

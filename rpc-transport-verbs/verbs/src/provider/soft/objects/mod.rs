@@ -41,6 +41,11 @@ pub(crate) use queue_pair::QueuePair;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
 pub use tcp_link::LinkTarget;
 
+#[cfg(feature = "shim")]
+pub(crate) use super::shared::memory::SharedMemory;
+#[cfg(feature = "shim")]
+pub(crate) use super::shared::program_pages::share;
+
 const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp: MAX_READY,
     max_qp_wr: MAX_WR,

@@ -30,6 +30,9 @@ use crate::system_error::{explained, not_mapped};
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    /// True for pages of the program itself, which stay mapped.
+    #[cfg(feature = "shim")]
+    is_programs: bool,
 }
 
 // SAFETY: a mapping is an address range of the process and is the same from every thread.
@@ -55,7 +58,7 @@ impl Mapping {
             // SAFETY: no test passes a length of zero, which the layout must not have.
             let start = unsafe { std::alloc::alloc_zeroed(layout) };
             let start = NonNull::new(start).expect("memory");
-            return Self { start, len };
+            return Self::owned(start, len);
         }
         SharedMemory::for_writers("test", len)
             .expect("memory")
@@ -81,7 +84,26 @@ impl Mapping {
     fn made(start: rustix::io::Result<*mut libc::c_void>, len: usize) -> io::Result<Self> {
         let start = start.map_err(|error| not_mapped(error, len))?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, len })
+        Ok(Self::owned(start, len))
+    }
+
+    fn owned(start: NonNull<u8>, len: usize) -> Self {
+        Self {
+            start,
+            len,
+            #[cfg(feature = "shim")]
+            is_programs: false,
+        }
+    }
+
+    /// Describes memory that the program has mapped, and goes on using afterwards.
+    #[cfg(feature = "shim")]
+    pub(crate) fn of_program(start: NonNull<u8>, len: usize) -> Self {
+        Self {
+            start,
+            len,
+            is_programs: true,
+        }
     }
 
     /// Creates zeroed memory that no peer maps. It needs no file, uses huge pages if available, and is
@@ -194,6 +216,10 @@ fn has_holes(fd: BorrowedFd<'_>, file: &Stat) -> io::Result<bool> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        #[cfg(feature = "shim")]
+        if self.is_programs {
+            return;
+        }
         #[cfg(miri)]
         {
             let layout = std::alloc::Layout::from_size_align(self.len, PAGE).expect("a small size");
@@ -243,7 +269,7 @@ pub(crate) struct SharedMemory {
 /// Bytes of a huge page. For less memory than this, huge pages are not tried.
 const HUGE_PAGE: usize = 2 << 20;
 /// Bytes of a page.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 impl SharedMemory {
     /// Creates memory that peers may also write.
@@ -304,7 +330,7 @@ impl SharedMemory {
 }
 
 /// Creates a file of this length for shared memory.
-fn create_file(name: &str, len: usize, flags: MemfdFlags) -> io::Result<OwnedFd> {
+pub(super) fn create_file(name: &str, len: usize, flags: MemfdFlags) -> io::Result<OwnedFd> {
     // The kernel ends a process that makes a file longer than its limit (SIGXFSZ: setrlimit(2)).
     if let Some(limit) = getrlimit(Resource::Fsize).current
         && (len as u64) > limit

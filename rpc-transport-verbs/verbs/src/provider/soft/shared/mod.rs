@@ -6,6 +6,8 @@ pub(super) mod copy;
 pub(super) mod descriptor;
 pub(super) mod memory;
 pub(super) mod peer_file;
+#[cfg(feature = "shim")]
+pub(super) mod program_pages;
 pub(super) mod published;
 pub(super) mod request_message;
 pub(super) mod ring;

@@ -1,0 +1,167 @@
+//! The boundary to the program: errors become errnos, and panics `EIO`.
+
+use std::ffi::c_int;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use verbline_verbs::{ModifyError, OpenError, PostErrorReason, VerbsError};
+
+/// An errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const INVALID: Self = Self(libc::EINVAL);
+    pub(crate) const NO_MEMORY: Self = Self(libc::ENOMEM);
+    pub(crate) const BUSY: Self = Self(libc::EBUSY);
+    pub(crate) const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
+
+    /// Makes it of an error, whose sentence is written with `VERBS_SHIM_DEBUG`.
+    fn because(number: c_int, error: &dyn Display) -> Self {
+        say(error);
+        Self(number)
+    }
+}
+
+/// Writes why a call was refused, if the variable `VERBS_SHIM_DEBUG` is set.
+pub(crate) fn say(what: &dyn Display) {
+    if std::env::var_os("VERBS_SHIM_DEBUG").is_some() {
+        // The program's standard error may be closed.
+        let _ = writeln!(io::stderr(), "verbs-shim: {what}");
+    }
+}
+
+impl From<VerbsError> for Errno {
+    fn from(error: VerbsError) -> Self {
+        let number = match &error {
+            VerbsError::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            VerbsError::Exhausted { .. } => libc::ENOMEM,
+            VerbsError::NotSupported { .. } => libc::EOPNOTSUPP,
+            VerbsError::Forked(_) => libc::EIO,
+            _ => libc::EINVAL,
+        };
+        Self::because(number, &error)
+    }
+}
+
+impl From<OpenError> for Errno {
+    fn from(error: OpenError) -> Self {
+        let number = match &error {
+            OpenError::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            _ => libc::ENODEV,
+        };
+        Self::because(number, &error)
+    }
+}
+
+impl From<ModifyError> for Errno {
+    fn from(error: ModifyError) -> Self {
+        let number = match &error {
+            ModifyError::Unreachable { .. } => libc::EHOSTUNREACH,
+            ModifyError::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            ModifyError::Draining => libc::EBUSY,
+            ModifyError::Forked(_) => libc::EIO,
+            _ => libc::EINVAL,
+        };
+        Self::because(number, &error)
+    }
+}
+
+impl From<PostErrorReason> for Errno {
+    fn from(error: PostErrorReason) -> Self {
+        let number = match &error {
+            PostErrorReason::QueueFull { .. } => libc::ENOMEM,
+            PostErrorReason::Refused { errno } => *errno,
+            PostErrorReason::Forked(_) => libc::EIO,
+            _ => libc::EINVAL,
+        };
+        Self::because(number, &error)
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self::because(error.raw_os_error().unwrap_or(libc::EIO), &error)
+    }
+}
+
+fn caught<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    // Unwinding into C would end the process. Every lock here is used whatever its poison says, and
+    // what it guards is consistent between two statements.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
+}
+
+fn set_errno(Errno(number): Errno) {
+    // SAFETY: the address of this thread's errno, which is always there.
+    unsafe { *libc::__errno_location() = number };
+}
+
+/// For functions that return 0, or the errno.
+pub(crate) fn number(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    caught(body).map_or_else(|Errno(number)| number, |()| 0)
+}
+
+/// For functions that return 0 or more, or -1 with `errno`.
+pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    caught(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// An object that was made for the program, which owns it from then on.
+pub(crate) struct Made<T>(pub(crate) *mut T);
+
+impl<T> From<Box<T>> for Made<T> {
+    fn from(made: Box<T>) -> Self {
+        Self(Box::into_raw(made))
+    }
+}
+
+/// For functions that return an object, or null with `errno`. The object begins with its head, which is
+/// what the program sees.
+pub(crate) fn object<T, H, M: Into<Made<T>>>(body: impl FnOnce() -> Result<M, Errno>) -> *mut H {
+    match caught(body) {
+        Ok(made) => made.into().0.cast(),
+        Err(errno) => {
+            set_errno(errno);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// For functions that return null with `errno` because they are not there.
+pub(crate) fn absent<T>() -> *mut T {
+    set_errno(Errno::UNSUPPORTED);
+    ptr::null_mut()
+}
+
+/// Locks, whatever a panic has left: see `caught`.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many objects need another one, which is not destroyed before (`EBUSY`).
+#[derive(Debug, Default)]
+pub(crate) struct Users(AtomicUsize);
+
+impl Users {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn check_none(&self) -> Result<(), Errno> {
+        match self.0.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => Err(Errno::BUSY),
+        }
+    }
+}
