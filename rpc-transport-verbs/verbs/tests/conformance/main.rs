@@ -75,6 +75,7 @@ mod rnr;
 mod rounds;
 mod send_queue;
 mod silence;
+mod solicited;
 mod srq;
 mod srq_shares;
 mod state_rules;
@@ -124,6 +125,7 @@ const SECTIONS: &[Section] = &[
     silence::CASES,
     completion_queues::CASES,
     channels::CASES,
+    solicited::CASES,
     srq::CASES,
     srq_shares::CASES,
     async_events::CASES,
