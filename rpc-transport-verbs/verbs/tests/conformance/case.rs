@@ -57,6 +57,8 @@ pub(crate) enum Outcome {
     Deviation(Vec<String>),
     /// With the key of the reason.
     NotSupported(String),
+    /// Of a network card: not what the specification says. With the message.
+    Differs(String),
     /// With the failure's message.
     Failed(String),
 }
@@ -68,6 +70,7 @@ impl Outcome {
             Self::Pass => "pass".to_owned(),
             Self::Deviation(keys) => format!("deviation: {}", keys.join(", ")),
             Self::NotSupported(key) => format!("not supported: {key}"),
+            Self::Differs(_) => "differs".to_owned(),
             Self::Failed(_) => "**failed**".to_owned(),
         }
     }

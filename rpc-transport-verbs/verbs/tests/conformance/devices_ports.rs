@@ -147,7 +147,7 @@ fn a_device_says_limits_that_can_be_used(tested: &Device) {
     let expected = match tested.kind {
         Kind::Soft => AtomicCapability::Global,
         Kind::Rxe => AtomicCapability::Device,
-        Kind::Other => limits.atomic_cap,
+        Kind::Card => limits.atomic_cap,
     };
     assert_eq!(limits.atomic_cap, expected);
 }

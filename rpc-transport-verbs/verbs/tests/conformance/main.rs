@@ -15,7 +15,10 @@
 //! * **pass**: the device did what the specification says;
 //! * **deviation**: it did exactly what [`deviations`] says instead. A deviation that no longer
 //!   occurs is a failure, so that no deviation outlives its reason;
-//! * **not supported**: an attribute of the device says so, or [`deviations`] does, with evidence.
+//! * **not supported**: an attribute of the device says so, or [`deviations`] does, with evidence;
+//! * **differs**: a network card did something else, and no card was tried. The run lists these cases
+//!   at its end and asks for the report. What is published about cards ([`cards`]) is a deviation
+//!   where it occurs, and a case that hangs does not end the run.
 //!
 //! `soft` has to pass every case. `CONFORMANCE.md` has a row for each case and a column for each
 //! device, and CI compares it with the actual results.
@@ -30,13 +33,16 @@
     reason = "a program that is run by a person"
 )]
 
+mod cards;
 mod case;
 mod deviations;
 mod device;
+mod differences;
 mod rdma_unit_test;
 mod report;
 mod run;
 mod seed;
+mod trials;
 #[path = "../verbs_side/mod.rs"]
 mod verbs_side;
 

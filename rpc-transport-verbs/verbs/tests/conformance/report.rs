@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use super::SECTIONS;
+use super::cards;
 use super::deviations;
 use super::rdma_unit_test;
 
@@ -24,7 +25,8 @@ the same over TCP connections, and on `rxe`, the kernel's Soft-RoCE (Linux 6.1, 
 `cargo test --test conformance -- <part of a name>` runs some.
 
 **pass**: what the specification says. **deviation**: exactly what the [reason](#reasons) says instead, and the case
-fails as soon as it does not occur any more. **not supported**: the device lacks what the case is about.
+fails as soon as it does not occur any more. **not supported**: the device lacks what the case is about. On
+[network cards](#network-cards), of which none was tried, there is a fourth outcome, **differs**.
 
 *Specification* is the InfiniBand architecture, as the man pages of libibverbs, the kernel's code and its users'
 tests restate it. Names such as `rc_test: Send` are cases of
@@ -196,6 +198,7 @@ fn document(runs: &[Cells], tcp: &Cells, rxe: &Cells) -> String {
         )
         .unwrap();
     }
+    out.push_str(&cards::section());
     out.push_str(&rdma_unit_test::section());
     out
 }
