@@ -2,7 +2,7 @@
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
 .PHONY: help demo new check test nightly setup test-rdma bench count figures
-.PHONY: conformance mutants interop interop-grpc faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload
+.PHONY: conformance mutants judges interop interop-grpc faults soak attacks fuzz deny bench-compare bench-peers bench-rdma overload
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^# --/ { printf "\n%s\n", substr($$0, 6) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ count: ## Count what a call costs under valgrind; fails if it costs more than ac
 figures: ## Print the figures of the source tree: lines, functions, asserts, circles, tests, documents
 	@cargo run --quiet -p tidy
 
-nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions fuzz soak newest gateway advisories')
+nightly: ## Run the long forms of all checks, before a release (ONLY='faults planted_faults mutants guest attacks instructions fuzz soak newest gateway judges advisories')
 	@.ci/nightly $(ONLY)
 
 # -- Single checks
@@ -43,6 +43,9 @@ conformance: ## Run the conformance suite on soft and Soft-RoCE and write its re
 
 mutants: ## Change the software device in a copy, fault by fault: the conformance suite must see each (NAMES=part)
 	@.ci/mutants $(NAMES)
+
+judges: ## Run verbs programs of others (ibverbs-utils, perftest, pyverbs) over soft and tcp (ONLY='ibv_rc_pingpong tcp0')
+	@.ci/judges $(ONLY)
 
 interop: ## Run gRPC's interop cases, by name, over every device (one: VERBLINE_DEVICE=mlx5_0)
 	@.ci/interop

@@ -281,7 +281,7 @@ unsafe extern "C" fn create_qp_ex(
     /// `IBV_QP_INIT_ATTR_PD`, `_CREATE_FLAGS` and `_SEND_OPS_FLAGS`.
     const DOMAIN: u32 = 1;
     const FLAGS: u32 = 1 << 2;
-    const OPERATIONS: u32 = 1 << 5;
+    const OPERATIONS: u32 = 1 << 6;
     object(|| {
         // SAFETY: the program's attributes.
         let init = unsafe { &mut *init };
