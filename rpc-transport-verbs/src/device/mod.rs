@@ -7,6 +7,7 @@
 
 mod cores;
 mod error;
+mod fabric;
 mod memory;
 pub(crate) mod name;
 pub(crate) mod opened;
@@ -35,6 +36,7 @@ use crate::connect::control_thread::{self, ListenerConfig};
 use crate::connect::server::{self, Port};
 use crate::transport::VerbsTransport;
 use crate::transport::endpoint::TCP;
+use crate::transport::path::FabricSettings;
 use crate::transport::queue_pairs::Plaintext;
 
 /// The environment variable whose value [`Device::best`] opens.
@@ -126,7 +128,8 @@ impl Device {
     /// Opens a device by name, or several devices whose names are separated by commas, as in
     /// `"mlx5_0,soft"`. `"soft"`, shared memory, and `"tcp"` exist on every machine. A name may be
     /// followed by a port and by an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are
-    /// chosen automatically.
+    /// chosen automatically. Behind a `?`, settings of the fabric may follow, separated by `&`:
+    /// `"mlx5_0?tc=104&mtu=1024"`. They are the fields of [`FabricSettings`].
     ///
     /// With several devices, a client offers all of them. A server uses the first of its own
     /// devices that the client also has and that reaches the client. A device whose name follows a `?`,
@@ -135,7 +138,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// If a name occurs more than once or is malformed; or if a device without `?`, or each of the
+    /// If a name occurs more than once or is malformed, or a setting cannot be in force; or if a device without `?`, or each of the
     /// list, does not exist, is not supported by this build, cannot be opened or has no address to
     /// send from.
     pub fn open(names: &str) -> Result<Self, DeviceError> {
@@ -221,6 +224,7 @@ impl Device {
                 device: TCP.to_owned(),
                 wish: AddressWish::default(),
                 is_optional: false,
+                fabric: FabricSettings::default(),
             });
         }
         Self {
@@ -265,6 +269,7 @@ fn try_open(name: &Name) -> Result<(), DeviceError> {
         error => error,
     })?;
     let address = context.choose_address(name.wish)?;
+    let address = name.fabric.check(&context, address)?.address;
     tracing::debug!(%device, %address, reason = %address.reason, "chose the address to send from");
     Ok(())
 }
