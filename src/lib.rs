@@ -181,6 +181,7 @@ pub mod device {
     pub use rpc_core::transport::Fabric;
     #[doc(inline)]
     pub use rpc_transport_verbs::{
-        DEVICE_VARIABLE, Sizing, Survey, SurveyedDevice, SurveyedPort, unpinned,
+        CompletionVector, DEVICE_VARIABLE, FabricSettings, Sizing, Survey, SurveyedDevice,
+        SurveyedPort, unpinned,
     };
 }

@@ -160,6 +160,9 @@ pub struct Limits {
     pub device: String,
     /// The device's address, for display: "port 1, GID 1 ::ffff:192.0.2.1, MTU 4096".
     pub address: String,
+    /// What is in force of the settings for the device's fabric, for display: "traffic class 104 (DSCP
+    /// 26), MTU up to 1024". Empty if there are none.
+    pub fabric: String,
     /// Length in bytes of the longest encoded message that is received.
     pub max_message_len: usize,
     /// Length in bytes of the longest encoded message that is sent.
@@ -227,6 +230,8 @@ pub struct OtherDevice {
     pub device: String,
     /// The device's address, for display.
     pub address: String,
+    /// What is in force of the settings for its fabric, for display.
+    pub fabric: String,
     /// Longest frame, in bytes, that is sent inline, inside its work request.
     pub max_inline_len: usize,
     /// Bytes that the device locks for the queues of one connection.
@@ -297,6 +302,9 @@ impl fmt::Display for Limits {
         if !self.address.is_empty() {
             writeln!(f, "  address    {}", self.address)?;
         }
+        if !self.fabric.is_empty() {
+            writeln!(f, "  fabric     {}", self.fabric)?;
+        }
         writeln!(
             f,
             "  slots      {:>6} = {} receives posted + {} in reserve + {} held + {} for sending, of {} bytes each: {} registered",
@@ -361,6 +369,9 @@ impl fmt::Display for Limits {
             if other.locked_per_connection > 0 {
                 write!(f, ", {}", locked(other.locked_per_connection))?;
             }
+            if !other.fabric.is_empty() {
+                write!(f, ", {}", other.fabric)?;
+            }
         }
         Ok(())
     }
@@ -396,6 +407,22 @@ mod tests {
         for queues in ["128 KiB of locked memory", ", 64 KiB of locked memory"] {
             assert!(printed.contains(queues), "{printed}");
         }
+    }
+
+    #[test]
+    fn settings_of_a_fabric_are_printed_if_there_are_some() {
+        let mut limits = Limits {
+            address: "port 1".to_owned(),
+            others: vec![OtherDevice::default()],
+            ..Limits::default()
+        };
+        assert!(!limits.to_string().contains("fabric"), "{limits}");
+        limits.fabric = "traffic class 104".to_owned();
+        limits.others[0].fabric = "traffic class 8".to_owned();
+        let printed = limits.to_string();
+        let expected = "  address    port 1\n  fabric     traffic class 104\n  slots";
+        assert!(printed.contains(expected), "{printed}");
+        assert!(printed.ends_with(", traffic class 8"), "{printed}");
     }
 
     #[test]

@@ -107,6 +107,7 @@ pub use device::survey::{Survey, SurveyedDevice, SurveyedPort};
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
 pub use rpc_core::transport::SlotsByState;
 pub use transport::failure::ConnectionFailure;
+pub use transport::path::{CompletionVector, FabricSettings};
 pub use transport::{RecvBuf, RegisteredBuf, SendBuf, VerbsTransport};
 #[doc(no_inline)]
 pub use verbline_verbs as verbs;

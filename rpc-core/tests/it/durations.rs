@@ -16,8 +16,8 @@ use rpc_core::{
     Channel, DeadlinePolicy, Intents, Keepalive, LocalPoller, Pollers, Request, Response,
     SendCaller, Server, ServerHandle, Shutdown, Status, Waiting, block_on,
 };
-use rpc_transport_verbs::Device;
 use rpc_transport_verbs::verbs::{AckTimeout, Context, RetryCount, RnrRetry, RnrTimer, VerbsError};
+use rpc_transport_verbs::{Device, FabricSettings};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -216,7 +216,7 @@ fn waits<T: 'static>(
 type Row = (&'static str, &'static str, fn(&Scene, Duration) -> Outcome);
 
 /// The items, what the errors of short times say, and how to use them.
-const ROWS: [Row; 25] = [
+const ROWS: [Row; 26] = [
     (
         "rpc_core::ChannelBuilder::connect_timeout",
         "connect_timeout",
@@ -349,10 +349,7 @@ const ROWS: [Row; 25] = [
         Ok(())
     }),
     ("verbline_verbs::RetryCount::at_least", "", |_, time| {
-        for timeout in [
-            Some(AckTimeout::FOREVER),
-            AckTimeout::at_least(Duration::ZERO),
-        ] {
+        for timeout in [Some(AckTimeout::FOREVER), AckTimeout::new(1)] {
             let _ = RetryCount::at_least(time, timeout.unwrap());
         }
         Ok(())
@@ -372,6 +369,20 @@ const ROWS: [Row; 25] = [
         let context = Context::open("soft").unwrap();
         waits(time, move |time| context.get_async_event(time))
     }),
+    // Each is refused: the device has no fabric. What a network card may have: `path::tests`.
+    (
+        "rpc_transport_verbs::FabricSettings.ack_timeout",
+        "",
+        |scene, time| {
+            let ack_timeout = Some(time);
+            let settings = FabricSettings {
+                ack_timeout,
+                ..FabricSettings::default()
+            };
+            let error = shown(scene.device.clone().with_fabric(settings).unwrap_err());
+            error.contains("timeout=").then_some(()).ok_or(error)
+        },
+    ),
     ("over TCP: rpc_core::Keepalive.every", "", |_, every| {
         let device = Device::open("tcp").unwrap();
         let scene = Scene {

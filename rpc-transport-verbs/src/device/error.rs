@@ -5,6 +5,8 @@ use std::fmt;
 use rpc_core::transport::{Attempt, Remedy};
 use verbline_verbs::{AddressError, DeviceNameError, OpenError};
 
+use crate::transport::path::SettingError;
+
 /// Why a device could not be opened.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -28,6 +30,18 @@ pub enum DeviceError {
     /// A text is no name of a device.
     #[error(transparent)]
     Malformed(#[from] DeviceNameError),
+    /// A setting of the device's fabric cannot be in force.
+    #[error("'{device}' cannot have {setting}={value}: {reason}")]
+    Setting {
+        /// The device.
+        device: String,
+        /// The setting, as it is called in the name of a device.
+        setting: String,
+        /// The requested value.
+        value: String,
+        /// Why it cannot be in force, and what to do.
+        reason: String,
+    },
     /// The device cannot be opened.
     #[error("{0}{remedy}", remedy = Remedy(Attempt::Local, .0))]
     Open(OpenError),
@@ -46,6 +60,23 @@ pub enum DeviceError {
         /// What is wrong with it.
         error: Box<DeviceError>,
     },
+}
+
+impl From<SettingError> for DeviceError {
+    fn from(error: SettingError) -> Self {
+        let SettingError {
+            device,
+            setting,
+            value,
+            reason,
+        } = error;
+        Self::Setting {
+            device,
+            setting,
+            value,
+            reason,
+        }
+    }
 }
 
 impl From<OpenError> for DeviceError {

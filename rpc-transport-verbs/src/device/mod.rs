@@ -7,6 +7,7 @@
 
 mod cores;
 mod error;
+mod fabric;
 mod memory;
 pub(crate) mod name;
 pub(crate) mod opened;
@@ -128,6 +129,8 @@ impl Device {
     /// followed by a port and by an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are
     /// chosen automatically. An RDMA device may also be named by its network device, its address or
     /// its subnet: `"@eth0"`, `"@192.0.2.1"`, `"@192.0.2.0/24"`. It then sends from a GID of these.
+    /// Behind a `?`, settings of the fabric may follow, separated by `&`: `"mlx5_0?tc=104&mtu=1024"`.
+    /// They are the fields of [`FabricSettings`].
     ///
     /// With several devices, a client offers all of them. A server uses the first of its own
     /// devices that the client also has and that reaches the client. A device whose name follows a `?`,
@@ -136,7 +139,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// If a name occurs more than once or is malformed; or if a device without `?`, or each of the
+    /// If a name occurs more than once or is malformed, or a setting cannot be in force; or if a device without `?`, or each of the
     /// list, does not exist, is not supported by this build, cannot be opened or has no address to
     /// send from.
     pub fn open(names: &str) -> Result<Self, DeviceError> {
@@ -270,6 +273,7 @@ fn try_open(name: &Name) -> Result<Context, DeviceError> {
         error => error,
     })?;
     let address = context.choose_address(name.wish().clone())?;
+    let address = name.fabric.check(&context, address)?.address;
     let device = context.device_name();
     tracing::debug!(%name, %device, %address, reason = %address.reason, "chose the address to send from");
     Ok(context)

@@ -7,6 +7,7 @@ use verbline_verbs::{AddressWish, Context, DeviceAttributes, OpenError, SoftOpti
 #[cfg(test)]
 use verbline_verbs::{LinkLayer, PortAddress};
 
+use super::fabric::Vector;
 use super::name::Name;
 use crate::transport::endpoint::{SOFT, TCP};
 use crate::transport::queue_pairs::{Plaintext, SourceAddresses};
@@ -60,6 +61,7 @@ pub(crate) struct Opened {
     pub(super) context: Context,
     pub(super) attributes: DeviceAttributes,
     pub(crate) source: SourceAddresses,
+    pub(super) vector: Vector,
     pub(super) plaintext: Plaintext,
     pub(super) is_optional: bool,
 }
@@ -84,12 +86,18 @@ impl Opened {
             }
             None => None,
         };
+        let first = name
+            .fabric
+            .check(&context, address_for(name.wish().clone())?);
+        let first = first.map_err(|e| refused(device, "cannot send as it is to", e))?;
         Ok(Self {
             name: device.into(),
             attributes: context.query_device(),
+            vector: Vector::next(&name.fabric, &context),
             source: SourceAddresses {
                 wish: name.wish().clone(),
-                address: address_for(name.wish().clone())?,
+                fabric: name.fabric,
+                first,
                 place: wanted.place,
                 tcp,
             },
@@ -120,6 +128,7 @@ impl Opened {
             name: context.device_name().into(),
             attributes: context.query_device(),
             source: SourceAddresses::only(address.map_err(|e| refused("soft", "cannot send", e))?),
+            vector: Vector::default(),
             plaintext: Plaintext::Refused,
             is_optional: false,
             context,
@@ -146,6 +155,7 @@ impl Opened {
                 link_layer,
                 ..address
             }),
+            vector: Vector::default(),
             plaintext: Plaintext::Refused,
             is_optional: false,
             context,

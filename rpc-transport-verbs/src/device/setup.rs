@@ -11,6 +11,7 @@ use rpc_core::{Intents, OtherDevice, Waiting};
 use verbline_verbs::DeviceAttributes;
 use verbline_verbs::for_transport::WindowTrialError;
 
+use super::fabric::in_force;
 use super::memory::Claim;
 use super::name::Name;
 use super::opened::{Opened, Wanted, refused, wanted};
@@ -114,14 +115,15 @@ pub(crate) fn open_lanes(
     let is_optional = |device: &Opened| device.is_optional;
     let (first, others) = first_and_others(devices, is_optional, |device| {
         let support = ReadSupport {
-            link_layer: device.source.address.link_layer,
+            link_layer: device.source.first.address.link_layer,
             why_unprotected: why_unprotected(&device, sizing),
         };
         let address = match device.source.tcp {
-            Some(_) => format!("{}, or TCP", device.source.address),
-            None => device.source.address.to_string(),
+            Some(_) => format!("{}, or TCP", device.source.first.address),
+            None => device.source.first.address.to_string(),
         };
-        let plan = plan.on(&device.name, address, sizing, &device.attributes, support);
+        let mut plan = plan.on(&device.name, address, sizing, &device.attributes, support);
+        plan.limits.fabric = in_force(&device.source.fabric, &device.source.first, device.vector);
         let connections = Connections::for_lane(number, count);
         let lane = open_lane(device, plan, number, connections, &wakeup, intents.waiting)?;
         number += 1;
@@ -143,7 +145,7 @@ fn why_unprotected(device: &Opened, sizing: &Sizing) -> Option<String> {
     }
     let why = device
         .context
-        .why_windows_do_not_protect(&device.source.address)?;
+        .why_windows_do_not_protect(&device.source.first.address)?;
     let device = &*device.name;
     match why {
         WindowTrialError::Unsuitable(why) => {
@@ -164,6 +166,7 @@ fn other_device(lane: &Lane) -> OtherDevice {
     OtherDevice {
         device: lane.plan.limits.device.clone(),
         address: lane.plan.limits.address.clone(),
+        fabric: lane.plan.limits.fabric.clone(),
         max_inline_len: lane.plan.limits.max_inline_len,
         locked_per_connection: lane.plan.limits.locked_per_connection,
     }
@@ -225,6 +228,7 @@ fn open_lane(
         context,
         attributes,
         source,
+        vector,
         plaintext,
         is_optional: _,
     } = device;
@@ -245,11 +249,9 @@ fn open_lane(
         ),
     };
     let depth = limits.completion_queue_depth as usize;
-    let completion_queue = match &channel {
-        None => context.create_cq(depth),
-        Some(channel) => context.create_cq_with_channel(depth, channel),
-    }
-    .map_err(|e| refused(name, "cannot create a completion queue", e))?;
+    let completion_queue = context
+        .create_cq_on(depth, channel.as_ref(), vector.number)
+        .map_err(|e| refused(name, "cannot create a completion queue", e))?;
     let srq = domain
         .create_srq(plan.srq_depth as usize, 1)
         .map_err(|e| refused(name, "cannot create a shared receive queue", e))?;

@@ -68,9 +68,10 @@ pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
         | AsyncEvent::SrqError { .. }
         | AsyncEvent::DeviceFatal => Consequence::LaneFails,
         AsyncEvent::QpLastWqeReached { qp_num } => Consequence::LastReceiveTaken(qp_num),
-        AsyncEvent::LidChange { .. } | AsyncEvent::GidChange { .. } => {
-            Consequence::AddressChanges(Level::WARN)
-        }
+        // A partition may have another place in the table.
+        AsyncEvent::LidChange { .. }
+        | AsyncEvent::GidChange { .. }
+        | AsyncEvent::PkeyChange { .. } => Consequence::AddressChanges(Level::WARN),
         // A port that comes up may have another address than before it went down: the address could
         // not be read while the port was down.
         AsyncEvent::PortActive { .. } | AsyncEvent::ClientReregister { .. } => {
@@ -81,7 +82,7 @@ pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
         | AsyncEvent::CommunicationEstablished { .. }
         | AsyncEvent::PathMigrated { .. }
         | AsyncEvent::PathMigrationError { .. } => Consequence::OnlyLogged(Level::DEBUG),
-        // A port that goes down, another speed, another table of partition keys; and events that the
+        // A port that goes down, another speed; and events that the
         // verbs crate does not know, or learns later.
         _ => Consequence::OnlyLogged(Level::WARN),
     }

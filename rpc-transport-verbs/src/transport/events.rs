@@ -262,7 +262,7 @@ mod tests {
             (ClientReregister { port }, address(Level::INFO), port_name),
             (PortError { port }, logged(Level::WARN), port_name),
             (DeviceSpeedChange { port }, logged(Level::WARN), port_name),
-            (PkeyChange { port }, logged(Level::WARN), port_name),
+            (PkeyChange { port }, address(Level::WARN), port_name),
             (WorkQueueFatal, logged(Level::WARN), "a work queue of"),
             (Unknown(77), logged(Level::WARN), "the device"),
             (SmChange { port }, logged(Level::INFO), port_name),

@@ -21,6 +21,7 @@ pub(crate) mod lane;
 pub(crate) mod liveness_socket;
 pub(crate) mod long_messages;
 pub(crate) mod notices;
+pub(crate) mod path;
 pub(crate) mod peer_clock;
 pub(crate) mod pending;
 pub(crate) mod plan;

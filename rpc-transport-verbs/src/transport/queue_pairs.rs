@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use verbline_verbs::{
-    Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer,
-    ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig,
+    Access, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer, ModifyError, Mtu,
+    PortAddress, ProtectionDomain, Psn, QpAttributes, QpNum, QpState, QueuePair, QueuePairConfig,
     RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
 };
 
 use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, TCP};
 use crate::transport::failure::LaneFailure;
+use crate::transport::path::{FabricSettings, Source, SourceError};
 use crate::transport::plan::Plan;
 
 pub(crate) use verbline_verbs::for_transport::{AwaitedClaim, LinkTarget};
@@ -44,12 +45,14 @@ pub(crate) struct QueuePairs {
     plan: Plan,
     /// The user's requirements for the address.
     wish: AddressWish,
-    /// The source address. Chosen again when the device reports that its GID table has changed.
-    address: Mutex<Arc<PortAddress>>,
+    /// The user's requirements for the packets.
+    fabric: FabricSettings,
+    /// The source. Chosen again when the device reports that its GID table has changed.
+    source: Mutex<Arc<Source>>,
     /// The device's place in the user's list, which says the order in which devices are tried.
     place: usize,
     /// The second source address of the software device: for TCP, beside shared memory, and its place.
-    tcp: Option<(Arc<PortAddress>, usize)>,
+    tcp: Option<(Arc<Source>, usize)>,
     /// Whether clients may connect over TCP, which does not encrypt anything.
     plaintext: Plaintext,
     /// Why no more queue pairs can be created.
@@ -62,7 +65,8 @@ pub(crate) struct QueuePairs {
 #[derive(Debug)]
 pub(crate) struct SourceAddresses {
     pub(crate) wish: AddressWish,
-    pub(crate) address: PortAddress,
+    pub(crate) fabric: FabricSettings,
+    pub(crate) first: Source,
     /// The device's place in the user's list.
     pub(crate) place: usize,
     /// The address for TCP, beside that for shared memory, and its place.
@@ -75,7 +79,8 @@ impl SourceAddresses {
     pub(crate) fn only(address: PortAddress) -> Self {
         Self {
             wish: AddressWish::default(),
-            address,
+            fabric: FabricSettings::default(),
+            first: Source::plain(address),
             place: 0,
             tcp: None,
         }
@@ -138,9 +143,9 @@ impl Drop for QpCountGuard {
 #[derive(Debug)]
 pub(crate) struct QpInit {
     queue_pair: QueuePair,
-    /// The address sent to the peer. The queue pair is connected from it even if the address of
-    /// later queue pairs changes.
-    address: Arc<PortAddress>,
+    /// The source, whose address is sent to the peer. The queue pair is connected from it even if the
+    /// source of later queue pairs changes.
+    source: Arc<Source>,
     psn: Psn,
     count_guard: QpCountGuard,
 }
@@ -169,7 +174,8 @@ impl QueuePairs {
     ) -> Self {
         let SourceAddresses {
             wish,
-            address,
+            fabric,
+            first,
             place,
             tcp,
         } = source;
@@ -179,9 +185,10 @@ impl QueuePairs {
             srq,
             plan,
             wish,
-            address: Mutex::new(Arc::new(address)),
+            fabric,
+            source: Mutex::new(Arc::new(first)),
             place,
-            tcp: tcp.map(|(address, place)| (Arc::new(address), place)),
+            tcp: tcp.map(|(address, place)| (Arc::new(Source::plain(address)), place)),
             plaintext,
             retired: OnceLock::new(),
             count: Arc::default(),
@@ -212,26 +219,28 @@ impl QueuePairs {
     }
 
     /// Chooses the source address again, for queue pairs that are created from now on.
-    pub(crate) fn choose_address_again(&self, context: &Context) -> Result<(), AddressError> {
-        let present = Arc::new(context.choose_address(self.wish.clone())?);
-        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = present;
+    pub(crate) fn choose_address_again(&self, context: &Context) -> Result<(), SourceError> {
+        let address = context.choose_address(self.wish.clone())?;
+        // Another port may have another table of partitions.
+        let present = Arc::new(self.fabric.source(context, address)?);
+        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = present;
         Ok(())
     }
 
-    fn address(&self) -> Arc<PortAddress> {
+    fn source(&self) -> Arc<Source> {
         // A poisoned lock is fine: the value is replaced as a whole, never half-written.
-        let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&address)
+        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&source)
     }
 
     /// Returns the port in use, counted from 1.
     pub(crate) fn port(&self) -> u8 {
-        self.address().port
+        self.source().address.port
     }
 
     /// Returns this side's device as used to choose among several: the first of its addresses.
     pub(crate) fn device_address(&self) -> DeviceAddress<'_> {
-        self.device_address_of(&self.address())
+        self.device_address_of(&self.source().address)
     }
 
     /// Returns this side's device once for each of its addresses.
@@ -243,7 +252,8 @@ impl QueuePairs {
     pub(crate) fn placed_addresses(&self) -> impl Iterator<Item = (usize, DeviceAddress<'_>)> {
         let first = (self.place, self.device_address());
         let second = self.tcp.as_ref();
-        let second = second.map(|(address, place)| (*place, self.device_address_of(address)));
+        let second =
+            second.map(|(source, place)| (*place, self.device_address_of(&source.address)));
         std::iter::once(first).chain(second)
     }
 
@@ -314,17 +324,23 @@ impl QueuePairs {
             sq_sig_all: false,
             ..QueuePairConfig::new(&self.completion_queue, &self.completion_queue)
         })?;
-        let address = self.address();
+        let source = self.source();
         // No memory permits remote writes: this one lets a peer that closes send a WRITE of no bytes.
         let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let access = match self.plan.reads.depth {
             0 => writes,
             _ => writes | Access::REMOTE_READ,
         };
-        queue_pair.to_init(address.port, access)?;
+        queue_pair.modify(&QpAttributes {
+            state: Some(QpState::Init),
+            pkey_index: Some(source.path.pkey_index),
+            port: Some(source.address.port),
+            access: Some(access),
+            ..QpAttributes::default()
+        })?;
         Ok(QpInit {
             queue_pair,
-            address,
+            source,
             psn: random_psn()?,
             count_guard,
         })
@@ -332,23 +348,23 @@ impl QueuePairs {
 
     /// Returns the endpoints through which a peer reaches the queue pair, one for each address.
     pub(crate) fn endpoints(&self, qp_init: &QpInit) -> Vec<Endpoint> {
-        let second = self.tcp.as_ref().map(|(address, _)| address);
-        let addresses = std::iter::once(&qp_init.address).chain(second);
-        addresses
-            .map(|address| self.endpoint_at(qp_init, address))
+        let second = self.tcp.as_ref().map(|(source, _)| source);
+        let sources = std::iter::once(&qp_init.source).chain(second);
+        sources
+            .map(|source| self.endpoint_at(qp_init, &source.address))
             .collect()
     }
 
     /// Returns the endpoint of this kind.
     pub(crate) fn endpoint(&self, qp_init: &QpInit, kind: &str) -> Endpoint {
-        self.endpoint_at(qp_init, self.address_of(qp_init, kind))
+        self.endpoint_at(qp_init, &self.source_of(qp_init, kind).address)
     }
 
-    /// Returns the address of the queue pair that has this kind, or the first.
-    fn address_of<'a>(&'a self, qp_init: &'a QpInit, kind: &str) -> &'a PortAddress {
+    /// Returns the source of the queue pair whose address has this kind, or the first.
+    fn source_of<'a>(&'a self, qp_init: &'a QpInit, kind: &str) -> &'a Source {
         match &self.tcp {
-            Some((address, _)) if kind == TCP => address,
-            _ => &qp_init.address,
+            Some((source, _)) if kind == TCP => source,
+            _ => &qp_init.source,
         }
     }
 
@@ -372,7 +388,7 @@ impl QueuePairs {
         qp_init: QpInit,
         remote: &Endpoint,
     ) -> Result<QpRts, QueuePairError> {
-        let address = self.address_of(&qp_init, &remote.kind).clone();
+        let Source { address, path } = self.source_of(&qp_init, &remote.kind).clone();
         let QpInit {
             mut queue_pair,
             psn,
@@ -396,11 +412,16 @@ impl QueuePairs {
             // Both sides compute the same value: the minimum of their own MTU and the peer's.
             path_mtu: address.mtu.min(Mtu::at_most(remote.mtu)),
             min_rnr_timer: MIN_RNR_TIMER,
+            traffic_class: path.traffic_class,
+            service_level: path.service_level,
             ..RtrAttributes::new(remote_endpoint)
         })?;
+        let usual = RtsAttributes::new(psn);
         queue_pair.to_rts(RtsAttributes {
             max_rd_atomic: read_depth,
-            ..RtsAttributes::new(psn)
+            timeout: path.timeout.unwrap_or(usual.timeout),
+            retry_cnt: path.retries.unwrap_or(usual.retry_cnt),
+            ..usual
         })?;
         Ok(QpRts {
             queue_pair,
@@ -419,3 +440,6 @@ fn random_psn() -> Result<Psn, rustix::io::Errno> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(Psn::new(u32::from_ne_bytes(bytes)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,7 +46,7 @@ impl Context {
     /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
     /// run out, [`VerbsError::Forked`] in a forked child.
     pub fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, depth, None)
+        CompletionQueue::new(self, depth, None, 0)
     }
 
     /// Creates a completion queue that raises events on `channel`: one event each time that it was
@@ -62,7 +62,26 @@ impl Context {
         depth: usize,
         channel: &CompletionChannel,
     ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, depth, Some(channel))
+        CompletionQueue::new(self, depth, Some(channel), 0)
+    }
+
+    /// Creates a completion queue with or without a channel on a completion vector, which is the
+    /// interrupt that reports the queue's events. The other methods take vector 0. Each vector
+    /// interrupts a core of its own, as a rule, so queues whose threads sleep on different cores want
+    /// different vectors.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if the device has no such vector: it has
+    /// [`num_comp_vectors`](super::DeviceAttributes::num_comp_vectors). Otherwise as for
+    /// [`create_cq_with_channel`](Self::create_cq_with_channel).
+    pub fn create_cq_on(
+        &self,
+        depth: usize,
+        channel: Option<&CompletionChannel>,
+        vector: u32,
+    ) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::new(self, depth, channel, vector)
     }
 }
 
@@ -71,9 +90,10 @@ impl CompletionQueue {
         context: &Context,
         depth: usize,
         channel: Option<&CompletionChannel>,
+        vector: u32,
     ) -> Result<Self, VerbsError> {
         let channel = channel.map(|channel| &channel.raw);
-        let raw = Arc::new(context.raw.create_cq(depth, channel)?);
+        let raw = Arc::new(context.raw.create_cq(depth, channel, vector)?);
         Ok(Self {
             handle: CompletionQueueHandle { raw },
             held: provider::HeldCompletions::default(),

@@ -111,6 +111,7 @@ impl Plan {
             limits: Limits {
                 device: device.to_owned(),
                 address: String::new(),
+                fabric: String::new(),
                 max_message_len: intents.max_message_len,
                 max_send_message_len: intents.max_send_message_len.min(LONGEST_MESSAGE),
                 message_memory: intents.message_memory,

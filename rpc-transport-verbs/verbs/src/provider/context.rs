@@ -97,6 +97,7 @@ impl Context {
         &self,
         depth: usize,
         channel: Option<&CompletionChannel>,
+        vector: u32,
     ) -> Result<CompletionQueue, VerbsError> {
         Ok(match self {
             Self::Soft(context) => {
@@ -106,7 +107,7 @@ impl Context {
                     #[cfg(feature = "rdma")]
                     Some(_) => return Err(foreign("create_cq", "the completion channel")),
                 };
-                CompletionQueue::Soft(context.create_cq(depth, channel)?)
+                CompletionQueue::Soft(context.create_cq(depth, channel, vector)?)
             }
             #[cfg(feature = "rdma")]
             Self::Rdma(context) => {
@@ -115,7 +116,7 @@ impl Context {
                     Some(CompletionChannel::Rdma(channel)) => Some(channel),
                     Some(_) => return Err(foreign("create_cq", "the completion channel")),
                 };
-                CompletionQueue::Rdma(context.create_cq(depth, channel)?)
+                CompletionQueue::Rdma(context.create_cq(depth, channel, vector)?)
             }
         })
     }

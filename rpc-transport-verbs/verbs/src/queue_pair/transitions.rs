@@ -136,6 +136,8 @@ impl QueuePair {
             path_mtu,
             min_rnr_timer,
             max_dest_rd_atomic,
+            traffic_class,
+            service_level,
         } = attributes;
         let is_reliable = self.qp_type == QpType::ReliableConnection;
         self.modify(&QpAttributes {
@@ -144,9 +146,11 @@ impl QueuePair {
                 gid: remote.gid,
                 lid: remote.lid,
                 sgid_index,
-                // A LID alone reaches every port of the subnet.
-                is_global: remote.lid == 0,
+                // A LID alone reaches every port of the subnet, but only the header has a traffic class.
+                is_global: remote.lid == 0 || traffic_class != 0,
                 port: self.port,
+                sl: service_level,
+                traffic_class,
                 ..AddressVector::default()
             }),
             path_mtu: Some(path_mtu),

@@ -45,6 +45,10 @@ pub struct DeviceAttributes {
     pub max_cq: usize,
     /// Entries per completion queue.
     pub max_cqe: usize,
+    /// Completion vectors, which are the device's interrupts: see
+    /// [`create_cq_on`](crate::Context::create_cq_on). Kernel verbs report it with the open device
+    /// (`struct ibv_context`).
+    pub num_comp_vectors: usize,
     /// Shared receive queues per context; 0 if the device has none.
     pub max_srq: usize,
     /// Work requests per shared receive queue.
@@ -137,7 +141,7 @@ impl fmt::Display for DeviceAttributes {
 
 impl DeviceAttributes {
     /// Returns the limits that are counts, each with the name of its field.
-    pub fn counts(&self) -> [(&'static str, usize); 28] {
+    pub fn counts(&self) -> [(&'static str, usize); 29] {
         macro_rules! fields {
             ($($name:ident),* $(,)?) => { [$((stringify!($name), usize::from(self.$name))),*] };
         }
@@ -148,6 +152,7 @@ impl DeviceAttributes {
             max_sge_rd,
             max_cq,
             max_cqe,
+            num_comp_vectors,
             max_srq,
             max_srq_wr,
             max_srq_sge,

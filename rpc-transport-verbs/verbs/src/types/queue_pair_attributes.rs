@@ -272,11 +272,16 @@ pub struct RtrAttributes {
     pub min_rnr_timer: RnrTimer,
     /// Incoming READs and atomics that are served at a time; 0 rejects them.
     pub max_dest_rd_atomic: u8,
+    /// Traffic class of the packets: type of service in IPv4, whose upper six bits are the DSCP. If it
+    /// is not 0, packets on an InfiniBand subnet carry a global route header, too.
+    pub traffic_class: u8,
+    /// Service level on an InfiniBand subnet, up to 15, which determines the virtual lane.
+    pub service_level: u8,
 }
 
 impl RtrAttributes {
     /// Returns the usual values: first GID, MTU 1,024, RNR timer 0.96 ms, no incoming READs or
-    /// atomics.
+    /// atomics, traffic class 0 and service level 0.
     pub fn new(remote: RemoteEndpoint) -> Self {
         Self {
             remote,
@@ -284,6 +289,8 @@ impl RtrAttributes {
             path_mtu: Mtu::Bytes1024,
             min_rnr_timer: USUAL_RNR_TIMER,
             max_dest_rd_atomic: 0,
+            traffic_class: 0,
+            service_level: 0,
         }
     }
 }

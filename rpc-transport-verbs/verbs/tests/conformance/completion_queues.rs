@@ -13,7 +13,7 @@ use super::device::Device;
 use super::end::{End, Options, connect, pair, pair_of, rc};
 use super::memory_windows::{of_memory, window};
 use super::protection::Op;
-use super::verbs_side::{HANG, Plan, connected_with, received, sent};
+use super::verbs_side::{HANG, Plan, connected_with, open, received, sent};
 
 pub(crate) const CASES: Section = Section {
     topic: "completion queues",
@@ -25,6 +25,11 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_completion_queue_as_deep_as_the_device_permits_is_made,
             "specification: creation parameters; cq_test: MaxCqe"
+        ),
+        case!(
+            completion_vectors_that_there_are_are_taken_and_others_refused,
+            "specification: creation parameters; cq_test: ZeroCompVector, LargeCompVector, \
+             AboveMaxCompVector"
         ),
         case!(
             polling_takes_as_many_as_it_was_told_to_and_no_more,
@@ -118,6 +123,30 @@ fn with_completions(count: usize, options: Options) -> (End, End) {
         left.succeed(send);
     }
     (left, right)
+}
+
+fn completion_vectors_that_there_are_are_taken_and_others_refused(_: &Device) {
+    let context = open();
+    let count = context.query_device().num_comp_vectors;
+    assert!(count > 0);
+    let count = u32::try_from(count).unwrap();
+    let channel = context.create_comp_channel().unwrap();
+    for vector in [0, count / 2, count - 1] {
+        for channel in [None, Some(&channel)] {
+            let cq = context.create_cq_on(16, channel, vector).unwrap();
+            assert!(cq.capacity() >= 16);
+        }
+    }
+    for vector in [count, count + 1, 1 << 31, u32::MAX] {
+        let error = context.create_cq_on(16, None, vector).unwrap_err();
+        let VerbsError::OutOfRange {
+            parameter, value, ..
+        } = error
+        else {
+            panic!("vector {vector}: {error}");
+        };
+        assert_eq!((parameter, value), ("comp_vector", vector.into()));
+    }
 }
 
 fn polling_takes_as_many_as_it_was_told_to_and_no_more(_: &Device) {

@@ -190,10 +190,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "lengths have no sign: it does not compile",
     ),
     (
-        "cq_test: ZeroCompVector LargeCompVector AboveMaxCompVector",
-        "completion vectors cannot be chosen: each queue has the first",
-    ),
-    (
         "mr_test: ReregMrChangeAccess ReregMrChangeAddress ReregMrChangePd ReregMrInvalidBuffer \
          ReregMrInvalidPermission",
         "ibv_rereg_mr is not part of the layer",

@@ -28,10 +28,13 @@ impl CompletionQueue {
         handle: &Arc<Handle>,
         depth: usize,
         channel: Option<&CompletionChannel>,
+        vector: u32,
     ) -> Result<Self, VerbsError> {
         const CALL: &str = "create_cq";
         handle.fork_guard.check()?;
         in_range(CALL, "depth", depth, 1, handle.limits.max_cqe)?;
+        let last_vector = handle.limits.num_comp_vectors.saturating_sub(1);
+        in_range(CALL, "comp_vector", vector as usize, 0, last_vector)?;
         let depth = to_u32(CALL, "depth", depth)?;
         if channel.is_some_and(|channel| !channel.is_of(handle)) {
             return Err(VerbsError::ForeignObject {
@@ -42,14 +45,14 @@ impl CompletionQueue {
         let number = next_number();
         // SAFETY: the context is open while `handle` lives. The queue's own context is a number and
         // is never dereferenced; the channel, if any, is of this context (checked above) and lives
-        // as long as the queue; vector 0 always exists.
+        // as long as the queue; the vector is one of the context's (checked above).
         let raw = unsafe {
             (handle.library.ibv_create_cq)(
                 handle.raw(),
                 c_int::try_from(depth).unwrap_or(c_int::MAX),
                 ptr::without_provenance_mut(number as usize),
                 channel.map_or(ptr::null_mut(), |channel| channel.channel.raw()),
-                0,
+                c_int::try_from(vector).unwrap_or(c_int::MAX),
             )
         };
         if raw.is_null() {

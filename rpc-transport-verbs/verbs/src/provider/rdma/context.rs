@@ -151,8 +151,9 @@ impl Context {
         &self,
         depth: usize,
         channel: Option<&CompletionChannel>,
+        vector: u32,
     ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::create(&self.handle, depth, channel)
+        CompletionQueue::create(&self.handle, depth, channel, vector)
     }
 
     pub(crate) fn get_async_event(
@@ -201,8 +202,11 @@ unsafe fn query_device(
     }
     // SAFETY: a plain struct of numbers, for which all zeros is a valid value; it was zeroed and
     // then filled in.
-    let raw = unsafe { attributes.assume_init() };
-    let attributes = device_attributes(&raw);
+    let attributes = unsafe { attributes.assume_init() };
+    // SAFETY: the caller guarantees that the context is open; the library set the number when it opened
+    // it, and nothing changes it.
+    let num_comp_vectors = unsafe { (*raw).num_comp_vectors };
+    let attributes = device_attributes(&attributes, num_comp_vectors);
     let attribute_limits = AttributeLimits {
         port_count: attributes.port_count,
         pkey_count: attributes.max_pkeys,

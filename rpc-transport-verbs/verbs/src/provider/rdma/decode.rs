@@ -1,5 +1,7 @@
 //! Converts the header's device and port structs to types with units.
 
+use std::os::raw::c_int;
+
 use rdma_sys::{ibv_device_attr, ibv_port_attr};
 
 use super::limit;
@@ -11,7 +13,10 @@ use crate::types::{
 };
 
 /// Converts all device attributes except the inline length, which devices do not report: it is 0.
-pub(super) fn device_attributes(raw: &ibv_device_attr) -> DeviceAttributes {
+pub(super) fn device_attributes(
+    raw: &ibv_device_attr,
+    num_comp_vectors: c_int,
+) -> DeviceAttributes {
     let small = |value| u8::try_from(limit(value)).unwrap_or(u8::MAX);
     DeviceAttributes {
         // The header's `char` is signed on some processors.
@@ -32,6 +37,7 @@ pub(super) fn device_attributes(raw: &ibv_device_attr) -> DeviceAttributes {
         max_sge_rd: limit(raw.max_sge_rd),
         max_cq: limit(raw.max_cq),
         max_cqe: limit(raw.max_cqe),
+        num_comp_vectors: limit(num_comp_vectors),
         max_srq: limit(raw.max_srq),
         max_srq_wr: limit(raw.max_srq_wr),
         max_srq_sge: limit(raw.max_srq_sge),
@@ -116,8 +122,9 @@ mod tests {
         // SAFETY: a plain struct of numbers, for which any bytes are a valid value.
         let raw: ibv_device_attr =
             unsafe { std::mem::transmute([0xff_u8; size_of::<ibv_device_attr>()]) };
-        let device = device_attributes(&raw);
+        let device = device_attributes(&raw, -1);
         assert_eq!((device.max_qp, device.max_sge), (0, 0), "-1");
+        assert_eq!(device.num_comp_vectors, 0);
         assert_eq!(device.atomic_cap, AtomicCapability::Unknown(u32::MAX));
         assert_eq!(device.fw_ver.as_str(), "");
         assert!(!device.to_string().is_empty());

@@ -23,7 +23,7 @@ const MOST_ATTEMPTS: u32 = 1 + MOST_INLINE.ilog2();
 pub(super) fn probe_inline(handle: &Arc<Handle>) -> usize {
     let (Ok(domain), Ok(queue)) = (
         ProtectionDomain::alloc(handle),
-        CompletionQueue::create(handle, 1, None),
+        CompletionQueue::create(handle, 1, None, 0),
     ) else {
         return 0;
     };

@@ -220,3 +220,46 @@ fn of_an_address_the_unusual_is_said() {
         ":: from GID 0, port 1, flow_label 7, traffic_class 104"
     );
 }
+
+#[test]
+fn class_and_level_of_a_connection_are_in_its_address() {
+    let context = Context::open("soft").unwrap();
+    let address = context.choose_address(crate::AddressWish::default());
+    let address = address.unwrap();
+    let cq = context.create_cq(32).unwrap();
+    let domain = context.alloc_pd().unwrap();
+    let in_init = || {
+        let mut queue_pair = domain.create_qp(QueuePairConfig::new(&cq, &cq)).unwrap();
+        queue_pair.to_init(address.port, Access::NONE).unwrap();
+        let myself = crate::RemoteEndpoint {
+            gid: address.gid,
+            lid: address.lid,
+            qp_num: queue_pair.qp_num(),
+            psn: Psn::new(1),
+        };
+        (queue_pair, crate::RtrAttributes::new(myself))
+    };
+    let (mut queue_pair, attributes) = in_init();
+    assert_eq!(
+        (attributes.traffic_class, attributes.service_level),
+        (0, 0),
+        "as it was before there were settings"
+    );
+    queue_pair
+        .to_rtr(crate::RtrAttributes {
+            traffic_class: 104,
+            service_level: 3,
+            ..attributes
+        })
+        .unwrap();
+    let address = queue_pair.query().unwrap().address.unwrap();
+    assert_eq!((address.traffic_class, address.sl), (104, 3));
+    let (mut queue_pair, attributes) = in_init();
+    let error = queue_pair
+        .to_rtr(crate::RtrAttributes {
+            service_level: 16,
+            ..attributes
+        })
+        .unwrap_err();
+    assert!(error.to_string().contains("4 bits"), "{error}");
+}

@@ -71,6 +71,8 @@ pub(crate) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     max_sge_rd: 0,
     max_cq: 0,
     max_cqe: 0,
+    // The device has no interrupts: what counts for it are the threads that wait.
+    num_comp_vectors: 1,
     max_srq: 0,
     max_srq_wr: 0,
     max_srq_sge: 0,

@@ -189,9 +189,12 @@ impl Context {
         &self,
         depth: usize,
         channel: Option<&CompletionChannel>,
+        vector: u32,
     ) -> Result<CompletionQueue, VerbsError> {
         self.domain.node.check()?;
         in_range("create_cq", "depth", depth, 1, MAX_CQE)?;
+        let last_vector = LIMITS.num_comp_vectors - 1;
+        in_range("create_cq", "comp_vector", vector as usize, 0, last_vector)?;
         if channel.is_some_and(|channel| !channel.is_of(&self.domain)) {
             return Err(VerbsError::ForeignObject {
                 call: "create_cq",
