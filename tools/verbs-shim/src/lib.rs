@@ -25,3 +25,5 @@ mod poll;
 mod post;
 mod queue_pairs;
 mod queues;
+#[cfg(test)]
+mod tests;

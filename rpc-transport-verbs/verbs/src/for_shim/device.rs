@@ -9,6 +9,9 @@ use crate::types::{
     PortAttributes, VerbsError,
 };
 
+/// The only completion vector of `soft` and `tcp`.
+const ONLY_VECTOR: u32 = 0;
+
 /// Returns the rights with these bits, which are libibverbs'.
 pub fn access(bits: u32) -> Access {
     Access::from_bits(bits)
@@ -92,7 +95,7 @@ impl Context {
         self.0.create_comp_channel().map(CompletionChannel)
     }
 
-    /// Creates a completion queue.
+    /// Creates a completion queue, on the only completion vector.
     ///
     /// # Errors
     ///
@@ -102,7 +105,9 @@ impl Context {
         depth: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
-        let cq = self.0.create_cq(depth, channel.map(|channel| &channel.0))?;
+        let cq = self
+            .0
+            .create_cq(depth, channel.map(|channel| &channel.0), ONLY_VECTOR)?;
         Ok(CompletionQueue(cq, provider::HeldCompletions::default()))
     }
 
