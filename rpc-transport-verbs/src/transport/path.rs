@@ -172,7 +172,11 @@ impl FabricSettings {
         }
         let (pkey_index, pkey) = match self.pkey {
             Some(wanted) => {
-                let found = find_pkey(context, address.port, PartitionKey(wanted));
+                let table = context.query_pkey_table(address.port);
+                let table = table.map_err(|error| {
+                    refuse("pkey", format!("the port's table cannot be read: {error}"))
+                })?;
+                let found = find_pkey(address.port, &table, PartitionKey(wanted));
                 let (index, key) = found.map_err(|reason| refuse("pkey", reason))?;
                 (index, Some(key))
             }
@@ -317,12 +321,10 @@ fn check_wait(timeout: Option<AckTimeout>, retries: Option<RetryCount>) -> Resul
 
 /// Returns the index and the value of the key of this partition in the port's table.
 fn find_pkey(
-    context: &Context,
     port: u8,
+    table: &[(u16, PartitionKey)],
     wanted: PartitionKey,
 ) -> Result<(u16, PartitionKey), String> {
-    let table = context.query_pkey_table(port);
-    let table = table.map_err(|error| format!("the port's table cannot be read: {error}"))?;
     let mut keys = table.iter();
     let found = keys.find(|(_, key)| key.partition() == wanted.partition());
     found.copied().ok_or_else(|| {

@@ -75,6 +75,25 @@ fn a_partition_is_found_by_its_number_and_one_that_is_not_there_lists_the_table(
 }
 
 #[test]
+fn a_partition_has_the_index_of_its_entry_whatever_kind_of_member_the_port_is() {
+    let table = [(0, 0xffff), (2, 0x8001), (5, 0x0003)];
+    let table = table.map(|(index, key)| (index, PartitionKey(key)));
+    for (wanted, index, key) in [
+        (0xffff, 0, 0xffff),
+        (0x8001, 2, 0x8001),
+        (0x0001, 2, 0x8001),
+        (0x8003, 5, 0x0003),
+    ] {
+        let found = find_pkey(1, &table, PartitionKey(wanted));
+        assert_eq!(found, Ok((index, PartitionKey(key))), "{wanted:#x}");
+    }
+    let error = find_pkey(2, &table, PartitionKey(0x8002)).unwrap_err();
+    let expected = "port 2 is in no such partition; its table has 0: 0xffff (full member), 2: 0x8001 (full \
+                    member), 5: 0x0003 (limited member). Take";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[test]
 fn an_mtu_is_one_of_five_and_the_port_has_it() {
     let capped_at = |mtu| FabricSettings {
         max_mtu: Some(mtu),
