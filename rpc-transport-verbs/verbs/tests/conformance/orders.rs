@@ -1,13 +1,17 @@
 //! Orders: of completions, and of what requests do.
 
 use verbline_verbs::{
-    AckTimeout, CompletionOpcode as O, CompletionStatus as C, QpState, WorkKind, WorkRequest,
+    AckTimeout, AsyncEvent, CompletionOpcode as O, CompletionStatus as C, QpAttributes, QpState,
+    WindowType, WorkKind, WorkRequest,
 };
 
 use super::case::{Section, case};
+use super::deviations as rxe;
 use super::device::{Device, Kind};
-use super::end::{End, LEN, Options, init, pair, rc, rtr, rts};
+use super::end::{End, LEN, Options, init, pair, rc, rtr, rts, to};
+use super::memory_windows::with_window;
 use super::seed::Random;
+use super::verbs_side;
 
 pub(crate) const CASES: Section = Section {
     topic: "orders",
@@ -23,6 +27,19 @@ pub(crate) const CASES: Section = Section {
         case!(
             completions_of_one_queue_pair_come_in_the_order_of_posting,
             "specification: ordering; signaling"
+        ),
+        case!(
+            reads_behind_a_message_that_was_not_ready_are_all_made,
+            "specification: read depth"
+        ),
+        case!(
+            a_read_behind_a_message_that_takes_its_key_away_is_refused,
+            "specification: ordering; memory windows"
+        ),
+        case!(nothing_of_any_kind_begins_in_sqd, "specification: states"),
+        case!(
+            exactly_a_batch_of_messages_is_acknowledged,
+            "the project's own"
         ),
     ],
 };
@@ -202,4 +219,105 @@ fn completions_of_one_queue_pair_come_in_the_order_of_posting(device: &Device) {
     }
     left.assert_quiet();
     right.assert_quiet();
+}
+
+/// The READs are begun before the message is sent again, and may be sent again with it.
+fn reads_behind_a_message_that_was_not_ready_are_all_made(_: &Device) {
+    let (mut left, mut right) = pair(rc());
+    for round in 1..=4 {
+        left.fill(0..1024, 0);
+        right.fill(LEN / 2..LEN / 2 + 1024, round);
+        left.post(WorkRequest::send(left.at(2000..2008)).signaled());
+        // Twice as many as may be outstanding.
+        for number in 0..8 {
+            let request = What::Read.request(&left, &right, number, PLACE);
+            left.post(request.signaled());
+        }
+        if round == 1 {
+            // The message has reached the peer by then, if the wait is not too short.
+            left.assert_quiet();
+        }
+        right.recv(0..8);
+        right.expect_recv(C::Success);
+        assert_eq!(left.statuses(9), [C::Success; 9], "round {round}");
+        assert!(left.is_all(0..1024, round), "round {round}");
+    }
+}
+
+fn a_read_behind_a_message_that_takes_its_key_away_is_refused(_: &Device) {
+    for _ in 0..3 {
+        let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
+        left.fill(0..8, 1);
+        right.recv_into(vec![]);
+        let message = WorkRequest::send_with_invalidate(vec![], remote.key).signaled();
+        let read = WorkRequest::read(left.at(0..8), remote).signaled();
+        left.qp.post(&mut vec![message, read], &mut drop).unwrap();
+        let received = right.expect_recv(C::Success);
+        assert_eq!(received.invalidated, Some(remote.key));
+        assert_eq!(left.statuses(2), [C::Success, C::RemoteAccess]);
+        assert!(left.is_all(0..8, 1), "nothing came");
+    }
+}
+
+/// Each kind is the first that is posted in SQD: nothing before it holds it up.
+fn nothing_of_any_kind_begins_in_sqd(device: &Device) {
+    let (mut left, mut right) = pair(rc());
+    let drained = QpAttributes {
+        notify_drained: Some(true),
+        ..to(QpState::Sqd)
+    };
+    let qp_num = left.qp.qp_num();
+    for what in What::ALL {
+        left.fill(0..PLACE, 1);
+        right.fill(0..LEN, 2);
+        if what.takes_a_receive() {
+            right.recv(0..PLACE);
+        }
+        left.qp.modify(&drained).unwrap();
+        assert_eq!(left.event(), AsyncEvent::SqDrained { qp_num });
+        let request = what.request(&left, &right, 0, PLACE);
+        let wr_id = left.post(request.signaled());
+        right.assert_quiet();
+        assert_eq!(left.now(), [], "{what:?}");
+        let is_unchanged = left.is_all(0..PLACE, 1) && right.is_all(0..LEN, 2);
+        assert!(is_unchanged, "{what:?}");
+        left.go(QpState::Rts);
+        if !device.deviates(&rxe::SQD_RESUMES_LATE, true, false) {
+            left.post(WorkRequest::write(vec![], right.remote(0)));
+        }
+        if what.takes_a_receive() {
+            right.expect_recv(C::Success);
+        }
+        let seen = left.one();
+        assert_eq!((seen.wr_id, seen.status), (wr_id, C::Success), "{what:?}");
+    }
+}
+
+/// `soft` takes up to 64 messages with an immediate at once, and acknowledges them together before it
+/// returns their completions.
+fn exactly_a_batch_of_messages_is_acknowledged(_: &Device) {
+    let options = Options {
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        ..rc()
+    };
+    let is_at_once = verbs_side::device() == "soft";
+    let (mut left, mut right) = pair(options);
+    for count in [63, 64, 64, 64, 1] {
+        for _ in 0..count {
+            right.recv(0..8);
+        }
+        for _ in 0..count {
+            left.post(WorkRequest::send_with_imm(left.at(0..8), 5).signaled());
+        }
+        let received = right.wait(count);
+        assert!(received.iter().all(|seen| seen.status == C::Success));
+        // The receiver is not polled again.
+        let sent = match is_at_once {
+            true => left.now(),
+            false => left.wait(count),
+        };
+        assert_eq!(sent.len(), count);
+        assert!(sent.iter().all(|seen| seen.status == C::Success));
+    }
 }

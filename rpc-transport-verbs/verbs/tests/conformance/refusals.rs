@@ -41,6 +41,10 @@ pub(crate) const CASES: Section = Section {
             "specification: read depth"
         ),
         case!(
+            one_read_more_than_permitted_is_refused,
+            "specification: read depth"
+        ),
+        case!(
             a_region_that_was_deregistered_is_out_of_reach,
             "specification: deregistration"
         ),
@@ -143,6 +147,29 @@ fn more_reads_than_the_peer_permits_are_refused(_: &Device) {
     let (mut left, right) = pair_of(rc(), none);
     let read = WorkRequest::read(left.at(0..8), right.remote(0));
     left.expect(read, C::RemoteInvalidRequest);
+}
+
+/// The message that waits for a receive keeps the READs behind it outstanding.
+fn one_read_more_than_permitted_is_refused(device: &Device) {
+    device.needs_soft(&rxe::SOFT_OPTION);
+    for (permitted, expected) in [(4, C::Success), (3, C::RemoteInvalidRequest)] {
+        let fewer = Options {
+            max_dest_rd_atomic: permitted,
+            ..rc()
+        };
+        let (mut left, mut right) = pair_of(rc(), fewer);
+        left.post(WorkRequest::send(left.at(0..8)).signaled());
+        for number in 0..4 {
+            let at = number * 8..number * 8 + 8;
+            left.post(WorkRequest::read(left.at(at), right.remote(0)).signaled());
+        }
+        right.assert_quiet();
+        right.recv(0..8);
+        right.expect_recv(C::Success);
+        let success = C::Success;
+        let all = [success, success, success, success, expected];
+        assert_eq!(left.statuses(5), all, "{permitted} are permitted");
+    }
 }
 
 fn a_region_that_was_deregistered_is_out_of_reach(_: &Device) {
