@@ -345,8 +345,8 @@ fn nothing_of_any_kind_begins_in_sqd(device: &Device) {
     }
 }
 
-/// `soft` takes up to 64 messages with an immediate at once, and acknowledges them together before it
-/// returns their completions.
+/// `soft` takes up to 64 messages with an immediate at once, and acknowledges them together before
+/// it returns their completions.
 fn exactly_a_batch_of_messages_is_acknowledged(_: &Device) {
     let options = Options {
         max_send_wr: 64,
