@@ -1,5 +1,5 @@
-//! Which requests a queue that is armed for solicited completions hears of: all that take a receive,
-//! short or long, and only where their sender asks for it.
+//! Which requests a queue that is armed for solicited completions hears of: all that take a
+//! receive, short or long, and only where their sender asks for it.
 
 use std::time::Duration;
 
