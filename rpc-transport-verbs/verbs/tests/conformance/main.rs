@@ -89,7 +89,6 @@ mod unreliable_side;
 mod unreliable_states;
 mod walk;
 mod window_bindings;
-mod withdrawn_keys;
 
 use std::process::ExitCode;
 
@@ -116,7 +115,6 @@ const SECTIONS: &[Section] = &[
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,
-    withdrawn_keys::CASES,
     protection::CASES,
     protection_local::CASES,
     flipped_bits::CASES,

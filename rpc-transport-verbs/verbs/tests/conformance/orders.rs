@@ -1,15 +1,19 @@
 //! Orders: of completions, and of what requests do.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
 use verbline_verbs::{
-    AckTimeout, AsyncEvent, CompletionOpcode as O, CompletionStatus as C, QpAttributes, QpState,
-    WindowType, WorkKind, WorkRequest,
+    Access, AckTimeout, AsyncEvent, Binding, CompletionOpcode as O, CompletionStatus as C,
+    ExposedMemory, QpAttributes, QpState, WindowType, WorkKind, WorkRequest,
 };
 
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
-use super::end::{End, LEN, Options, init, pair, rc, rtr, rts, to};
-use super::memory_windows::with_window;
+use super::end::{End, LEN, Options, everything, init, pair, rc, rtr, rts, to};
+use super::memory_windows::{bound, granted, window, with_window};
 use super::seed::Random;
 use super::verbs_side;
 
@@ -35,6 +39,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_read_behind_a_message_that_takes_its_key_away_is_refused,
             "specification: ordering; memory windows"
+        ),
+        case!(
+            a_read_that_succeeds_saw_nothing_from_after_its_key,
+            "specification: memory windows"
         ),
         case!(nothing_of_any_kind_begins_in_sqd, "specification: states"),
         case!(
@@ -256,6 +264,50 @@ fn a_read_behind_a_message_that_takes_its_key_away_is_refused(_: &Device) {
         assert_eq!(received.invalidated, Some(remote.key));
         assert_eq!(left.statuses(2), [C::Success, C::RemoteAccess]);
         assert!(left.is_all(0..8, 1), "nothing came");
+    }
+}
+
+/// The owner takes the key away while the bytes are read, and then changes the last of them.
+fn a_read_that_succeeds_saw_nothing_from_after_its_key(device: &Device) {
+    let mut random = Random::new();
+    let (len, rounds) = match device.kind {
+        Kind::Soft => (8 << 20, 12),
+        _ => (256 << 10, 2),
+    };
+    for round in 0..rounds {
+        let (mut left, mut right) = pair(rc());
+        let into = left.domain.expose(len, everything()).unwrap();
+        let access = everything() | Access::MW_BIND;
+        let region = right.domain.expose(len, access).unwrap();
+        let window = window(&right, WindowType::Type2);
+        let binding = Binding::new(&region, 0..len, granted());
+        let remote = bound(&mut right, &window, &binding);
+        let last = |memory: &ExposedMemory, value| {
+            let cell = memory.atomic(len - 8).unwrap();
+            cell.swap(value, Ordering::SeqCst)
+        };
+        last(&region, 1);
+        let has_begun = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                loop {
+                    let read = WorkRequest::read(into.element(0..len).unwrap(), remote);
+                    let status = left.run(read).status;
+                    has_begun.store(true, Ordering::SeqCst);
+                    if status != C::Success {
+                        assert_eq!(status, C::RemoteAccess);
+                        break;
+                    }
+                    assert_eq!(last(&into, 0), 1, "round {round}");
+                }
+            });
+            while !has_begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_micros(random.below(2000) as u64));
+            right.succeed(WorkRequest::local_invalidate(remote.key));
+            last(&region, 2);
+        });
     }
 }
 
