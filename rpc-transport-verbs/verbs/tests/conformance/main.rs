@@ -95,7 +95,6 @@ mod unreliable_side;
 mod unreliable_states;
 mod walk;
 mod window_bindings;
-mod withdrawn_keys;
 
 use std::process::ExitCode;
 
@@ -122,7 +121,6 @@ const SECTIONS: &[Section] = &[
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,
-    withdrawn_keys::CASES,
     protection::CASES,
     protection_local::CASES,
     flipped_bits::CASES,
