@@ -242,6 +242,7 @@ fn a_region_begins_and_ends_where_it_was_asked_to() {
                     let (bytes, local) = (pages(3), pages(1));
                     let (target, source) = (&mut bytes[from..][..len], &mut local[5..6]);
                     source[0] = 0xa5;
+                    target[len - 1] = 0x5a;
                     let remote = program.register(target);
                     let mine = program.register(source);
                     assert!(
@@ -275,6 +276,12 @@ fn a_region_begins_and_ends_where_it_was_asked_to() {
                         assert_eq!(ibv_dereg_mr(remote), 0);
                         assert_eq!(ibv_dereg_mr(mine), 0);
                     }
+                    let is_read = opcode == opcode::RDMA_READ && offset == len - 1;
+                    assert!(
+                        !is_read || local[5] == 0x5a,
+                        "{from}+{len}: {:#x}",
+                        local[5]
+                    );
                     let written = bytes.iter().filter(|byte| **byte == 0xa5).count();
                     let is_written = opcode == opcode::RDMA_WRITE && expected == 0;
                     assert_eq!(written, usize::from(is_written));
