@@ -53,6 +53,9 @@ reasons! {
     UNALIGNED_AT_POST = "unaligned-at-post",
         "An unaligned atomic is refused when it is posted.",
         "rdma-core 44, providers/rxe/rxe.c, validate_send_wr: EINVAL; the layer names it.";
+    KEY_GONE_MIDWAY = "key-gone-midway",
+        "A READ whose key is taken away while it is answered may end with RETRY_EXC_ERR.",
+        "seen; rxe_resp.c, duplicate_request (Linux 6.1): a READ that is asked for again and has lost its region is dropped.";
     LONG_DATAGRAMS = "long-datagrams",
         "A datagram that is longer than the port takes would succeed, and nothing be sent: the layer refuses it when it is posted.",
         "rxe_req.c, rxe_requester, beside its note of C10-93.1.1 (Linux 6.1).";

@@ -470,7 +470,7 @@ impl Walk<'_> {
         let place = self.peer.end.remote(offset);
         // The specification does not say what a rejected WRITE with immediate does to the receive.
         if request.is_wrong && request.kind != Kind::WriteImm {
-            let key = RemoteKey(place.key.0 ^ 0x00ff_ff00);
+            let key = RemoteKey(place.key.0 ^ 1 << (request.value % 32));
             return (RemoteMemory { key, ..place }, false);
         }
         let window = request

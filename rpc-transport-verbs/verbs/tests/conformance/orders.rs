@@ -274,6 +274,7 @@ fn a_read_that_succeeds_saw_nothing_from_after_its_key(device: &Device) {
         Kind::Soft => (8 << 20, 12),
         _ => (256 << 10, 2),
     };
+    let may_be_silent = device.deviates(&rxe::KEY_GONE_MIDWAY, false, true);
     for round in 0..rounds {
         let (mut left, mut right) = pair(rc());
         let into = left.domain.expose(len, everything()).unwrap();
@@ -295,7 +296,8 @@ fn a_read_that_succeeds_saw_nothing_from_after_its_key(device: &Device) {
                     let status = left.run(read).status;
                     has_begun.store(true, Ordering::SeqCst);
                     if status != C::Success {
-                        assert_eq!(status, C::RemoteAccess);
+                        let is_silence = may_be_silent && status == C::RetryExceeded;
+                        assert!(status == C::RemoteAccess || is_silence, "{status}");
                         break;
                     }
                     assert_eq!(last(&into, 0), 1, "round {round}");
