@@ -130,7 +130,7 @@ impl Device {
     /// chosen automatically. An RDMA device may also be named by its network device, its address or
     /// its subnet: `"@eth0"`, `"@192.0.2.1"`, `"@192.0.2.0/24"`. It then sends from a GID of these.
     /// Behind a `?`, settings of the fabric may follow, separated by `&`: `"mlx5_0?tc=104&mtu=1024"`.
-    /// They are the fields of [`FabricSettings`].
+    /// They are the fields of [`FabricSettings`](crate::FabricSettings).
     ///
     /// With several devices, a client offers all of them. A server uses the first of its own
     /// devices that the client also has and that reaches the client. A device whose name follows a `?`,
