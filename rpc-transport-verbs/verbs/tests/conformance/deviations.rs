@@ -54,7 +54,7 @@ reasons! {
         "An unaligned atomic is refused when it is posted.",
         "rdma-core 44, providers/rxe/rxe.c, validate_send_wr: EINVAL; the layer names it.";
     KEY_GONE_MIDWAY = "key-gone-midway",
-        "A READ whose key is taken away while it is answered may end with RETRY_EXC_ERR.",
+        "A READ whose key is taken away while it is answered may end with RETRY_EXC_ERR, and the invalidate that takes it away be flushed.",
         "seen; rxe_resp.c, duplicate_request (Linux 6.1): a READ that is asked for again and has lost its region is dropped.";
     LONG_DATAGRAMS = "long-datagrams",
         "A datagram that is longer than the port takes would succeed, and nothing be sent: the layer refuses it when it is posted.",

@@ -307,7 +307,10 @@ fn a_read_that_succeeds_saw_nothing_from_after_its_key(device: &Device) {
                 thread::yield_now();
             }
             thread::sleep(Duration::from_micros(random.below(2000) as u64));
-            right.succeed(WorkRequest::local_invalidate(remote.key));
+            let status = right.run(WorkRequest::local_invalidate(remote.key)).status;
+            // The READ that is refused brings this end to ERROR, on rxe before the invalidate completes.
+            let is_flushed = may_be_silent && status == C::WorkRequestFlushed;
+            assert!(status == C::Success || is_flushed, "{status}");
             last(&region, 2);
         });
     }
