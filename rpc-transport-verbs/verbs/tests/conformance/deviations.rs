@@ -55,7 +55,7 @@ reasons! {
         "rdma-core 44, providers/rxe/rxe.c, validate_send_wr: EINVAL; the layer names it.";
     KEY_GONE_MIDWAY = "key-gone-midway",
         "A READ whose key is taken away while it is answered may end with RETRY_EXC_ERR, and the invalidate that takes it away be flushed.",
-        "seen; rxe_resp.c, duplicate_request (Linux 6.1): a READ that is asked for again and has lost its region is dropped.";
+        "seen; rxe_resp.c, acknowledge: the refusal has the number of the READ's request, which its first response has answered already, and rxe_qp_error then silences and flushes the end that refuses (Linux 6.2).";
     LONG_DATAGRAMS = "long-datagrams",
         "A datagram that is longer than the port takes would succeed, and nothing be sent: the layer refuses it when it is posted.",
         "rxe_req.c, rxe_requester, beside its note of C10-93.1.1 (Linux 6.1).";
