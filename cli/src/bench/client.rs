@@ -35,13 +35,10 @@ impl Client {
     ) -> Result<Self, Failure> {
         let connection = &arguments.connection;
         let address = &connection.address;
-        let times = (0..load.connections).map(|_| match interrupt.is_set() {
-            true => Err(Failure::Interrupted),
-            false => Ok(()),
-        });
+        let times = 0..load.connections;
         if is_grpc(address) {
-            let connect = |goes_on: Result<(), Failure>| {
-                goes_on?;
+            let connect = |_| {
+                interrupt.check()?;
                 let channel = runtime.block_on(target::connect_grpc(connection))?;
                 Ok(AnyChannel::Grpc(channel))
             };
@@ -54,8 +51,8 @@ impl Client {
         let in_flight = intents.max_in_flight;
         if arguments.shared {
             let pollers = Pollers::builder(&device).intents(intents).start()?;
-            let connect = |goes_on: Result<(), Failure>| {
-                goes_on?;
+            let connect = |_| {
+                interrupt.check()?;
                 let builder = Channel::builder(&pollers, address).max_in_flight(in_flight);
                 let builder = match connection.timeout {
                     Some(timeout) => builder.connect_timeout(timeout),
@@ -73,8 +70,11 @@ impl Client {
             None => builder,
         };
         let poller = builder.build()?;
-        let channels = times.map(|goes_on| goes_on.and_then(|()| Ok(poller.connect(address)?)));
-        let channels = channels.collect::<Result<_, Failure>>()?;
+        let connect = |_| {
+            interrupt.check()?;
+            Ok(poller.connect(address)?)
+        };
+        let channels = times.map(connect).collect::<Result<_, Failure>>()?;
         Ok(Self::Local(poller, channels))
     }
 

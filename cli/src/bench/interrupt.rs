@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
+use crate::failure::Failure;
+
 /// The exit code of a program that a second Ctrl-C has ended: 128 and the number of the signal.
 const INTERRUPTED: i32 = 130;
 
@@ -37,6 +39,14 @@ impl Interrupt {
 
     pub(crate) fn is_set(&self) -> bool {
         *self.0.borrow()
+    }
+
+    /// Fails if the run is to end: between the steps of what takes long before anything is measured.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self.is_set() {
+            true => Err(Failure::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Waits until the run is to end.
