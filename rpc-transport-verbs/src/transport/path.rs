@@ -1,6 +1,7 @@
 //! [`FabricSettings`]: how a device's packets travel, as the user wants it. [`Source`]: what its
 //! queue pairs get of it, with the address that they send from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use verbline_verbs::{
@@ -66,8 +67,8 @@ pub(crate) enum SourceError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// A setting cannot be in force.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
+    #[error("{0}")]
+    Setting(Arc<SettingError>),
 }
 
 /// An address to send from, and how.
