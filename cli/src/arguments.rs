@@ -68,8 +68,8 @@ pub(crate) enum Command {
 pub(crate) struct Connection {
     /// The server: host:port of a Verbline server, or http://host:port of a gRPC server
     pub(crate) address: String,
-    /// The device to a Verbline server: soft, tcp, or an RDMA device (mlx5_0, mlx5_0:1:3, @eth0).
-    /// Default: the best one, or the one that VERBLINE_DEVICE names
+    /// The device to a Verbline server: soft, tcp, or an RDMA device (mlx5_0, mlx5_0:1:3, @eth0,
+    /// 'mlx5_0?tc=104'). Default: the best one, or the one that VERBLINE_DEVICE names
     #[arg(long)]
     pub(crate) device: Option<String>,
     /// Call Verbline servers of other hosts, containers and users, too, over TCP, in plain text

@@ -27,6 +27,11 @@ pub(crate) enum Failure {
     Metadata(#[from] MetadataError),
     #[error("{0}")]
     Device(#[from] DeviceError),
+    #[error(
+        "{address} is a gRPC server, over HTTP/2, and has nothing to do with the device '{device}': leave --device \
+         out, or http:// if it is a Verbline server"
+    )]
+    NoDevice { address: String, device: String },
     #[error("{0}")]
     Fabric(#[from] FabricError),
     #[error("{what}{hint}", what = .0, hint = .0.hint())]

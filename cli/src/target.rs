@@ -107,6 +107,12 @@ pub(crate) fn device(connection: &Connection) -> Result<Device, Failure> {
 
 /// Connects to a gRPC server.
 pub(crate) async fn connect_grpc(connection: &Connection) -> Result<GrpcChannel, Failure> {
+    if let Some(device) = &connection.device {
+        return Err(Failure::NoDevice {
+            address: connection.address.clone(),
+            device: device.clone(),
+        });
+    }
     let channel = GrpcChannel::connect(&connection.address).await?;
     Ok(channel.max_message_len(connection.max_message_len))
 }

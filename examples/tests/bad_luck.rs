@@ -132,43 +132,6 @@ fn when_the_server_is_killed_every_call_in_flight_ends_and_says_that_it_may_have
     );
 }
 
-/// docs/benchmarks.md says how to run it.
-#[test]
-#[ignore = "a measurement: prints how long the calls of a killed server take to end"]
-#[allow(clippy::print_stdout, reason = "its result")]
-fn how_long_calls_in_flight_outlive_a_killed_server() {
-    let mut took: Vec<_> = (0..20)
-        .map(|_| {
-            let (mut server, address) = Process::server();
-            let (poller, echo) = connect(&address);
-            let mut calls: Vec<_> = (0..32).map(|_| Box::pin(call(&echo, NEVER))).collect();
-            poller.block_on(poll_fn(|cx| {
-                for call in &mut calls {
-                    assert!(call.as_mut().poll(cx).is_pending());
-                }
-                Poll::Ready(())
-            }));
-            for _ in 0..1000 {
-                poller.turn();
-            }
-            // `Process::kill` would also wait until the process has been torn down.
-            let killed = Instant::now();
-            server.0.kill().unwrap();
-            for outcome in poller.block_on(all(calls)) {
-                assert_eq!(outcome.unwrap_err().code(), Code::Unavailable);
-            }
-            killed.elapsed()
-        })
-        .collect();
-    took.sort_unstable();
-    println!(
-        "from kill -9 of the server until 32 calls had ended, {} rounds: median {:?}, longest {:?}",
-        took.len(),
-        took[took.len() / 2],
-        took[took.len() - 1]
-    );
-}
-
 /// The server is stopped, not dead. Without the keepalive, calls would wait for it forever.
 #[test]
 fn calls_in_flight_to_a_stopped_server_end_when_the_keepalive_is_set() {

@@ -215,7 +215,7 @@ fn a_program_sets_what_the_name_does_not() {
     };
     let device = Device::open("rxe1?tc=104&vector=spread,soft").unwrap();
     let device = device.with_fabric(settings).unwrap();
-    let name = "rxe1?tc=104&pkey=0xffff&timeout=15&vector=spread,soft";
+    let name = "rxe1?tc=104&pkey=0xffff&timeout=100ms&vector=spread,soft";
     assert_eq!(device.name(), name);
     let pollers = [(); 2].map(|()| LocalPoller::new(&device).unwrap());
     let [one, other] = pollers.map(|poller| poller.limits().fabric.clone());

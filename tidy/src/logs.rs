@@ -99,6 +99,11 @@ pub const UNLIMITED: &[Row] = &[
         "after a change of this side's port",
     ),
     (
+        "transport/events.rs",
+        "until its settings are possible again",
+        "after a change of this side's port",
+    ),
+    (
         "transport/device_event.rs",
         "{self}",
         "this side's device and its ports",

@@ -1,8 +1,10 @@
 //! What is wrong on the command line, in requests and in `.proto` files, and how it is said.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
-use crate::program::verbline;
+use crate::program::{command, end, verbline};
 use crate::server::{Fixture, protos};
 
 const ECHO: &str = "verbline.kinds.Kinds/Echo";
@@ -49,8 +51,44 @@ fn an_address_that_is_none_is_refused() {
         let said = verbline(&["list", address]).failed(1);
         assert!(said.contains(says), "{said}");
     }
-    let said = verbline(&["list", "localhost:1", "--device", "nonsense"]).failed(1);
-    assert!(said.contains("nonsense"), "{said}");
+}
+
+/// The same texts are refused with the same words wherever a device is named. Some were ignored.
+#[test]
+fn a_device_that_is_none_is_refused_by_option_and_by_environment() {
+    for (device, says) in [
+        ("nonsense", "there is no device named 'nonsense'"),
+        ("soft:x", "'soft:x' is no name of a device"),
+        ("@192.0.2.0/33", "a prefix of 0 to 32 bits"),
+        (
+            "?soft?tc=104",
+            "'soft' cannot have tc=104: it has no fabric",
+        ),
+        (
+            "tcp?mtu=1024",
+            "'tcp' cannot have mtu=1024: it has no fabric",
+        ),
+        (
+            "mlx5_0?dscp=26",
+            "'mlx5_0' cannot have dscp=26: there is no such",
+        ),
+        ("mlx5_0?tc=104,sl=3", "'sl=3' is no name of one device"),
+    ] {
+        let by_option = verbline(&["list", "localhost:1", "--device", device]).failed(1);
+        assert!(by_option.contains(says), "{by_option}");
+        let mut listing = command(&["list", "localhost:1"]);
+        let listing = listing.env("VERBLINE_DEVICE", device).spawn().unwrap();
+        assert_eq!(end(listing).failed(1), by_option);
+    }
+    let no_text = OsStr::from_bytes(b"mlx5\xff");
+    let mut listing = command(&["list", "localhost:1"]);
+    let said = end(listing.env("VERBLINE_DEVICE", no_text).spawn().unwrap()).failed(1);
+    assert!(
+        said.contains("there is no device named 'mlx5\u{fffd}'"),
+        "{said}"
+    );
+    let said = verbline(&["list", "http://localhost:1", "--device", "mlx5_0?tc=104"]).failed(1);
+    assert!(said.contains("leave --device out"), "{said}");
 }
 
 #[test]

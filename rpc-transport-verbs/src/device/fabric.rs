@@ -22,9 +22,10 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Setting`] if a device cannot have a setting, or if no device of the list is an
-    /// RDMA device. An optional device that cannot have it is left out, with a warning. As for
-    /// [`open`](Self::open) if a device is gone.
+    /// [`DeviceError::Setting`] if a device cannot have a setting, or if there is a setting and no RDMA
+    /// device in the list. So it fails for what [`best`](Self::best) opens on a machine without one. An
+    /// optional device that cannot have a setting is left out, with a warning, if another RDMA device
+    /// is left. As for [`open`](Self::open) if a device is gone.
     pub fn with_fabric(self, settings: FabricSettings) -> Result<Self, DeviceError> {
         let (mut names, mut refused) = (Vec::new(), None);
         for name in self.names.iter() {
@@ -107,7 +108,7 @@ impl FabricSettings {
                 self.ack_timeout = Some(time);
             }
             "retries" => {
-                let count = number(value).ok_or("a number of retries is one up to 6")?;
+                let count = number(value).ok_or("the retries are a number up to 6")?;
                 self.retries = Some(count);
             }
             "vector" => {
@@ -127,11 +128,13 @@ impl FabricSettings {
 
 /// Parses a decimal number, or a hexadecimal one after `0x`.
 fn number<T: TryFrom<u64>>(text: &str) -> Option<T> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
+    let (digits, radix) = match text.strip_prefix("0x") {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
     };
-    T::try_from(number.ok()?).ok()
+    // `from_str_radix` also takes a sign.
+    let number = u64::from_str_radix(digits, radix).ok();
+    T::try_from(number.filter(|_| !digits.starts_with('+'))?).ok()
 }
 
 /// Parses a time with a unit, or the code of an acknowledgement timeout.
@@ -145,6 +148,7 @@ fn time(text: &str) -> Option<Duration> {
     let (count, unit) = text.split_at(unit_at);
     let count = number(count)?;
     match unit {
+        "ns" => Some(Duration::from_nanos(count)),
         "us" => Some(Duration::from_micros(count)),
         "ms" => Some(Duration::from_millis(count)),
         "s" => Some(Duration::from_secs(count)),
@@ -269,11 +273,20 @@ mod tests {
 
     #[test]
     fn times_and_numbers_are_written_in_several_ways() {
-        for (text, code) in [("268ms", 16), ("268435us", 16), ("1s", 18), ("4us", 1)] {
-            let name = Name::parse(&format!("a?timeout={text}"));
-            let printed = name.map(|name| name.to_string()).unwrap_or_default();
-            let expected = format!("a?timeout={code}");
-            assert_eq!(printed, expected, "{text}");
+        // Printed is the time that was asked for, as a code if there is one for it.
+        for (text, printed) in [
+            ("268ms", "268ms"),
+            ("268435us", "268435us"),
+            ("268435456ns", "16"),
+            ("1000ms", "1s"),
+            ("8192ns", "1"),
+            ("0", "0s"),
+            ("9999999ms", "9999999ms"),
+            ("18446744073709551615s", "18446744073709551615s"),
+        ] {
+            let name = Name::parse(&format!("a?timeout={text}")).unwrap();
+            assert_eq!(name.to_string(), format!("a?timeout={printed}"));
+            assert_eq!(Name::parse(&name.to_string()).unwrap(), name);
         }
         assert_eq!(parsed("a?pkey=32769"), parsed("a?pkey=0x8001"));
     }
@@ -285,13 +298,19 @@ mod tests {
             ("tc", "tc=: a traffic class is a number up to 255"),
             ("tc=256", "tc=256: a traffic class"),
             ("tc=-1", "tc=-1: a traffic class"),
+            ("tc=+8", "tc=+8: a traffic class"),
+            ("pkey=0x+1", "pkey=0x+1: a P_Key is a number of 16"),
+            ("=1", "=1: there is no such setting"),
             ("sl=x", "sl=x: a service level"),
             ("pkey=0x10000", "pkey=0x10000: a P_Key is a number of 16"),
             ("mtu=1k", "mtu=1k: an MTU is a number of bytes"),
             ("timeout=32", "timeout=32: a timeout is a time"),
             ("timeout=3h", "timeout=3h: a timeout is a time"),
             ("timeout=ms", "timeout=ms: a timeout is a time"),
-            ("retries=many", "retries=many: a number of retries"),
+            (
+                "retries=many",
+                "retries=many: the retries are a number up to 6",
+            ),
             ("vector=all", "vector=all: a completion vector is a number"),
             ("tc=1&mtu=256&tc=1", "tc=1: the setting is there twice"),
             ("tc=1?mtu=256", "tc=1?mtu=256: a traffic class"),
@@ -301,6 +320,13 @@ mod tests {
             let expected = format!("'mlx5_0:1' cannot have {reason}");
             assert!(error.to_string().starts_with(&expected), "{error}");
         }
+        let error = Device::open("??soft").unwrap_err();
+        assert!(matches!(error, DeviceError::Malformed(_)), "{error}");
+        let error = Device::open("?mlx5_0?soft").unwrap_err().to_string();
+        assert!(
+            error.starts_with("'mlx5_0' cannot have soft=: there is no"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -314,12 +340,15 @@ mod tests {
             "tcp?tc=104",
             "soft?vector=0",
             "soft,tcp?sl=1",
+            // It is never in force, so that the device may be absent does not excuse it.
+            "?soft:1?tc=1",
+            "soft,?tcp?tc=1",
         ] {
             let error = Device::open(name).unwrap_err().to_string();
             assert!(error.contains("it has no fabric"), "{error}");
+            assert!(error.ends_with("give it to an RDMA device"), "{error}");
         }
         assert_eq!(Device::open("soft?").unwrap().name(), "soft");
-        assert_eq!(Device::open("soft,?tcp?tc=1").unwrap().name(), "soft");
         let device = Device::open("soft,tcp").unwrap();
         let error = device.clone().with_fabric(settings).unwrap_err();
         let expected = "'soft,tcp' cannot have mtu=1024: it has no fabric";

@@ -139,9 +139,10 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// If a name occurs more than once or is malformed, or a setting cannot be in force; or if a device without `?`, or each of the
-    /// list, does not exist, is not supported by this build, cannot be opened or has no address to
-    /// send from.
+    /// If a name occurs more than once or is malformed, or has a setting that does not exist or that
+    /// `soft` and `tcp` do not have; or if a device without `?`, or each of the list, does not exist,
+    /// is not supported by this build, cannot be opened, has no address to send from or cannot have
+    /// its settings.
     pub fn open(names: &str) -> Result<Self, DeviceError> {
         let twice = |name: Name| DeviceError::Twice {
             list: names.to_owned(),

@@ -30,9 +30,14 @@ impl Name {
             Some((at, _)) => (&text[..at], &text[at + 1..]),
             None => (text, ""),
         };
-        let fabric = FabricSettings::parse(text, settings)?;
         let name = Self::parse_address(text)?;
-        Ok(Self { fabric, ..name })
+        let fabric = FabricSettings::parse(&name.requested.to_string(), settings)?;
+        let name = Self { fabric, ..name };
+        // That an optional device may be absent is no reason to ignore a setting which it never has.
+        match name.fabric.without_fabric(&name.device) {
+            Some(error) if !name.has_fabric() => Err(error.into()),
+            _ => Ok(name),
+        }
     }
 
     /// Returns true if there is a fabric that settings can be for.
@@ -86,5 +91,55 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.requested.fmt(f)?;
         AsSuffix(&self.fabric).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Settings as users write them: most keys exist, and most values are numbers or times.
+    fn settings() -> impl Strategy<Value = String> {
+        let key = proptest::sample::select(vec![
+            "tc", "sl", "pkey", "mtu", "timeout", "retries", "vector", "TC", "", "class",
+        ]);
+        let number = prop_oneof![0..40_u64, 250..260_u64, any::<u64>()];
+        let unit = proptest::sample::select(vec!["", "ns", "us", "ms", "s", "m", "+", " "]);
+        let value = prop_oneof![
+            (number, unit).prop_map(|(number, unit)| format!("{number}{unit}")),
+            any::<u32>().prop_map(|number| format!("{number:#x}")),
+            proptest::sample::select(vec![
+                "", "spread", "0x", "+8", "-1", "0x+8", "=1", "\u{0661}"
+            ])
+            .prop_map(str::to_owned),
+            any::<String>(),
+        ];
+        let item = (key, value).prop_map(|(key, value)| format!("{key}={value}"));
+        let items = prop::collection::vec(item, 0..4);
+        let device = proptest::sample::select(vec!["mlx5_0", "?mlx5_0:1", "@eth0", "soft", "?tcp"]);
+        (device, items).prop_map(|(device, items)| format!("{device}?{}", items.join("&")))
+    }
+
+    proptest! {
+        /// Any text is a device with its settings or is refused, and is printed as it can be read again.
+        #[test]
+        fn what_is_read_is_printed_so_that_it_is_read_again(
+            text in prop_oneof![any::<String>(), "[?@a-z0-9_:.&=/,]{0,24}", settings()],
+        ) {
+            match Name::parse(&text) {
+                Ok(name) => {
+                    let printed = name.to_string();
+                    let again = Name::parse(&printed).unwrap();
+                    prop_assert_eq!(again.to_string(), printed);
+                    // Of a device that is there nobody asks any more whether it may be absent.
+                    let is_optional = name.is_optional;
+                    prop_assert_eq!(Name { is_optional, ..again }, name);
+                }
+                Err(error) => prop_assert!(error.to_string().contains(" cannot have ")
+                    || error.to_string().contains(" is no name of "), "{}", error),
+            }
+        }
     }
 }

@@ -237,11 +237,11 @@ impl SurveyedPort {
     }
 }
 
-/// Returns the value of the environment variable, if it is set and not empty.
+/// Returns the value of the environment variable, if it is set and not empty. One that is no text is
+/// not ignored: no device has the name that it becomes.
 pub(crate) fn named_by_environment() -> Option<String> {
-    std::env::var(DEVICE_VARIABLE)
-        .ok()
-        .filter(|names| !names.is_empty())
+    let names = std::env::var_os(DEVICE_VARIABLE)?;
+    Some(names.to_string_lossy().into_owned()).filter(|names| !names.is_empty())
 }
 
 /// Returns true if this is the name of an RDMA device: the kernel lists it, or it begins like the

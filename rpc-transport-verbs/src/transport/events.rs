@@ -13,7 +13,8 @@
 //!
 //! A port that is down closes nothing: calls in flight may time out, and connections survive if the
 //! port is up again before their retries are used up. After a port's GIDs or LID have changed, new
-//! connections use its current address. A request to register again also causes the address to be
+//! connections use its current address. There are none while it has lost what the fabric's settings
+//! need, such as a partition. A request to register again also causes the address to be
 //! read again.
 //!
 //! A queue pair in the error state that has taken its last receive can be destroyed at once, rather
@@ -32,6 +33,7 @@ use crate::transport::device_event::{Consequence, DeviceEvent, consequence_of};
 use crate::transport::endpoint::{SOFT, TCP};
 use crate::transport::failure::LaneFailure;
 use crate::transport::notices::{Notice, NoticeSender};
+use crate::transport::path::SourceError;
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::reserve::ReservePoster;
 use crate::transport::stall_watch::LOOK_PERIOD;
@@ -197,8 +199,14 @@ impl EventHandler {
             }
             Consequence::LaneFails => self.fail_lane(LaneFailure::Device(report)),
             Consequence::AddressChanges(_) => {
-                if let Err(error) = self.queue_pairs.choose_address_again(&self.context) {
-                    tracing::warn!(%error, "the address of {} cannot be read; new connections use the old one", self.device);
+                match self.queue_pairs.choose_address_again(&self.context) {
+                    Ok(()) => {}
+                    Err(error @ SourceError::Address(_)) => tracing::warn!(
+                        %error, "the address of {} cannot be read; new connections use the old one", self.device
+                    ),
+                    Err(error @ SourceError::Setting(_)) => tracing::warn!(
+                        %error, "{} has changed, and has no new connections until its settings are possible again", self.device
+                    ),
                 }
             }
             Consequence::OnlyLogged(_) => {}

@@ -1,6 +1,7 @@
 //! [`FabricSettings`]: how a device's packets travel, as the user wants it. [`Source`]: what its
 //! queue pairs get of it, with the address that they send from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use verbline_verbs::{
@@ -23,8 +24,8 @@ pub struct FabricSettings {
     /// `sl`: service level, up to 15 on InfiniBand, which determines the virtual lane. On RoCE the
     /// priority of a VLAN, up to 7. Default: 0.
     pub service_level: Option<u8>,
-    /// `pkey`: the partition, which has to be in the port's table; the highest bit, which says what
-    /// kind of member the port is, is not compared. Default: the first of the table.
+    /// `pkey`: the partition, which has to be in the port's table. The highest bit, which says what
+    /// kind of member the port is, decides only between two entries. Default: the first of the table.
     pub pkey: Option<u16>,
     /// `mtu`: the longest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096, and no more
     /// than the port's. A connection uses the smaller one of its two sides. Default: the port's.
@@ -66,8 +67,8 @@ pub(crate) enum SourceError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// A setting cannot be in force.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
+    #[error("{0}")]
+    Setting(Arc<SettingError>),
 }
 
 /// An address to send from, and how.
@@ -248,7 +249,8 @@ impl FabricSettings {
     fn check_vector(&self, count: u32) -> Result<(), String> {
         match self.vector {
             Some(CompletionVector::Only(number)) if number >= count => Err(format!(
-                "the device has {count} completion vectors, counted from 0. Take one of these, or 'spread'"
+                "the device has {count} completion vector{}, counted from 0. Take one of these, or 'spread'",
+                if count == 1 { "" } else { "s" }
             )),
             _ => Ok(()),
         }
@@ -271,18 +273,12 @@ impl FabricSettings {
             CompletionVector::Only(number) => number.to_string(),
             CompletionVector::Spread => "spread".to_owned(),
         });
-        let timeout = self
-            .ack_timeout
-            .map(|time| match AckTimeout::at_least(time) {
-                Some(code) if !time.is_zero() => code.code().to_string(),
-                _ => format!("{}s", time.as_secs()),
-            });
         let items = [
             ("tc", self.traffic_class.map(|class| class.to_string())),
             ("sl", self.service_level.map(|level| level.to_string())),
             ("pkey", self.pkey.map(|key| format!("{key:#06x}"))),
             ("mtu", self.max_mtu.map(|mtu| mtu.to_string())),
-            ("timeout", timeout),
+            ("timeout", self.ack_timeout.map(shown_timeout)),
             ("retries", self.retries.map(|count| count.to_string())),
             ("vector", vector),
         ];
@@ -304,6 +300,21 @@ impl FabricSettings {
     }
 }
 
+/// Returns the time as it is written in the name of a device: as a code if there is one for it.
+fn shown_timeout(time: Duration) -> String {
+    let code = AckTimeout::at_least(time).filter(|code| code.duration() == Some(time));
+    if let Some(code) = code {
+        return code.code().to_string();
+    }
+    let nanos = time.as_nanos();
+    for (unit, unit_nanos) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)] {
+        if nanos.is_multiple_of(unit_nanos) {
+            return format!("{}{unit}", nanos / unit_nanos);
+        }
+    }
+    format!("{nanos}ns")
+}
+
 /// Checks that the device gives up before Verbline does. With the usual timeout it always does.
 fn check_wait(timeout: Option<AckTimeout>, retries: Option<RetryCount>) -> Result<(), String> {
     let usual = RtsAttributes::new(Psn::default());
@@ -319,14 +330,16 @@ fn check_wait(timeout: Option<AckTimeout>, retries: Option<RetryCount>) -> Resul
     ))
 }
 
-/// Returns the index and the value of the key of this partition in the port's table.
+/// Returns the index and the value of the key of this partition in the port's table: of this very key
+/// if the port is there as a full and as a limited member, since limited members do not hear each other.
 fn find_pkey(
     port: u8,
     table: &[(u16, PartitionKey)],
     wanted: PartitionKey,
 ) -> Result<(u16, PartitionKey), String> {
-    let mut keys = table.iter();
-    let found = keys.find(|(_, key)| key.partition() == wanted.partition());
+    let of_partition = |(_, key): &&(u16, PartitionKey)| key.partition() == wanted.partition();
+    let same = table.iter().find(|(_, key)| *key == wanted);
+    let found = same.or_else(|| table.iter().find(of_partition));
     found.copied().ok_or_else(|| {
         let known: Vec<_> = table
             .iter()

@@ -13,7 +13,7 @@ use verbline_verbs::{
 
 use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, TCP};
 use crate::transport::failure::LaneFailure;
-use crate::transport::path::{FabricSettings, Source, SourceError};
+use crate::transport::path::{FabricSettings, SettingError, Source, SourceError};
 use crate::transport::plan::Plan;
 
 pub(crate) use verbline_verbs::for_transport::{AwaitedClaim, LinkTarget};
@@ -49,6 +49,8 @@ pub(crate) struct QueuePairs {
     fabric: FabricSettings,
     /// The source. Chosen again when the device reports that its GID table has changed.
     source: Mutex<Arc<Source>>,
+    /// Why the settings are not in force at the present address, so that no more queue pairs are created.
+    unfit: Mutex<Option<Arc<SettingError>>>,
     /// The device's place in the user's list, which says the order in which devices are tried.
     place: usize,
     /// The second source address of the software device: for TCP, beside shared memory, and its place.
@@ -110,6 +112,9 @@ pub(crate) enum QueuePairError {
     /// A resource that its queue pairs share has failed.
     #[error("the device has failed before: {0}")]
     Retired(Arc<LaneFailure>),
+    /// The device has lost what its settings need, such as a partition.
+    #[error("the device has changed: {0}")]
+    Unfit(Arc<SettingError>),
     /// The device could not create the queue pair.
     #[error("no queue pair can be created: {0}")]
     Create(#[from] VerbsError),
@@ -187,6 +192,7 @@ impl QueuePairs {
             wish,
             fabric,
             source: Mutex::new(Arc::new(first)),
+            unfit: Mutex::default(),
             place,
             tcp: tcp.map(|(address, place)| (Arc::new(Source::plain(address)), place)),
             plaintext,
@@ -218,13 +224,22 @@ impl QueuePairs {
         self.retired.get()
     }
 
-    /// Chooses the source address again, for queue pairs that are created from now on.
+    /// Chooses the source address again, for queue pairs that are created from now on. If there is none,
+    /// they have the old one. If the settings cannot be in force there, there are none until they can:
+    /// at the old place in the table of partitions may be another partition.
     pub(crate) fn choose_address_again(&self, context: &Context) -> Result<(), SourceError> {
         let address = context.choose_address(self.wish.clone())?;
         // Another port may have another table of partitions.
-        let present = Arc::new(self.fabric.source(context, address)?);
-        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = present;
-        Ok(())
+        let (present, unfit) = match self.fabric.source(context, address) {
+            Ok(source) => (Some(source), None),
+            Err(error) => (None, Some(Arc::new(error))),
+        };
+        let mut refused = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.clone_from(&unfit);
+        if let Some(present) = present {
+            *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(present);
+        }
+        unfit.map_or(Ok(()), |error| Err(SourceError::Setting(error)))
     }
 
     fn source(&self) -> Arc<Source> {
@@ -310,6 +325,11 @@ impl QueuePairs {
         if let Some(failure) = self.retired.get() {
             return Err(QueuePairError::Retired(Arc::clone(failure)));
         }
+        let unfit = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = unfit.as_ref() {
+            return Err(QueuePairError::Unfit(Arc::clone(error)));
+        }
+        drop(unfit);
         let limit = self.plan.limits.max_connections;
         let before = self.count.fetch_add(1, Ordering::Relaxed);
         let count_guard = QpCountGuard(Arc::clone(&self.count));

@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 use super::context::Context;
-use super::device_name::{self, AddressWish};
+use super::device_name::{self, AddressWish, GidFilter};
 use super::types::gid::{Gid, GidEntry, GidType};
 use super::types::port_attributes::{LinkLayer, PortAttributes, PortState};
 use super::types::queue_pair_attributes::Mtu;
@@ -152,7 +152,7 @@ impl Context {
         };
         // An entry that is named by its index need not be among those that the name asks for.
         let filter = wish.gids.as_ref().filter(|_| wish.gid_index.is_none());
-        let (mut down, mut others) = (Vec::new(), Vec::new());
+        let (mut down, mut active) = (Vec::new(), Vec::new());
         for port in ports {
             let attributes = self.query_port(port)?;
             if attributes.state != PortState::Active {
@@ -165,7 +165,7 @@ impl Context {
                     .iter()
                     .any(|it| it.gid != Gid([0; 16]) && filter.accepts(it))
             {
-                others.extend(gids.iter().map(device_name::shown));
+                active.push(gids);
                 continue;
             }
             let why = match wish.port {
@@ -176,18 +176,29 @@ impl Context {
             };
             return choose_gid(&device, port, &attributes, &gids, &wish, why);
         }
-        if let Some(filter) = filter
-            && !others.is_empty()
-        {
-            return Err(AddressError::NoGidOf {
-                device,
-                wanted: filter.in_words(),
-                known: others.join(", "),
-            });
-        }
-        let states = down.join(", ");
-        Err(AddressError::PortDown { device, states })
+        Err(nothing_chosen(device, filter, &down, &active))
     }
+}
+
+/// Returns why no port was chosen: of the `active` ones, whose GIDs these are, none is accepted by the
+/// filter, or there are none.
+fn nothing_chosen(
+    device: String,
+    filter: Option<&GidFilter>,
+    down: &[String],
+    active: &[Vec<GidEntry>],
+) -> AddressError {
+    if let Some(filter) = filter
+        && !active.is_empty()
+    {
+        return AddressError::NoGidOf {
+            device,
+            wanted: filter.in_words(),
+            known: device_name::listed(active.iter().flatten()),
+        };
+    }
+    let states = down.join(", ");
+    AddressError::PortDown { device, states }
 }
 
 /// Chooses the GID of one port.

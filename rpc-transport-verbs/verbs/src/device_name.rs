@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use super::types::device_name_error::DeviceNameError;
-use super::types::gid::GidEntry;
+use super::types::gid::{Gid, GidEntry};
 
 /// A device as a user names it: `mlx5_0:1:3`, `@eth0` or `@192.0.2.0/24`.
 /// [`Context::open`](crate::Context::open) takes the same text.
@@ -78,6 +78,12 @@ impl FromStr for DeviceName {
         let malformed = || DeviceNameError::Malformed {
             name: text.to_owned(),
         };
+        if let Some(found) = text.chars().find(|c| OF_LISTS.contains(c)) {
+            return Err(DeviceNameError::NotAlone {
+                name: text.to_owned(),
+                found,
+            });
+        }
         if let Some(selector) = text.strip_prefix('@') {
             let gids = GidFilter::parse(selector, text)?;
             return Ok(Self {
@@ -90,7 +96,7 @@ impl FromStr for DeviceName {
         }
         let number = |part: Option<&str>| match part {
             None => Ok(None),
-            Some(part) => part.parse().map(Some).map_err(|_| malformed()),
+            Some(part) => decimal(part).map(Some).ok_or_else(malformed),
         };
         let mut parts = text.split(':');
         let device = parts.next().filter(|device| !device.is_empty());
@@ -145,13 +151,9 @@ impl GidFilter {
         };
         let prefix_len = match prefix_len {
             None => max,
-            // `parse` also takes a sign.
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits
-                .parse()
-                .ok()
+            Some(digits) => decimal(digits)
                 .filter(|&len| len <= max)
                 .ok_or_else(|| DeviceNameError::Prefix { name: name(), max })?,
-            Some(_) => return Err(DeviceNameError::Prefix { name: name(), max }),
         };
         Ok(Self::Subnet {
             address,
@@ -208,6 +210,15 @@ impl fmt::Display for GidFilter {
     }
 }
 
+/// What separates devices, and a device and its settings, where several may be named.
+const OF_LISTS: [char; 4] = ['?', ',', '&', '='];
+
+/// Parses a decimal number. `parse` would also take a sign.
+fn decimal(text: &str) -> Option<u8> {
+    let has_digits_only = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| has_digits_only)
+}
+
 /// Returns true if Linux would accept the name for a network device (`dev_valid_name`).
 fn is_netdev(name: &str) -> bool {
     let is_of_it = |c: char| !c.is_whitespace() && !matches!(c, '/' | ':');
@@ -216,8 +227,21 @@ fn is_netdev(name: &str) -> bool {
     (1..=MAX_LEN).contains(&name.len()) && name != "." && name != ".." && name.chars().all(is_of_it)
 }
 
-/// Returns an entry of a GID table as an operator knows it: `d0 192.0.2.1`.
-pub(crate) fn shown(entry: &GidEntry) -> String {
+/// Returns those entries of GID tables that are in use, as an operator knows them: `d0 192.0.2.1`.
+pub(crate) fn listed<'a>(entries: impl IntoIterator<Item = &'a GidEntry>) -> String {
+    let used = entries
+        .into_iter()
+        .filter(|entry| entry.gid != Gid([0; 16]));
+    let mut gids: Vec<_> = used.map(shown).collect();
+    // RoCE lists each address once for each of its versions.
+    gids.dedup();
+    match gids.is_empty() {
+        true => "no GID".to_owned(),
+        false => gids.join(", "),
+    }
+}
+
+fn shown(entry: &GidEntry) -> String {
     let address = Ipv6Addr::from(entry.gid.0).to_canonical();
     match &entry.netdev {
         Some(netdev) => format!("{netdev} {address}"),
@@ -226,190 +250,4 @@ pub(crate) fn shown(entry: &GidEntry) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Gid, GidType};
-
-    fn parsed(text: &str) -> DeviceName {
-        let name = text.parse::<DeviceName>().unwrap();
-        assert_eq!(name.to_string(), text);
-        name
-    }
-
-    fn filter(text: &str) -> GidFilter {
-        let name = parsed(text);
-        assert_eq!(
-            (name.device, name.wish.port, name.wish.gid_index),
-            (None, None, None)
-        );
-        name.wish.gids.unwrap()
-    }
-
-    fn entry(netdev: Option<&str>, address: &str) -> GidEntry {
-        let address = address.parse::<IpAddr>().unwrap();
-        let address = match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        GidEntry {
-            index: 0,
-            gid: Gid(address.octets()),
-            gid_type: GidType::RoceV2,
-            netdev: netdev.map(str::to_owned),
-        }
-    }
-
-    #[test]
-    fn a_port_and_a_gid_may_follow_a_name() {
-        for (text, port, gid_index) in [
-            ("mlx5_0", None, None),
-            ("mlx5_0:2", Some(2), None),
-            ("mlx5_0:2:3", Some(2), Some(3)),
-        ] {
-            let name = parsed(text);
-            assert_eq!(name.device.as_deref(), Some("mlx5_0"));
-            let wish = AddressWish {
-                port,
-                gid_index,
-                gids: None,
-            };
-            assert_eq!(name.wish, wish);
-        }
-        // Not a network device: only an `@` makes it one.
-        assert_eq!(parsed("eth0").device.as_deref(), Some("eth0"));
-    }
-
-    #[test]
-    fn a_network_device_may_be_named() {
-        for name in ["eth0", "eth0.100", "enp1s0f0np0", "1.2.3", "bond0-a"] {
-            let expected = GidFilter::Netdev(name.to_owned());
-            assert_eq!(filter(&format!("@{name}")), expected);
-        }
-        let of_vlan = filter("@eth0.100");
-        assert!(of_vlan.accepts(&entry(Some("eth0.100"), "192.0.2.1")));
-        for other in [Some("eth0"), Some("eth0.10"), None] {
-            assert!(!of_vlan.accepts(&entry(other, "192.0.2.1")), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn an_address_is_that_of_one_gid_and_a_subnet_has_many() {
-        for (text, inside, outside) in [
-            (
-                "@192.0.2.1",
-                &["192.0.2.1"][..],
-                &["192.0.2.0", "::192.0.2.1"][..],
-            ),
-            (
-                "@192.0.2.0/24",
-                &["192.0.2.0", "192.0.2.255"],
-                &["192.0.3.0", "192.0.1.255", "fe80::1", "::192.0.2.1"],
-            ),
-            // The address of a host with the prefix of its network, as `ip addr` prints it.
-            ("@10.1.2.3/9", &["10.127.255.255"], &["10.128.0.0"]),
-            ("@192.0.2.1/31", &["192.0.2.0"], &["192.0.2.2"]),
-            ("@0.0.0.0/0", &["203.0.113.7"], &["fe80::1", "::1"]),
-            ("@2001:db8::1", &["2001:db8::1"], &["2001:db8::2"]),
-            (
-                "@2001:db8::/33",
-                &["2001:db8:7fff::1"],
-                &["2001:db8:8000::1", "192.0.2.1"],
-            ),
-            ("@fe80::/10", &["fe80::1", "febf::1"], &["fec0::1"]),
-            ("@::/0", &["fe80::1", "192.0.2.1"], &[]),
-        ] {
-            let filter = filter(text);
-            for (addresses, is_inside) in [(inside, true), (outside, false)] {
-                for address in addresses {
-                    let is_accepted = filter.accepts(&entry(Some("eth0"), address));
-                    assert_eq!(is_accepted, is_inside, "{address} in {text}");
-                }
-            }
-        }
-    }
-
-    /// The whole length of an address, and a mapped address, have a shorter form.
-    #[test]
-    fn other_ways_to_write_a_name_mean_the_same() {
-        for (text, shown) in [
-            ("@192.0.2.1/32", "@192.0.2.1"),
-            ("@2001:db8::1/128", "@2001:db8::1"),
-            ("@::ffff:192.0.2.1", "@192.0.2.1"),
-            ("@::ffff:192.0.2.0/120", "@192.0.2.0/24"),
-            ("@2001:DB8:0::1", "@2001:db8::1"),
-        ] {
-            let name = text.parse::<DeviceName>().unwrap();
-            assert_eq!(name.to_string(), shown);
-            assert_eq!(name, parsed(shown));
-        }
-    }
-
-    #[test]
-    fn a_text_that_names_nothing_is_refused_with_the_forms_that_do() {
-        for text in [
-            "",
-            ":1",
-            "@",
-            "@/24",
-            "@/",
-            "@.",
-            "@..",
-            "mlx5_0:",
-            "mlx5_0:x",
-            "mlx5_0:256",
-            "mlx5_0:1:-1",
-            "mlx5_0:1:2:3",
-            "mlx5_0::3",
-            "@eth0:1",
-            "@eth0::1",
-            "@eth0/24",
-            "@eth 0",
-            "@a.name.of.sixteen",
-            "@192.0.2.1:1",
-            "@1.2.3.4.5/24",
-            "@fe80::1%eth0",
-            "@[fe80::1]",
-        ] {
-            let error = text.parse::<DeviceName>().unwrap_err();
-            let name = text.to_owned();
-            assert_eq!(error, DeviceNameError::Malformed { name });
-            let shown = error.to_string();
-            assert!(
-                shown.starts_with(&format!("'{text}' is no name")),
-                "{shown}"
-            );
-            assert!(shown.contains("mlx5_0:1:3") && shown.contains("@eth0"));
-        }
-    }
-
-    #[test]
-    fn a_prefix_that_is_longer_than_the_address_is_refused_with_the_longest() {
-        for (text, max) in [
-            ("@1.2.3.4/33", 32),
-            ("@1.2.3.4/256", 32),
-            ("@1.2.3.4/", 32),
-            ("@1.2.3.4/+8", 32),
-            ("@1.2.3.4/-1", 32),
-            ("@1.2.3.4/8/8", 32),
-            ("@1.2.3.4/255.0.0.0", 32),
-            ("@fe80::/129", 128),
-            ("@fe80::/x", 128),
-        ] {
-            let error = text.parse::<DeviceName>().unwrap_err();
-            let name = text.to_owned();
-            assert_eq!(error, DeviceNameError::Prefix { name, max });
-            assert!(error.to_string().contains(&format!("0 to {max} bits")));
-        }
-    }
-
-    #[test]
-    fn a_filter_and_a_gid_are_said_as_an_operator_knows_them() {
-        assert_eq!(filter("@d0").in_words(), "of the netdev 'd0'");
-        let subnet = filter("@192.0.2.0/24").in_words();
-        assert_eq!(subnet, "in the subnet 192.0.2.0/24");
-        let address = filter("@192.0.2.1").in_words();
-        assert_eq!(address, "with the address 192.0.2.1");
-        assert_eq!(shown(&entry(Some("d0"), "192.0.2.1")), "d0 192.0.2.1");
-        assert_eq!(shown(&entry(None, "fe80::1")), "fe80::1");
-    }
-}
+mod tests;

@@ -1,7 +1,9 @@
 //! The search for the RDMA device that has a GID, of which a user knows the network device or the
 //! address.
 
-use super::device_name::{DeviceName, GidFilter, shown};
+use std::path::Path;
+
+use super::device_name::{self, DeviceName, GidFilter};
 use super::types::gid::{Gid, GidEntry};
 use super::types::open_error::OpenError;
 use super::types::port_attributes::PortState;
@@ -47,13 +49,30 @@ pub(super) fn open(name: &DeviceName) -> Result<Context, OpenError> {
     match fitting.into_iter().next() {
         Some((_, context)) => Ok(context),
         None => Err(OpenError::NoGidOf {
-            wanted: gids.map(GidFilter::in_words).unwrap_or_default(),
+            wanted: gids.map(wanted).unwrap_or_default(),
             known: match known.is_empty() {
                 true => "no RDMA device".to_owned(),
                 false => known.join("; "),
             },
         }),
     }
+}
+
+/// Returns the filter in words, and whether it is the network device that is missing.
+fn wanted(filter: &GidFilter) -> String {
+    let wanted = filter.in_words();
+    match filter {
+        GidFilter::Netdev(name) if !has_netdev(name) => {
+            format!("{wanted}, and there is no such network device here (ip link)")
+        }
+        _ => wanted,
+    }
+}
+
+/// Returns false if the kernel lists its network devices, and not this one.
+fn has_netdev(name: &str) -> bool {
+    let folder = Path::new("/sys/class/net");
+    folder.join(name).exists() || !folder.exists()
 }
 
 /// A port of a device, and its table of GIDs.
@@ -79,22 +98,12 @@ impl Port {
     /// Returns true if the port can send from a GID that the filter accepts.
     fn has(&self, filter: Option<&GidFilter>) -> bool {
         let accepts = |entry| filter.is_none_or(|filter| filter.accepts(entry));
-        self.state == PortState::Active && self.used().any(accepts)
-    }
-
-    /// Returns the entries of the table that are in use.
-    fn used(&self) -> impl Iterator<Item = &GidEntry> {
-        self.gids.iter().filter(|entry| entry.gid != Gid([0; 16]))
+        let mut used = self.gids.iter().filter(|entry| entry.gid != Gid([0; 16]));
+        self.state == PortState::Active && used.any(accepts)
     }
 
     fn described(&self, device: &str) -> String {
-        let mut gids: Vec<_> = self.used().map(shown).collect();
-        // RoCE lists each address once for each of its versions.
-        gids.dedup();
-        let gids = match gids.is_empty() {
-            true => "no GID".to_owned(),
-            false => gids.join(", "),
-        };
+        let gids = device_name::listed(&self.gids);
         let state = match self.state {
             PortState::Active => String::new(),
             state => format!(", {state}"),
@@ -161,6 +170,17 @@ mod tests {
         assert_eq!(text, "rxe0 (port 2): d0 fe80::1, d0 192.0.2.1");
         let text = port(PortState::Down, &[]).described("rxe0");
         assert_eq!(text, "rxe0 (port 2, down): no GID");
+    }
+
+    #[test]
+    fn a_network_device_that_is_missing_is_told_from_one_without_an_rdma_device() {
+        let said = |name| wanted(&filter(name).unwrap());
+        assert_eq!(said("@lo"), "of the netdev 'lo'");
+        assert_eq!(
+            said("@verbline-none"),
+            "of the netdev 'verbline-none', and there is no such network device here (ip link)"
+        );
+        assert_eq!(said("@192.0.2.1"), "with the address 192.0.2.1");
     }
 
     #[test]

@@ -76,20 +76,29 @@ fn a_partition_is_found_by_its_number_and_one_that_is_not_there_lists_the_table(
 
 #[test]
 fn a_partition_has_the_index_of_its_entry_whatever_kind_of_member_the_port_is() {
-    let table = [(0, 0xffff), (2, 0x8001), (5, 0x0003)];
+    let table = [
+        (0, 0xffff),
+        (2, 0x8001),
+        (5, 0x0003),
+        (6, 0x0004),
+        (7, 0x8004),
+    ];
     let table = table.map(|(index, key)| (index, PartitionKey(key)));
     for (wanted, index, key) in [
         (0xffff, 0, 0xffff),
         (0x8001, 2, 0x8001),
         (0x0001, 2, 0x8001),
         (0x8003, 5, 0x0003),
+        // The port is both kinds of member.
+        (0x8004, 7, 0x8004),
+        (0x0004, 6, 0x0004),
     ] {
         let found = find_pkey(1, &table, PartitionKey(wanted));
         assert_eq!(found, Ok((index, PartitionKey(key))), "{wanted:#x}");
     }
     let error = find_pkey(2, &table, PartitionKey(0x8002)).unwrap_err();
     let expected = "port 2 is in no such partition; its table has 0: 0xffff (full member), 2: 0x8001 (full \
-                    member), 5: 0x0003 (limited member). Take";
+                    member), 5: 0x0003 (limited member), 6: 0x0004 (limited member), 7: 0x8004 (full member). Take";
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -143,7 +152,7 @@ fn a_device_gives_up_before_verbline_does() {
     assert_eq!(path(waits(537, Some(5))).timeout.unwrap().code(), 18);
     let error = refused(waits(537, None));
     assert!(
-        error.contains("timeout=18: with all retries, the device could wait for 30.1s"),
+        error.contains("timeout=537ms: with all retries, the device could wait for 30.1s"),
         "{error}"
     );
     for (milliseconds, word) in [(0, "for ever"), (u64::MAX, "no timeout that is as long")] {
@@ -171,7 +180,7 @@ fn a_vector_is_one_that_the_device_has() {
     }
     let error = refused(vector(CompletionVector::Only(1)));
     assert!(
-        error.contains("vector=1: the device has 1 completion vector"),
+        error.contains("vector=1: the device has 1 completion vector, counted"),
         "{error}"
     );
 }

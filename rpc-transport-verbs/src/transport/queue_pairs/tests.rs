@@ -91,7 +91,15 @@ fn an_address_that_is_chosen_again_is_sent_from_in_the_same_way() {
     let error = queue_pairs.choose_address_again(&context).unwrap_err();
     assert!(matches!(error, SourceError::Setting(_)), "{error}");
     assert_eq!(queue_pairs.source().path.traffic_class, 104);
+    // So a connection does not get another partition, or another class.
+    let refused = queue_pairs.create().unwrap_err();
+    let shown = refused.to_string();
+    assert!(
+        shown.contains("cannot have tc=104: it has no fabric"),
+        "{shown}"
+    );
     queue_pairs.fabric = FabricSettings::default();
     queue_pairs.choose_address_again(&context).unwrap();
+    queue_pairs.create().unwrap();
     assert_eq!(queue_pairs.source().path, Path::default());
 }

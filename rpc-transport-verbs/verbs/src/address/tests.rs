@@ -210,6 +210,33 @@ fn only_gids_as_wished_for_are_chosen() {
     assert_eq!(context.choose_address(indexed).unwrap().gid_index, 0);
 }
 
+/// An active port without an address was said to be down.
+#[test]
+fn of_a_port_that_is_active_it_is_said_what_it_has_and_of_the_others_that_they_are_down() {
+    let filter = "@eth9".parse::<DeviceName>().unwrap().wish.gids;
+    let said = |filter: Option<&GidFilter>, active: &[Vec<GidEntry>]| {
+        let down = ["port 2: down".to_owned()];
+        nothing_chosen("mlx5_0".to_owned(), filter, &down, active).to_string()
+    };
+    let wanted = "no active port of 'mlx5_0' has a GID of the netdev 'eth9'; in use are: ";
+    let unused = entry(0, "::", GidType::RoceV2, Some("eth0"));
+    for (table, known) in [
+        (vec![], "no GID"),
+        (vec![unused], "no GID"),
+        (usual_table(), "eth0 fe80::"),
+    ] {
+        let said = said(filter.as_ref(), &[table]);
+        assert!(said.starts_with(&format!("{wanted}{known}")), "{said}");
+    }
+    for filter in [None, filter.as_ref()] {
+        let said = said(filter, &[]);
+        assert!(
+            said.starts_with("no port of 'mlx5_0' is active (port 2: down)"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn the_software_device_has_one_address() {
     let context = Context::open("soft").unwrap();

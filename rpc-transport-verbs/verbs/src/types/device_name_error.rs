@@ -20,4 +20,14 @@ pub enum DeviceNameError {
         /// The bits of an address of this kind.
         max: u8,
     },
+    /// It is the name of a device with settings, or a list of devices.
+    #[error(
+        "'{name}' is no name of one device, since it contains '{found}'. For calls, settings of a device's fabric follow its name behind a '?', each further one behind a '&', and each further device behind a ',', as in mlx5_0?tc=104&mtu=1024,soft; verbs alone take one device and no settings"
+    )]
+    NotAlone {
+        /// The text.
+        name: String,
+        /// The first character of it that a device's name does not have.
+        found: char,
+    },
 }
