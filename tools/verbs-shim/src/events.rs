@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno as OsError;
+use rustix::io::{Errno as OsError, ReadWriteFlags, preadv2};
 use verbline_verbs::AsyncEvent;
 use verbline_verbs::for_shim::{CompletionChannel, Context};
 use verbline_verbs::for_transport::start_thread;
@@ -58,9 +59,19 @@ impl<T> EventFile<T> {
         }
     }
 
-    /// Removes events of an object that is gone.
+    /// Removes events of an object that is gone, so that the file does not count them any more.
     pub(crate) fn retain(&self, is_kept: impl FnMut(&T) -> bool) {
-        lock(&self.events).retain(is_kept);
+        /// For files without positions.
+        const CURRENT: u64 = u64::MAX;
+        let mut events = lock(&self.events);
+        let before = events.len();
+        events.retain(is_kept);
+        for _ in events.len()..before {
+            // Without waiting: a thread of the program may have taken the count, and then finds no event.
+            let mut one = [0; 8];
+            let places = &mut [IoSliceMut::new(&mut one)];
+            let _ = preadv2(&self.file, places, CURRENT, ReadWriteFlags::NOWAIT);
+        }
     }
 
     fn fd(&self) -> c_int {
