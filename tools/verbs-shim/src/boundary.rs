@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use verbline_verbs::{ModifyError, OpenError, PostErrorReason, VerbsError};
 
@@ -143,6 +144,46 @@ pub(crate) fn absent<T>() -> *mut T {
 /// Locks, whatever a panic has left: see `caught`.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What one thread of a program at a time does between two calls: it enters with the first and leaves with
+/// the second.
+#[derive(Debug, Default)]
+pub(crate) struct Section {
+    state: Mutex<SectionState>,
+    is_free: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SectionState {
+    inside: Option<ThreadId>,
+    waiting: usize,
+}
+
+impl Section {
+    /// Waits until no other thread is inside. A thread that is inside stays there.
+    pub(crate) fn enter(&self) {
+        let this = thread::current().id();
+        let mut state = lock(&self.state);
+        while state.inside.is_some_and(|other| other != this) {
+            state.waiting += 1;
+            let waited = self.is_free.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        state.inside = Some(this);
+    }
+
+    /// Does nothing in a thread that is not inside.
+    pub(crate) fn leave(&self) {
+        let mut state = lock(&self.state);
+        if state.inside == Some(thread::current().id()) {
+            state.inside = None;
+            if state.waiting > 0 {
+                self.is_free.notify_one();
+            }
+        }
+    }
 }
 
 /// How many objects need another one, which is not destroyed before (`EBUSY`).

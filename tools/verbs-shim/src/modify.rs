@@ -12,6 +12,7 @@ use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use crate::boundary::{Errno, lock, number};
 use crate::memory::{address, address_attribute};
 use crate::queue_pairs::qp_of;
+use crate::queues::cq_of;
 
 /// The bits of `enum ibv_qp_attr_mask`, by their index.
 mod bit {
@@ -120,6 +121,12 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         }
         if now == QpState::Reset {
             sends.clear();
+            drop(sends);
+            // SAFETY: the queue pair's own queues.
+            unsafe {
+                cq_of((*qp).send_cq).forget(QpNum((*qp).qp_num));
+                cq_of((*qp).recv_cq).forget(QpNum((*qp).qp_num));
+            }
         }
         // SAFETY: the program's queue pair.
         unsafe { (*qp).state = now as c_int };
