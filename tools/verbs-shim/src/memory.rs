@@ -217,7 +217,7 @@ extern "C" fn ibv_rereg_mr(
     -4
 }
 
-/// `ibv_dereg_mr(3)`.
+/// `ibv_dereg_mr(3)`: not while a window is bound to the region.
 ///
 /// # Safety
 ///
@@ -225,6 +225,10 @@ extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     number(|| {
+        // SAFETY: the program's region.
+        if unsafe { &*mr.cast::<Region>() }.inner.has_window() {
+            return Err(Errno::BUSY);
+        }
         // SAFETY: `ibv_reg_mr` made it from a box, and the program gives it back.
         let region = unsafe { Box::from_raw(mr.cast::<Region>()) };
         // SAFETY: the region's own domain.

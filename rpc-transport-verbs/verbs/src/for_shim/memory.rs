@@ -150,6 +150,11 @@ impl MemoryRegion {
     pub fn remote_key(&self) -> RemoteKey {
         self.0.remote_key()
     }
+
+    /// Returns whether a memory window is bound to the region.
+    pub fn has_window(&self) -> bool {
+        self.0.has_window()
+    }
 }
 
 /// A memory window.
