@@ -4,10 +4,10 @@ use std::ffi::c_int;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
+use std::{mem, ptr};
 
 use verbline_verbs::{ModifyError, OpenError, PostErrorReason, VerbsError};
 
@@ -123,10 +123,36 @@ impl<T> From<Box<T>> for Made<T> {
     }
 }
 
+/// Keeps signals away from this thread, and from threads that it starts meanwhile: the program's signals
+/// are for its own threads, and a handler writes into a stack whose pages are being shared.
+pub(crate) struct NoSignals(libc::sigset_t);
+
+impl NoSignals {
+    pub(crate) fn new() -> Self {
+        // SAFETY: the sets are this function's, and are written before they are read.
+        unsafe {
+            let (mut all, mut before) = (mem::zeroed(), mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for NoSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set that this thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
 /// For functions that return an object, or null with `errno`. The object begins with its head, which is
 /// what the program sees.
 pub(crate) fn object<T, H, M: Into<Made<T>>>(body: impl FnOnce() -> Result<M, Errno>) -> *mut H {
-    match caught(body) {
+    let signals = NoSignals::new();
+    let made = caught(body);
+    drop(signals);
+    match made {
         Ok(made) => made.into().0.cast(),
         Err(errno) => {
             set_errno(errno);

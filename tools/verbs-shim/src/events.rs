@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -24,11 +25,37 @@ use crate::devices::{Opened, opened};
 use crate::queue_pairs::qp_of;
 use crate::queues::{cq_of, srq_of};
 
+/// A thread of this library. The child of a fork has neither it nor its files, which are the parent's.
+#[derive(Debug)]
+struct Taker {
+    thread: JoinHandle<()>,
+    process: u32,
+}
+
+impl Taker {
+    fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<Self, Errno> {
+        Ok(Self {
+            thread: start_thread(name, run)?,
+            process: process::id(),
+        })
+    }
+
+    /// Ends the thread, which `tell` asks to end.
+    fn stop(self, tell: impl FnOnce()) {
+        if self.process == process::id() {
+            tell();
+            // It panics only with the device, which has said so.
+            let _ = self.thread.join();
+        }
+    }
+}
+
 /// Events, and a file that says how many there are.
 #[derive(Debug)]
 pub(crate) struct EventFile<T> {
     file: OwnedFd,
     events: Mutex<VecDeque<T>>,
+    process: u32,
 }
 
 impl<T> EventFile<T> {
@@ -38,6 +65,7 @@ impl<T> EventFile<T> {
         Ok(Arc::new(Self {
             file,
             events: Mutex::default(),
+            process: process::id(),
         }))
     }
 
@@ -66,6 +94,10 @@ impl<T> EventFile<T> {
         let mut events = lock(&self.events);
         let before = events.len();
         events.retain(is_kept);
+        if self.process != process::id() {
+            // The parent's file counts the parent's events.
+            return;
+        }
         for _ in events.len()..before {
             // Without waiting: a thread of the program may have taken the count, and then finds no event.
             let mut one = [0; 8];
@@ -114,7 +146,7 @@ impl Unacknowledged {
 pub(crate) struct AsyncEvents {
     events: Arc<EventFile<AsyncEvent>>,
     is_closing: Arc<AtomicBool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Taker>>,
 }
 
 impl AsyncEvents {
@@ -134,7 +166,7 @@ impl AsyncEvents {
                 }
             }
         };
-        let thread = start_thread("shim-async", take)?;
+        let thread = Taker::start("shim-async", take)?;
         Ok(Self {
             events,
             is_closing,
@@ -148,11 +180,12 @@ impl AsyncEvents {
 
     /// Ends the thread.
     pub(crate) fn stop(&self, device: &Context) {
-        self.is_closing.store(true, Ordering::Release);
-        device.interrupt_async_events();
-        let thread = lock(&self.thread).take();
-        // It panics only with the device, which has said so.
-        let _ = thread.map(JoinHandle::join);
+        if let Some(thread) = lock(&self.thread).take() {
+            thread.stop(|| {
+                self.is_closing.store(true, Ordering::Release);
+                device.interrupt_async_events();
+            });
+        }
     }
 }
 
@@ -281,7 +314,7 @@ pub(crate) struct Channel {
     /// The numbers of the queues that have raised an event.
     pub(crate) events: Arc<EventFile<u32>>,
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    thread: Taker,
     pub(crate) users: Users,
 }
 
@@ -342,7 +375,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
                 (Arc::clone(&inner), Arc::clone(&events), Arc::clone(&stop));
             move || take_events(&inner, &events, &stop)
         };
-        let thread = start_thread("shim-channel", take)?;
+        let thread = Taker::start("shim-channel", take)?;
         opened.users.add();
         let head = ibv_comp_channel {
             context,
@@ -354,7 +387,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
             inner,
             events,
             stop,
-            thread: Some(thread),
+            thread,
             users: Users::default(),
         }))
     })
@@ -371,11 +404,11 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
         // SAFETY: the program's channel.
         unsafe { channel_of(channel) }.users.check_none()?;
         // SAFETY: `ibv_create_comp_channel` made it from a box, and nothing needs it any more.
-        let mut channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
-        // Cannot fail: nobody else writes to the file.
-        let _ = rustix::io::write(&channel.stop, &1_u64.to_ne_bytes());
-        // It panics only with the device, which has said so.
-        let _ = channel.thread.take().map(JoinHandle::join);
+        let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
+        channel.thread.stop(|| {
+            // Cannot fail: nobody else writes to the file.
+            let _ = rustix::io::write(&channel.stop, &1_u64.to_ne_bytes());
+        });
         // SAFETY: the channel's own context.
         unsafe { opened(channel.head.context) }.users.remove();
         Ok(())

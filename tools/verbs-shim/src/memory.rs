@@ -233,6 +233,8 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         let region = unsafe { Box::from_raw(mr.cast::<Region>()) };
         // SAFETY: the region's own domain.
         unsafe { domain(region.head.pd) }.users.remove();
+        drop(region);
+        pages::region_has_gone();
         Ok(())
     })
 }

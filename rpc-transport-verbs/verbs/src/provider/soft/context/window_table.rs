@@ -42,7 +42,8 @@ impl Windows {
     /// Returns whether a window is bound to the region.
     #[cfg(feature = "shim")]
     pub(crate) fn has_bound_to(&self, region: LocalKey) -> bool {
-        let is_bound_to = |window: &Window| window.bound.is_some_and(|bound| bound.region == region);
+        let is_bound_to =
+            |window: &Window| window.bound.is_some_and(|bound| bound.region == region);
         self.0.iter().any(|(_, window)| is_bound_to(window))
     }
 
