@@ -1,6 +1,8 @@
 //! A program as a C compiler would make it, in the same process: with wrong numbers, and at the ends of
 //! regions.
 
+mod memory;
+
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::{transmute, zeroed};
