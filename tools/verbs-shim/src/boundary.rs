@@ -232,3 +232,36 @@ impl Users {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_is_in_a_section() {
+        let (section, inside) = (Section::default(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        section.enter();
+                        assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0);
+                        // Gives the others the chance to be wrong.
+                        thread::yield_now();
+                        inside.fetch_sub(1, Ordering::AcqRel);
+                        section.leave();
+                    }
+                });
+            }
+        });
+        // A thread that is inside may begin again, and one that is not leaves nothing.
+        section.enter();
+        section.enter();
+        thread::scope(|scope| {
+            scope.spawn(|| section.leave());
+        });
+        assert!(lock(&section.state).inside.is_some());
+        section.leave();
+        assert!(lock(&section.state).inside.is_none());
+    }
+}

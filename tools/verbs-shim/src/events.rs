@@ -458,3 +458,24 @@ unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
     // SAFETY: the program's queue.
     unsafe { cq_of(cq) }.events.acknowledge(events);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_counts_the_events_that_are_there() {
+        let file = EventFile::new().expect("a file");
+        let is_readable = || {
+            let mut files = [PollFd::new(&file.file, PollFlags::IN)];
+            poll(&mut files, Some(&Default::default())).expect("a file") == 1
+        };
+        for event in [1, 2, 1] {
+            file.push(event);
+        }
+        file.retain(|event| *event != 1);
+        assert!(is_readable());
+        assert_eq!(file.next(), Ok(2));
+        assert!(!is_readable(), "a program would wait for an event");
+    }
+}
