@@ -138,10 +138,14 @@ macro_rules! functions {
 
 functions! {
     wr_start(qp) {
-        *lock(&qp_of(qp.cast()).batch) = Batch::default();
+        let own = qp_of(qp.cast());
+        own.batching.enter();
+        *lock(&own.batch) = Batch::default();
     }
     wr_abort(qp) {
-        *lock(&qp_of(qp.cast()).batch) = Batch::default();
+        let own = qp_of(qp.cast());
+        *lock(&own.batch) = Batch::default();
+        own.batching.leave();
     }
     wr_send(qp) {
         begin(qp, opcode::SEND, 0, Remote::default());
@@ -255,9 +259,9 @@ unsafe fn set_inline(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf
 ///
 /// As the man page asks.
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    number(|| {
-        // SAFETY: the program's queue pair.
-        let own = unsafe { qp_of(qp.cast()) };
+    // SAFETY: the program's queue pair.
+    let own = unsafe { qp_of(qp.cast()) };
+    let answer = number(|| {
         let Batch { requests, failed } = std::mem::take(&mut *lock(&own.batch));
         if let Some(errno) = failed {
             return Err(errno);
@@ -278,5 +282,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             unsafe { post(own, &mut inner, &request, list) }?;
         }
         Ok(())
-    })
+    });
+    own.batching.leave();
+    answer
 }

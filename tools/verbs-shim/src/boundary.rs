@@ -4,9 +4,10 @@ use std::ffi::c_int;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::{mem, ptr};
 
 use verbline_verbs::{ModifyError, OpenError, PostErrorReason, VerbsError};
 
@@ -122,10 +123,36 @@ impl<T> From<Box<T>> for Made<T> {
     }
 }
 
+/// Keeps signals away from this thread, and from threads that it starts meanwhile: the program's signals
+/// are for its own threads, and a handler writes into a stack whose pages are being shared.
+pub(crate) struct NoSignals(libc::sigset_t);
+
+impl NoSignals {
+    pub(crate) fn new() -> Self {
+        // SAFETY: the sets are this function's, and are written before they are read.
+        unsafe {
+            let (mut all, mut before) = (mem::zeroed(), mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for NoSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set that this thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
 /// For functions that return an object, or null with `errno`. The object begins with its head, which is
 /// what the program sees.
 pub(crate) fn object<T, H, M: Into<Made<T>>>(body: impl FnOnce() -> Result<M, Errno>) -> *mut H {
-    match caught(body) {
+    let signals = NoSignals::new();
+    let made = caught(body);
+    drop(signals);
+    match made {
         Ok(made) => made.into().0.cast(),
         Err(errno) => {
             set_errno(errno);
@@ -143,6 +170,46 @@ pub(crate) fn absent<T>() -> *mut T {
 /// Locks, whatever a panic has left: see `caught`.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What one thread of a program at a time does between two calls: it enters with the first and leaves with
+/// the second.
+#[derive(Debug, Default)]
+pub(crate) struct Section {
+    state: Mutex<SectionState>,
+    is_free: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SectionState {
+    inside: Option<ThreadId>,
+    waiting: usize,
+}
+
+impl Section {
+    /// Waits until no other thread is inside. A thread that is inside stays there.
+    pub(crate) fn enter(&self) {
+        let this = thread::current().id();
+        let mut state = lock(&self.state);
+        while state.inside.is_some_and(|other| other != this) {
+            state.waiting += 1;
+            let waited = self.is_free.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        state.inside = Some(this);
+    }
+
+    /// Does nothing in a thread that is not inside.
+    pub(crate) fn leave(&self) {
+        let mut state = lock(&self.state);
+        if state.inside == Some(thread::current().id()) {
+            state.inside = None;
+            if state.waiting > 0 {
+                self.is_free.notify_one();
+            }
+        }
+    }
 }
 
 /// How many objects need another one, which is not destroyed before (`EBUSY`).
@@ -163,5 +230,38 @@ impl Users {
             0 => Ok(()),
             _ => Err(Errno::BUSY),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_is_in_a_section() {
+        let (section, inside) = (Section::default(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        section.enter();
+                        assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0);
+                        // Gives the others the chance to be wrong.
+                        thread::yield_now();
+                        inside.fetch_sub(1, Ordering::AcqRel);
+                        section.leave();
+                    }
+                });
+            }
+        });
+        // A thread that is inside may begin again, and one that is not leaves nothing.
+        section.enter();
+        section.enter();
+        thread::scope(|scope| {
+            scope.spawn(|| section.leave());
+        });
+        assert!(lock(&section.state).inside.is_some());
+        section.leave();
+        assert!(lock(&section.state).inside.is_none());
     }
 }

@@ -4,7 +4,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno as OsError;
+use rustix::io::{Errno as OsError, ReadWriteFlags, preadv2};
 use verbline_verbs::AsyncEvent;
 use verbline_verbs::for_shim::{CompletionChannel, Context};
 use verbline_verbs::for_transport::start_thread;
@@ -23,11 +25,37 @@ use crate::devices::{Opened, opened};
 use crate::queue_pairs::qp_of;
 use crate::queues::{cq_of, srq_of};
 
+/// A thread of this library. The child of a fork has neither it nor its files, which are the parent's.
+#[derive(Debug)]
+struct Taker {
+    thread: JoinHandle<()>,
+    process: u32,
+}
+
+impl Taker {
+    fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<Self, Errno> {
+        Ok(Self {
+            thread: start_thread(name, run)?,
+            process: process::id(),
+        })
+    }
+
+    /// Ends the thread, which `tell` asks to end.
+    fn stop(self, tell: impl FnOnce()) {
+        if self.process == process::id() {
+            tell();
+            // It panics only with the device, which has said so.
+            let _ = self.thread.join();
+        }
+    }
+}
+
 /// Events, and a file that says how many there are.
 #[derive(Debug)]
 pub(crate) struct EventFile<T> {
     file: OwnedFd,
     events: Mutex<VecDeque<T>>,
+    process: u32,
 }
 
 impl<T> EventFile<T> {
@@ -37,6 +65,7 @@ impl<T> EventFile<T> {
         Ok(Arc::new(Self {
             file,
             events: Mutex::default(),
+            process: process::id(),
         }))
     }
 
@@ -58,9 +87,23 @@ impl<T> EventFile<T> {
         }
     }
 
-    /// Removes events of an object that is gone.
+    /// Removes events of an object that is gone, so that the file does not count them any more.
     pub(crate) fn retain(&self, is_kept: impl FnMut(&T) -> bool) {
-        lock(&self.events).retain(is_kept);
+        /// For files without positions.
+        const CURRENT: u64 = u64::MAX;
+        let mut events = lock(&self.events);
+        let before = events.len();
+        events.retain(is_kept);
+        if self.process != process::id() {
+            // The parent's file counts the parent's events.
+            return;
+        }
+        for _ in events.len()..before {
+            // Without waiting: a thread of the program may have taken the count, and then finds no event.
+            let mut one = [0; 8];
+            let places = &mut [IoSliceMut::new(&mut one)];
+            let _ = preadv2(&self.file, places, CURRENT, ReadWriteFlags::NOWAIT);
+        }
     }
 
     fn fd(&self) -> c_int {
@@ -103,7 +146,7 @@ impl Unacknowledged {
 pub(crate) struct AsyncEvents {
     events: Arc<EventFile<AsyncEvent>>,
     is_closing: Arc<AtomicBool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Taker>>,
 }
 
 impl AsyncEvents {
@@ -123,7 +166,7 @@ impl AsyncEvents {
                 }
             }
         };
-        let thread = start_thread("shim-async", take)?;
+        let thread = Taker::start("shim-async", take)?;
         Ok(Self {
             events,
             is_closing,
@@ -137,11 +180,12 @@ impl AsyncEvents {
 
     /// Ends the thread.
     pub(crate) fn stop(&self, device: &Context) {
-        self.is_closing.store(true, Ordering::Release);
-        device.interrupt_async_events();
-        let thread = lock(&self.thread).take();
-        // It panics only with the device, which has said so.
-        let _ = thread.map(JoinHandle::join);
+        if let Some(thread) = lock(&self.thread).take() {
+            thread.stop(|| {
+                self.is_closing.store(true, Ordering::Release);
+                device.interrupt_async_events();
+            });
+        }
     }
 }
 
@@ -270,7 +314,7 @@ pub(crate) struct Channel {
     /// The numbers of the queues that have raised an event.
     pub(crate) events: Arc<EventFile<u32>>,
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    thread: Taker,
     pub(crate) users: Users,
 }
 
@@ -331,7 +375,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
                 (Arc::clone(&inner), Arc::clone(&events), Arc::clone(&stop));
             move || take_events(&inner, &events, &stop)
         };
-        let thread = start_thread("shim-channel", take)?;
+        let thread = Taker::start("shim-channel", take)?;
         opened.users.add();
         let head = ibv_comp_channel {
             context,
@@ -343,7 +387,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
             inner,
             events,
             stop,
-            thread: Some(thread),
+            thread,
             users: Users::default(),
         }))
     })
@@ -360,11 +404,11 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
         // SAFETY: the program's channel.
         unsafe { channel_of(channel) }.users.check_none()?;
         // SAFETY: `ibv_create_comp_channel` made it from a box, and nothing needs it any more.
-        let mut channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
-        // Cannot fail: nobody else writes to the file.
-        let _ = rustix::io::write(&channel.stop, &1_u64.to_ne_bytes());
-        // It panics only with the device, which has said so.
-        let _ = channel.thread.take().map(JoinHandle::join);
+        let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
+        channel.thread.stop(|| {
+            // Cannot fail: nobody else writes to the file.
+            let _ = rustix::io::write(&channel.stop, &1_u64.to_ne_bytes());
+        });
         // SAFETY: the channel's own context.
         unsafe { opened(channel.head.context) }.users.remove();
         Ok(())
@@ -413,4 +457,25 @@ unsafe extern "C" fn ibv_get_cq_event(
 unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
     // SAFETY: the program's queue.
     unsafe { cq_of(cq) }.events.acknowledge(events);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_counts_the_events_that_are_there() {
+        let file = EventFile::new().expect("a file");
+        let is_readable = || {
+            let mut files = [PollFd::new(&file.file, PollFlags::IN)];
+            poll(&mut files, Some(&Default::default())).expect("a file") == 1
+        };
+        for event in [1, 2, 1] {
+            file.push(event);
+        }
+        file.retain(|event| *event != 1);
+        assert!(is_readable());
+        assert_eq!(file.next(), Ok(2));
+        assert!(!is_readable(), "a program would wait for an event");
+    }
 }

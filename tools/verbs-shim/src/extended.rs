@@ -135,7 +135,7 @@ unsafe fn next(cq: *mut ibv_cq_ex) -> c_int {
         let (own, context) = unsafe { (cq_of(base), (*base).context) };
         let mut current = lock(&own.current);
         // SAFETY: the queue's own context.
-        let found = unsafe { take(context, &mut lock(&own.inner)) }?;
+        let found = unsafe { take(context, own, &mut lock(&own.inner)) }?;
         let completion = found.ok_or(Errno(libc::ENOENT))?;
         // SAFETY: the program's queue, which it polls with this thread alone.
         unsafe {
@@ -158,7 +158,15 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *const u32) -> c_int {
         return libc::EINVAL;
     }
     // SAFETY: the program's queue.
-    unsafe { next(cq) }
+    let own = unsafe { cq_of(cq.cast()) };
+    own.polling.enter();
+    // SAFETY: as above.
+    let found = unsafe { next(cq) };
+    if found != 0 {
+        // Without a completion, there is no `ibv_end_poll`.
+        own.polling.leave();
+    }
+    found
 }
 
 /// `ibv_next_poll`.
@@ -178,7 +186,9 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 /// As the man page asks.
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: the program's queue.
-    *lock(&unsafe { cq_of(cq.cast()) }.current) = None;
+    let own = unsafe { cq_of(cq.cast()) };
+    *lock(&own.current) = None;
+    own.polling.leave();
 }
 
 /// Returns a field of the completion that the program looks at; 0 if it looks at none.

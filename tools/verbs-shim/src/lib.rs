@@ -18,6 +18,7 @@ mod boundary;
 mod devices;
 mod events;
 mod extended;
+mod mapped;
 mod memory;
 mod modify;
 mod pages;

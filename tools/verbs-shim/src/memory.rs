@@ -14,7 +14,7 @@ use crate::abi::{
 };
 use crate::boundary::{Errno, Users, absent, number, object};
 use crate::devices::opened;
-use crate::pages;
+use crate::{mapped, pages};
 
 /// The functions of `ibv_context_ops` that are here, by index.
 pub(crate) const OPS: [(usize, Function); 2] =
@@ -126,6 +126,9 @@ unsafe extern "C" fn ibv_reg_mr(
         let context = domain.head.context;
         // SAFETY: the domain's own context.
         let shares_memory = unsafe { opened(context) }.shares_memory;
+        // IBV_ACCESS_LOCAL_WRITE, without which peers may not write either.
+        let written = rights & 1 != 0;
+        mapped::check(start.as_ptr().addr(), length, written, shares_memory)?;
         let pages = match shares_memory {
             // SAFETY: the memory is the program's, which leaves it alone until the call returns, and
             // keeps it until it deregisters the region, which holds the pages.
@@ -217,7 +220,7 @@ extern "C" fn ibv_rereg_mr(
     -4
 }
 
-/// `ibv_dereg_mr(3)`.
+/// `ibv_dereg_mr(3)`: not while a window is bound to the region.
 ///
 /// # Safety
 ///
@@ -225,10 +228,16 @@ extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     number(|| {
+        // SAFETY: the program's region.
+        if unsafe { &*mr.cast::<Region>() }.inner.has_window() {
+            return Err(Errno::BUSY);
+        }
         // SAFETY: `ibv_reg_mr` made it from a box, and the program gives it back.
         let region = unsafe { Box::from_raw(mr.cast::<Region>()) };
         // SAFETY: the region's own domain.
         unsafe { domain(region.head.pd) }.users.remove();
+        drop(region);
+        pages::region_has_gone();
         Ok(())
     })
 }

@@ -9,9 +9,10 @@ use verbline_verbs::{
 };
 
 use crate::abi::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
-use crate::boundary::{Errno, lock, number};
+use crate::boundary::{Errno, NoSignals, lock, number};
 use crate::memory::{address, address_attribute};
 use crate::queue_pairs::qp_of;
+use crate::queues::cq_of;
 
 /// The bits of `enum ibv_qp_attr_mask`, by their index.
 mod bit {
@@ -108,6 +109,8 @@ fn attributes(raw: &ibv_qp_attr, mask: u32) -> Result<QpAttributes, Errno> {
 /// As the man page asks.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // The device may start threads when it connects.
+    let _signals = NoSignals::new();
     number(|| {
         // SAFETY: the program's queue pair and attributes.
         let (own, raw) = unsafe { (qp_of(qp), &*attr) };
@@ -120,6 +123,12 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         }
         if now == QpState::Reset {
             sends.clear();
+            drop(sends);
+            // SAFETY: the queue pair's own queues.
+            unsafe {
+                cq_of((*qp).send_cq).forget(QpNum((*qp).qp_num));
+                cq_of((*qp).recv_cq).forget(QpNum((*qp).qp_num));
+            }
         }
         // SAFETY: the program's queue pair.
         unsafe { (*qp).state = now as c_int };

@@ -4,14 +4,44 @@
 //! cannot be registered, since the pages of those that are there cannot be replaced: `ENOMEM`.
 
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 use verbline_verbs::for_shim::Pages;
 
 use crate::boundary::{Errno, lock, say};
 
-/// Those of all devices of the process.
+/// Those of all devices of the process, in which a region is.
 static SHARED: Mutex<Vec<Pages>> = Mutex::new(Vec::new());
+
+/// Gives a child of a fork its own copy of the pages, as of other memory: it would write into the
+/// parent's heap.
+extern "C" fn after_fork_in_child() {
+    // Another thread of the parent may have had the lock, which this process does not have.
+    if let Ok(shared) = SHARED.try_lock() {
+        for pages in shared.iter() {
+            // SAFETY: a region is in them, so that the program has not unmapped them. If the system does not
+            // map them, they stay shared: saying so would use the heap, which may be in them.
+            let _ = unsafe { pages.make_private_after_fork() };
+        }
+    }
+}
+
+/// Gives pages back to the program in which no region is any more.
+fn give_back(shared: &mut Vec<Pages>) {
+    shared.retain(|pages| {
+        let has_region = pages.holders() > 1;
+        if !has_region && let Err(error) = pages.make_private() {
+            // They stay shared.
+            say(&error);
+        }
+        has_region
+    });
+}
+
+/// Is called when a region has gone.
+pub(crate) fn region_has_gone() {
+    give_back(&mut lock(&SHARED));
+}
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -26,9 +56,14 @@ pub(crate) unsafe fn containing(start: NonNull<u8>, len: usize) -> Result<Pages,
     let first = start.as_ptr().addr();
     let end = first.checked_add(len).ok_or(Errno::INVALID)?;
     let end_of_pages = end.checked_next_multiple_of(PAGE).ok_or(Errno::INVALID)?;
+    static AT_FORK: Once = Once::new();
+    // SAFETY: the function may run in a child of a fork. It fails without memory only: then the child
+    // shares the pages.
+    AT_FORK.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(after_fork_in_child));
+    });
     let mut shared = lock(&SHARED);
-    // What only the list holds is no region's any more. The program may have unmapped it.
-    shared.retain(|pages| pages.holders() > 1);
+    give_back(&mut shared);
     for pages in shared.iter() {
         let (from, to) = pages.range();
         if from <= first && end <= to {

@@ -9,7 +9,7 @@ use crate::abi::{Function, ibv_context, ibv_cq, ibv_wc};
 use crate::boundary::{Errno, count, lock, number};
 use crate::devices::opened;
 use crate::queue_pairs::qp_of;
-use crate::queues::cq_of;
+use crate::queues::{OwnCq, cq_of};
 
 /// The functions of `ibv_context_ops` that are here, by index.
 pub(crate) const OPS: [(usize, Function); 2] =
@@ -61,9 +61,10 @@ pub(crate) fn data(completion: &Completion) -> u32 {
 /// The context is the queue's own.
 pub(crate) unsafe fn take(
     context: *mut ibv_context,
+    own: &OwnCq,
     inner: &mut CompletionQueue,
 ) -> Result<Option<Completion>, Errno> {
-    let Some(completion) = inner.poll_one()? else {
+    let Some(completion) = own.next(inner)? else {
         return Ok(None);
     };
     if opcode(completion.opcode) < 128 {
@@ -92,7 +93,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> 
         let mut found = 0;
         while found < most {
             // SAFETY: the queue's own context.
-            let completion = match unsafe { take(context, &mut inner) } {
+            let completion = match unsafe { take(context, own, &mut inner) } {
                 Ok(Some(completion)) => completion,
                 Ok(None) => break,
                 // What was found is reported first.
@@ -131,7 +132,11 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, out: *mut ibv_wc) -> 
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     number(|| {
         // SAFETY: the program's queue.
-        let own = unsafe { cq_of(cq) };
+        let (own, channel) = unsafe { (cq_of(cq), (*cq).channel) };
+        if channel.is_null() {
+            // Cards take it: the event goes nowhere.
+            return Ok(());
+        }
         Ok(lock(&own.inner).arm(solicited_only != 0)?)
     })
 }

@@ -6,11 +6,11 @@ use std::ptr;
 use std::sync::Mutex;
 
 use verbline_verbs::for_shim::{CompletionQueue, QueuePair};
-use verbline_verbs::{Gid, QpType, QueuePairCapabilities};
+use verbline_verbs::{Gid, QpNum, QpType, QueuePairCapabilities};
 
 use crate::abi::{NONE, ibv_gid, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr};
 use crate::batch::Batch;
-use crate::boundary::{Errno, Made, lock, number, object};
+use crate::boundary::{Errno, Made, Section, lock, number, object};
 use crate::devices::opened;
 use crate::events::Unacknowledged;
 use crate::memory::domain;
@@ -30,6 +30,8 @@ pub(crate) struct OwnQp {
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signals_all: bool,
     pub(crate) sends: Mutex<Sends>,
+    /// From `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
+    pub(crate) batching: Section,
     /// The requests that the program is putting together part by part.
     pub(crate) batch: Mutex<Batch>,
     pub(crate) events: Unacknowledged,
@@ -56,12 +58,13 @@ impl Sends {
     }
 
     /// Removes what a completion covers: all requests up to the next signaled one; after an error, each
-    /// request has a completion of its own, but those before the first.
+    /// request has a completion of its own, but those before the first. A completion of a request that
+    /// went with a reset covers nothing.
     pub(crate) fn complete(&mut self, wr_id: u64, succeeded: bool) {
         let is_it = |&(id, signaled): &(u64, bool)| id == wr_id && (signaled || !succeeded);
-        let index = self.posted.iter().position(is_it).unwrap_or(0);
-        self.posted
-            .drain(..=index.min(self.posted.len().saturating_sub(1)));
+        if let Some(index) = self.posted.iter().position(is_it) {
+            self.posted.drain(..=index);
+        }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -176,6 +179,7 @@ pub(crate) unsafe fn create_qp(
             cap: init.cap,
             signals_all: init.sq_sig_all != 0,
             sends: Mutex::default(),
+            batching: Section::default(),
             batch: Mutex::default(),
             events: Unacknowledged::default(),
         },
@@ -222,9 +226,11 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         // SAFETY: the queue pair's own objects, which are not destroyed before it.
         unsafe {
+            for cq in [cq_of(head.send_cq), cq_of(head.recv_cq)] {
+                cq.forget(QpNum(head.qp_num));
+                cq.users.remove();
+            }
             domain(head.pd).users.remove();
-            cq_of(head.send_cq).users.remove();
-            cq_of(head.recv_cq).users.remove();
             if !head.srq.is_null() {
                 srq_of(head.srq).users.remove();
             }

@@ -1,15 +1,17 @@
 //! Completion queues and shared receive queues: creating and destroying them.
 
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
+use verbline_verbs::QpNum;
 use verbline_verbs::for_shim::{Completion, CompletionQueue, SharedReceiveQueue};
 
 use crate::abi::{
     NONE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_pd, ibv_srq, ibv_srq_attr,
     ibv_srq_init_attr,
 };
-use crate::boundary::{Errno, Made, Users, lock, number, object};
+use crate::boundary::{Errno, Made, Section, Users, lock, number, object};
 use crate::devices::opened;
 use crate::events::{Unacknowledged, channel_of};
 use crate::memory::domain;
@@ -24,11 +26,42 @@ pub(crate) struct Cq {
 /// What the program does not see of a completion queue.
 pub(crate) struct OwnCq {
     pub(crate) inner: Mutex<CompletionQueue>,
+    /// Completions that were taken from `inner`, and that the program has not polled: those that were
+    /// there when a queue pair was reset or destroyed. Locked only with `inner`.
+    kept: Mutex<VecDeque<Completion>>,
+    /// From `ibv_start_poll` to `ibv_end_poll`.
+    pub(crate) polling: Section,
     /// The completion that the program looks at, if it polls field by field.
     pub(crate) current: Mutex<Option<Completion>>,
     pub(crate) events: Unacknowledged,
     pub(crate) async_events: Unacknowledged,
     pub(crate) users: Users,
+}
+
+impl OwnCq {
+    /// Returns the oldest completion of the queue, which is locked, if there is one.
+    pub(crate) fn next(&self, inner: &mut CompletionQueue) -> Result<Option<Completion>, Errno> {
+        match lock(&self.kept).pop_front() {
+            Some(oldest) => Ok(Some(oldest)),
+            None => Ok(inner.poll_one()?),
+        }
+    }
+
+    /// Removes the completions of a queue pair that was reset or destroyed, as cards do: its number may be
+    /// used again.
+    pub(crate) fn forget(&self, qp_num: QpNum) {
+        let mut inner = lock(&self.inner);
+        let mut kept = lock(&self.kept);
+        // More than these have arrived meanwhile, and are of others. An error is an overrun, which the
+        // program learns when it polls.
+        for _ in 0..inner.capacity() {
+            let Ok(Some(completion)) = inner.poll_one() else {
+                break;
+            };
+            kept.push_back(completion);
+        }
+        kept.retain(|completion| completion.qp_num != qp_num);
+    }
 }
 
 /// Returns what is behind a queue that a program has.
@@ -110,6 +143,8 @@ pub(crate) unsafe fn create_cq(
         },
         own: OwnCq {
             inner: Mutex::new(inner),
+            kept: Mutex::default(),
+            polling: Section::default(),
             current: Mutex::default(),
             events: Unacknowledged::default(),
             async_events: Unacknowledged::default(),

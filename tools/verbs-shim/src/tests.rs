@@ -1,6 +1,8 @@
 //! A program as a C compiler would make it, in the same process: with wrong numbers, and at the ends of
 //! regions.
 
+mod memory;
+
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::{transmute, zeroed};
@@ -162,6 +164,16 @@ impl Program {
                     }
                 }
             }
+        }
+    }
+
+    /// Polls once, and returns how many completions there were; -1 for an error.
+    fn poll_once(&self) -> c_int {
+        type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+        // SAFETY: as above.
+        unsafe {
+            let mut wc: ibv_wc = zeroed();
+            transmute::<*const c_void, PollCq>((*self.context).ops[11])(self.cq, 1, &raw mut wc)
         }
     }
 
@@ -399,6 +411,50 @@ fn wrong_numbers_are_refused() {
         let mut attr = ibv_qp_attr::default();
         assert_eq!(ibv_modify_qp(program.qp, &raw mut attr, 1), 0);
         assert_eq!(ibv_dereg_mr(mr), 0);
+    }
+}
+
+/// What a queue pair left in the completion queue goes with its reset, and covers no request of its next
+/// life.
+#[test]
+fn a_reset_takes_the_completions_along() {
+    for device in [0, 1] {
+        let program = Program::new(device);
+        let bytes = pages(1);
+        let (addr, mr) = (
+            bytes.as_ptr().expose_provenance() as u64,
+            program.register(bytes),
+        );
+        // SAFETY: the program's region.
+        let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
+        let sge = ibv_sge {
+            addr,
+            length: 1,
+            lkey,
+        };
+        let wr = Remote {
+            addr_or_ah: addr,
+            key_or_operand: rkey.into(),
+            ..Remote::default()
+        };
+        let mut write = request(opcode::RDMA_WRITE, &raw const sge, wr);
+        for _ in 0..2 {
+            assert_eq!(program.post(&mut write).0, 0);
+            assert_eq!(program.post(&mut write).0, 0);
+            // The second one is there as well: they complete in order, and soon.
+            assert_eq!(program.status(), 0);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            for qp in [program.qp, program.peer] {
+                let mut attr = ibv_qp_attr::default();
+                // SAFETY: the program's queue pair.
+                assert_eq!(unsafe { ibv_modify_qp(qp, &raw mut attr, 1) }, 0);
+            }
+            assert_eq!(program.poll_once(), 0, "{device}");
+            program.connect(program.qp, program.peer);
+            program.connect(program.peer, program.qp);
+        }
+        // SAFETY: the program's region, which no request names any more.
+        assert_eq!(unsafe { ibv_dereg_mr(mr) }, 0);
     }
 }
 

@@ -31,6 +31,29 @@ impl Pages {
         unsafe { provider::share(start, len) }.map(|memory| Self(Arc::new(memory)))
     }
 
+    /// Gives this process a copy of its own of those pages that are still mapped where they were.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not say what is mapped, or does not map it again.
+    pub fn make_private(&self) -> io::Result<()> {
+        provider::make_private(&self.0)
+    }
+
+    /// Does the same in the child of a fork, without using the heap.
+    ///
+    /// # Safety
+    ///
+    /// The pages are mapped where they were.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not map them again.
+    pub unsafe fn make_private_after_fork(&self) -> io::Result<()> {
+        // SAFETY: the caller has promised.
+        unsafe { provider::make_private_after_fork(&self.0) }
+    }
+
     /// Returns the first address, and the first after the last.
     pub fn range(&self) -> (usize, usize) {
         let start = self.0.mapping.start().as_ptr().addr();
@@ -149,6 +172,11 @@ impl MemoryRegion {
     /// Returns the key for peers.
     pub fn remote_key(&self) -> RemoteKey {
         self.0.remote_key()
+    }
+
+    /// Returns whether a memory window is bound to the region.
+    pub fn has_window(&self) -> bool {
+        self.0.has_window()
     }
 }
 

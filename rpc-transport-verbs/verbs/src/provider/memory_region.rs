@@ -32,6 +32,16 @@ impl MemoryRegion {
         forward!(self, region => region.remote_key())
     }
 
+    #[cfg(feature = "shim")]
+    pub(crate) fn has_window(&self) -> bool {
+        match self {
+            Self::Soft(region) => region.has_window(),
+            // The device itself refuses to deregister it.
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => false,
+        }
+    }
+
     pub(crate) fn name(&self) -> RegionName {
         match self {
             Self::Soft(region) => RegionName::Soft(region.local_key()),

@@ -45,7 +45,7 @@ pub use soft::{AwaitedClaim, Credentials, LinkTarget};
 pub use soft::{Killer, SimulatedProcess};
 pub(crate) use soft::{Nonce, OnClaim};
 #[cfg(feature = "shim")]
-pub(crate) use soft::{SharedMemory, share};
+pub(crate) use soft::{SharedMemory, make_private, make_private_after_fork, share};
 pub use work::InlineError;
 pub(crate) use work::{
     Destination, Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,

@@ -1,4 +1,5 @@
-//! Sizes and places that a C program printed with the header, on x86-64.
+//! Sizes and places that a C program printed with the header, on x86-64. A test compares all of them with
+//! the header that is installed.
 
 use std::mem::offset_of;
 

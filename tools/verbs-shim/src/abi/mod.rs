@@ -2,6 +2,8 @@
 //! the header's.
 #![allow(non_camel_case_types)]
 
+#[cfg(test)]
+mod header;
 mod layout;
 
 use std::ffi::{c_char, c_int, c_void};

@@ -130,6 +130,6 @@ pub use process::credentials::Credentials;
 pub(super) use objects::windows::{AddressHandle, MemoryWindow};
 
 #[cfg(feature = "shim")]
-pub(crate) use objects::{SharedMemory, share};
+pub(crate) use objects::{SharedMemory, make_private, make_private_after_fork, share};
 #[cfg(feature = "test-util")]
 pub use simulated::{Killer, SimulatedProcess};

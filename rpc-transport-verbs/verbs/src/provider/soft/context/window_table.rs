@@ -39,6 +39,14 @@ impl Windows {
         (window.key == key).then_some(window)
     }
 
+    /// Returns whether a window is bound to the region.
+    #[cfg(feature = "shim")]
+    pub(crate) fn has_bound_to(&self, region: LocalKey) -> bool {
+        let is_bound_to =
+            |window: &Window| window.bound.is_some_and(|bound| bound.region == region);
+        self.0.iter().any(|(_, window)| is_bound_to(window))
+    }
+
     #[inline]
     pub(super) fn get_mut(&mut self, key: RemoteKey) -> Option<&mut Window> {
         let window = self.0.get_mut(window_index(key))?;

@@ -259,6 +259,13 @@ impl MemoryRegion {
     pub(crate) fn remote_key(&self) -> RemoteKey {
         self.remote_key
     }
+
+    /// Returns whether a window is bound to the region. In the child of a fork, none is.
+    #[cfg(feature = "shim")]
+    pub(crate) fn has_window(&self) -> bool {
+        let state = self.domain.enter();
+        state.is_ok_and(|state| state.common.windows.has_bound_to(self.local_key))
+    }
 }
 
 /// Drops the application's bytes on a thread for that. Their destructor may be code of the application,

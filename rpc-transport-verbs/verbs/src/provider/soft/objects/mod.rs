@@ -44,7 +44,7 @@ pub use tcp_link::LinkTarget;
 #[cfg(feature = "shim")]
 pub(crate) use super::shared::memory::SharedMemory;
 #[cfg(feature = "shim")]
-pub(crate) use super::shared::program_pages::share;
+pub(crate) use super::shared::program_pages::{make_private, make_private_after_fork, share};
 
 const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp: MAX_READY,
