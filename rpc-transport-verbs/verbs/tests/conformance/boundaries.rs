@@ -1,7 +1,9 @@
 //! Messages of every length at which a device may change its way, in lists of every kind: each byte
 //! is compared, and those around it.
 
-use verbline_verbs::{CompletionStatus as C, Element, PostErrorReason, WorkKind, WorkRequest};
+use verbline_verbs::{
+    Access, CompletionStatus as C, Element, PostErrorReason, QpType, WorkKind, WorkRequest,
+};
 
 use super::case::{Section, case};
 use super::deviations as rxe;
@@ -34,6 +36,10 @@ pub(crate) const CASES: Section = Section {
             "the project's own"
         ),
         case!(
+            unreliable_messages_of_every_boundary_length_arrive_whole,
+            "the project's own"
+        ),
+        case!(
             a_receive_one_byte_too_short_is_refused_at_every_boundary,
             "specification: completion statuses"
         ),
@@ -52,9 +58,12 @@ pub(crate) const CASES: Section = Section {
 const OFFSETS: [usize; 4] = [1, 0, 7, 63];
 
 fn arrive_whole(device: &Device, way: Way) {
+    arrive_whole_on(rc(), way, lengths(device));
+}
+
+fn arrive_whole_on(options: Options, way: Way, lengths: Vec<usize>) {
     let mut random = Random::new();
-    let (mut left, mut right) = pair(rc());
-    let lengths = lengths(device);
+    let (mut left, mut right) = pair(options);
     let longest = lengths.last().unwrap() + 8 * GUARD;
     let from = left.expose(longest, everything(), 0);
     let to = right.expose(longest, everything(), 0);
@@ -132,6 +141,20 @@ fn writes_with_immediate_of_every_boundary_length_arrive_whole(device: &Device) 
 
 fn reads_of_every_boundary_length_arrive_whole(device: &Device) {
     arrive_whole(device, Way::Read);
+}
+
+/// Unreliable connections of `soft` have no slots and pieces, so the longest lengths are no others.
+fn unreliable_messages_of_every_boundary_length_arrive_whole(device: &Device) {
+    let unreliable = Options {
+        qp_type: QpType::UnreliableConnection,
+        access: Access::REMOTE_WRITE,
+        ..rc()
+    };
+    let mut lengths = lengths(device);
+    lengths.retain(|len| *len < 10_000);
+    for way in [Way::SendWithImm, Way::WriteWithImm] {
+        arrive_whole_on(unreliable, way, lengths.clone());
+    }
 }
 
 fn a_receive_one_byte_too_short_is_refused_at_every_boundary(device: &Device) {

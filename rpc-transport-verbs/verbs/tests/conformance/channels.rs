@@ -57,7 +57,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             queues_that_share_a_channel_are_told_apart,
-            "specification: completion channels; comp_channel_test: MuxOntoSingleChannel; cq_test: ShareChannel"
+            "specification: completion channels; cq_test: ShareChannel"
         ),
         case!(
             a_channel_of_another_context_and_a_queue_without_one_are_refused,

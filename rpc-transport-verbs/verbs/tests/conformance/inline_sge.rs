@@ -260,11 +260,14 @@ fn as_many_elements_as_were_granted_are_taken(_: &Device) {
         max_sge: most,
         ..rc()
     });
-    let config = QueuePairConfig {
-        max_send_sge: most + 1,
-        ..QueuePairConfig::new(&left.cq, &left.cq)
-    };
-    assert!(left.domain.create_qp(config).is_err());
+    for (max_send_sge, max_recv_sge) in [(most + 1, most), (most, most + 1)] {
+        let config = QueuePairConfig {
+            max_send_sge,
+            max_recv_sge,
+            ..QueuePairConfig::new(&left.cq, &left.cq)
+        };
+        assert!(left.domain.create_qp(config).is_err());
+    }
 }
 
 fn one_element_more_than_was_granted_is_refused(_: &Device) {

@@ -58,6 +58,7 @@ mod end;
 mod errors;
 mod extended;
 mod flipped_bits;
+mod inline_messages;
 mod inline_sge;
 mod lengths;
 mod memory_ends;
@@ -112,6 +113,7 @@ const SECTIONS: &[Section] = &[
     resets::CASES,
     extended::CASES,
     send_queue::CASES,
+    inline_messages::CASES,
     inline_sge::CASES,
     receive_queue::CASES,
     one_sided::CASES,

@@ -290,7 +290,7 @@ fn a_read_that_succeeds_saw_nothing_from_after_its_key(device: &Device) {
         last(&region, 1);
         let has_begun = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| {
+            let reader = scope.spawn(|| {
                 loop {
                     let read = WorkRequest::read(into.element(0..len).unwrap(), remote);
                     let status = left.run(read).status;
@@ -303,7 +303,7 @@ fn a_read_that_succeeds_saw_nothing_from_after_its_key(device: &Device) {
                     assert_eq!(last(&into, 0), 1, "round {round}");
                 }
             });
-            while !has_begun.load(Ordering::SeqCst) {
+            while !has_begun.load(Ordering::SeqCst) && !reader.is_finished() {
                 thread::yield_now();
             }
             thread::sleep(Duration::from_micros(random.below(2000) as u64));

@@ -360,10 +360,12 @@ fn exceeding_receive(device: &Device, offset: isize) {
 
 fn a_local_failure_leaves_the_peer_as_it_was(_: &Device) {
     let (mut left, right) = pair(rc());
+    left.fill(0..8, 1);
     left.post(WorkRequest::read(wrong_key(&left), right.remote(0)).signaled());
-    left.post(WorkRequest::read(left.at(0..8), right.remote(0)).signaled());
+    left.post(WorkRequest::write(left.at(0..8), right.remote(0)).signaled());
     let failed = [C::LocalProtection, C::WorkRequestFlushed];
     assert_eq!(left.statuses(2), failed);
+    assert!(left.is_all(0..8, 1), "nothing came");
     assert_eq!(
         (left.state(), right.state()),
         (QpState::Error, QpState::Rts)

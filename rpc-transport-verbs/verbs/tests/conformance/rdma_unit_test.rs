@@ -298,6 +298,14 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ),
     ("srq_test: SendManyWithOneOutstanding", "the same"),
     (
+        "srq_test: MultiThreadedSrqLoopback",
+        "50 threads post 1,000 receives, and 1,001 messages come then; here two threads post while they come: two-threads-post-while-the-poller-claims",
+    ),
+    (
+        "comp_channel_test: MuxOntoSingleChannel",
+        "20 queue pairs with two queues each raise their events on one channel; here one with two: queues-that-share-a-channel-are-told-apart",
+    ),
+    (
         "stress_test: Write32B100Qp100kOps",
         "100 queue pairs write 100,000 times; here 20 write 4,000 times: many-queue-pairs-write-small-messages",
     ),

@@ -1,5 +1,5 @@
 //! The consequences of a request that the peer rejects: at both ends, and for the requests posted
-//! after it.
+//! before and after it.
 
 use verbline_verbs::{Access, AsyncEvent, CompletionStatus as C, QpState, WorkRequest};
 
@@ -31,6 +31,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             what_is_posted_after_a_refused_request_is_flushed_and_not_carried_out,
             "specification: completion statuses; rc_test: RemoteFatalError"
+        ),
+        case!(
+            what_was_posted_before_a_refused_request_has_succeeded,
+            "specification: completion statuses"
         ),
         case!(
             a_refused_request_flushes_the_peers_receives,
@@ -130,17 +134,39 @@ fn what_is_posted_after_a_refused_request_is_flushed_and_not_carried_out(device:
     assert!(right.is_all(0..LEN, 0));
     if device.deviates(&rxe::UNALIGNED_AT_POST, true, false) {
         let (mut left, mut right) = pair(rc());
-        left.post(WorkRequest::compare_and_swap(
-            left.at(0..8),
-            right.remote(1),
-            0,
-            1,
-        ));
-        left.post(WorkRequest::write(left.at(8..16), right.remote(8)));
-        assert_eq!(left.statuses(2), [C::RemoteInvalidRequest, flushed]);
+        left.fill(0..8, 1);
+        let unaligned = WorkRequest::compare_and_swap(left.at(0..8), right.remote(1), 0, 1);
+        left.expect(unaligned, C::RemoteInvalidRequest);
         left.wait_for_state(QpState::Error);
         right.wait_for_state(QpState::Error);
+        left.expect(WorkRequest::write(left.at(0..8), right.remote(0)), flushed);
+        left.assert_quiet();
+        right.assert_quiet();
+        assert!(left.is_all(0..8, 1) && right.is_all(0..LEN, 0));
     }
+}
+
+/// The peer takes all of them at one look: it may have acknowledged none when it refuses one.
+fn what_was_posted_before_a_refused_request_has_succeeded(_: &Device) {
+    let (mut left, mut right) = pair(rc());
+    left.fill(0..8, 1);
+    let [wrong, ..] = nowhere(&right);
+    right.recv(64..72);
+    right.recv(72..80);
+    let mut list = vec![
+        WorkRequest::write(left.at(0..8), right.remote(0)),
+        WorkRequest::send(left.at(0..8)),
+        WorkRequest::write(left.at(0..8), right.remote(8)),
+        WorkRequest::send_with_imm(left.at(0..8), 5),
+        WorkRequest::write(left.at(0..8), wrong),
+        WorkRequest::write(left.at(0..8), right.remote(16)),
+    ];
+    list = list.into_iter().map(WorkRequest::signaled).collect();
+    left.qp.post(&mut list, &mut drop).unwrap();
+    assert_eq!(right.statuses(2), [C::Success; 2]);
+    assert_eq!(left.statuses(4), [C::Success; 4]);
+    assert_eq!(left.statuses(2), [C::RemoteAccess, C::WorkRequestFlushed]);
+    assert!(right.is_all(0..16, 1) && right.is_all(16..64, 0) && right.is_all(64..80, 1));
 }
 
 fn a_refused_request_flushes_the_peers_receives(_: &Device) {

@@ -26,6 +26,10 @@ pub(crate) const CASES: Section = Section {
             "specification: acknowledgement timer; qp_test: ResponderNotReadyToReceive; rc_test: RemoteRcQpStateTests"
         ),
         case!(
+            a_peer_in_rtr_or_rts_answers_requests_of_any_kind,
+            "specification: what each state permits; rc_test: RemoteRcQpStateTests"
+        ),
+        case!(
             a_peer_that_was_destroyed_is_silent,
             "specification: acknowledgement timer"
         ),
@@ -115,6 +119,24 @@ fn a_peer_that_is_not_ready_does_not_answer_requests_of_any_kind(_: &Device) {
             right.assert_quiet();
             assert_eq!(right.state(), state, "{op:?}");
             assert!(right.is_all(0..LEN, 0), "{op:?}");
+        }
+    }
+}
+
+fn a_peer_in_rtr_or_rts_answers_requests_of_any_kind(_: &Device) {
+    for state in [QpState::Rtr, QpState::Rts] {
+        for op in Op::ALL {
+            let (mut left, mut right) = (End::new(rc()), End::new(rc()));
+            end::init(&mut left.qp, rc());
+            end::init(&mut right.qp, rc());
+            end::rtr(&mut left.qp, right.qp.qp_num(), rc());
+            end::rtr(&mut right.qp, left.qp.qp_num(), rc());
+            end::rts(&mut left.qp, rc());
+            if state == QpState::Rts {
+                end::rts(&mut right.qp, rc());
+            }
+            left.succeed(op.request(left.at(0..8), right.remote(0)));
+            assert_eq!(right.state(), state, "{op:?}");
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             two_threads_post_while_the_poller_claims,
-            "specification: threads; srq_test: MultiThreadedSrqLoopback"
+            "specification: threads"
         ),
         case!(
             a_failed_receive_gives_its_slot_back_and_leaves_the_others_posted,

@@ -68,7 +68,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             many_queue_pairs_write_small_messages,
-            "specification: one-sided; "
+            "specification: one-sided"
         ),
     ],
 };

@@ -271,19 +271,29 @@ fn an_unreliable_queue_pair_says_when_it_has_taken_its_last_shared_receive(devic
 
 fn unreliable_messages_set_off_what_was_armed_for_them(_: &Device) {
     let short = Some(Duration::from_millis(30));
-    for qp_type in TYPES {
+    for (qp_type, is_write) in [
+        (QpType::UnreliableConnection, false),
+        (QpType::UnreliableConnection, true),
+        (QpType::UnreliableDatagram, false),
+    ] {
         let (mut left, mut right) = pair(Making::new(qp_type));
         let number = right.cq.number();
         let mut send = |right: &mut Party, solicited: bool| {
             right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
-            let request = message(&left, right, 1).signaled();
+            let request = match is_write {
+                true => {
+                    let bytes = left.memory.element(0..8).unwrap();
+                    WorkRequest::write_with_imm(bytes, right.memory.remote(0), 5)
+                }
+                false => message(&left, right, 1),
+            };
             let request = if solicited {
                 request.solicited()
             } else {
                 request
             };
-            left.post(request);
-            assert_eq!(left.wait_one(), sent());
+            left.post(request.signaled());
+            assert_eq!(left.wait_one().status, CompletionStatus::Success);
         };
         // Not armed.
         send(&mut right, true);
