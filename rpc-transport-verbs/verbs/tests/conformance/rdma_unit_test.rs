@@ -322,16 +322,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "32 READs are posted three and six seconds after the error; here at once: what-is-posted-in-error-is-flushed-unsignaled-or-not",
     ),
     (
-        "srq_test: QpFlush",
-        "a datagram queue pair with a shared receive queue goes to ERROR, and another one takes the receive; here a failed receive of a connection: a-failed-receive-gives-its-slot-back-and-leaves-the-others-posted",
-    ),
-    (
         "rc_test: SendWithInvalidateWrongQp",
         "the window belongs to the sender; here to the receiver's other queue pair: a-message-cannot-take-a-window-of-another-queue-pair-away",
-    ),
-    (
-        "mw_test: MwBindAccessTests",
-        "a table of the rights of regions and windows; here the right to bind alone: a-region-has-to-permit-bindings",
     ),
 ];
 
