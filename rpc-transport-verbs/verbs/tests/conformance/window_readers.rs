@@ -1,19 +1,19 @@
 //! Memory windows that are read through by other threads while their owner does something with them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use verbline_verbs::{
-    AckTimeout, CompletionOpcode as O, CompletionStatus as C, MemoryWindow, QpState, RemoteMemory,
-    WindowType, WorkRequest,
+    Access, AckTimeout, Binding, CompletionOpcode as O, CompletionStatus as C, MemoryWindow,
+    QpState, RemoteKey, RemoteMemory, WindowType, WorkRequest,
 };
 
 use super::case::{Section, case};
 use super::deviations as rxe;
-use super::device::Device;
-use super::end::{End, LEN, Options, connect, rc};
-use super::memory_windows::{bound, of_memory, window};
+use super::device::{Device, Kind};
+use super::end::{End, LEN, Options, connect, everything, pair, rc};
+use super::memory_windows::{bound, granted, of_memory, window};
 use super::verbs_side::HANG;
 
 pub(crate) const CASES: Section = Section {
@@ -34,6 +34,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_second_binding_fails_its_owner_and_the_reads_of_another_thread_get_no_answer,
             "specification: memory windows"
+        ),
+        case!(
+            an_owner_that_refuses_a_read_it_has_begun_is_in_error,
+            "specification: memory windows; asynchronous falls"
         ),
         case!(
             a_type_1_window_that_is_bound_again_ends_the_reads_of_many_threads,
@@ -173,6 +177,16 @@ fn key_is_gone(device: &Device) -> &'static [C] {
     )
 }
 
+/// Invalidates the window of its owner.
+fn take_away(owner: &mut End, key: RemoteKey, device: &Device) {
+    let seen = owner.run(WorkRequest::local_invalidate(key));
+    // On rxe the READ that is refused may bring the owner to ERROR before this completes.
+    let may_be_flushed = device.deviates(&rxe::KEY_GONE_MIDWAY, false, true);
+    let is_flushed = may_be_flushed && seen.status == C::WorkRequestFlushed;
+    let is_done = (seen.status, seen.opcode) == (C::Success, Some(O::LocalInvalidate));
+    assert!(is_done || is_flushed, "{seen:?}");
+}
+
 fn a_thread_reads_through_a_window_as_long_as_it_likes(_: &Device) {
     for (mut owner, mut readers) in owners_and_readers() {
         let (_window, remote) = window_of(&mut owner, WindowType::Type2);
@@ -187,15 +201,10 @@ fn a_thread_reads_through_a_window_as_long_as_it_likes(_: &Device) {
 fn a_local_invalidate_ends_the_reads_of_another_thread(device: &Device) {
     for (mut owner, mut readers) in owners_and_readers() {
         let (_window, remote) = window_of(&mut owner, WindowType::Type2);
-        let expected = key_is_gone(device);
         let statuses = while_they_read(&mut readers, remote, usize::MAX, || {
-            let seen = owner.run(WorkRequest::local_invalidate(remote.key));
-            // On rxe the READ that is refused may bring the owner to ERROR before this completes.
-            let is_flushed = expected.len() > 1 && seen.status == C::WorkRequestFlushed;
-            let is_done = (seen.status, seen.opcode) == (C::Success, Some(O::LocalInvalidate));
-            assert!(is_done || is_flushed, "{seen:?}");
+            take_away(&mut owner, remote.key, device);
         });
-        assert_they_end(&readers[0], &statuses[0], expected);
+        assert_they_end(&readers[0], &statuses[0], key_is_gone(device));
         owner.wait_for_state(QpState::Error);
     }
 }
@@ -221,6 +230,49 @@ fn a_second_binding_fails_its_owner_and_the_reads_of_another_thread_get_no_answe
             owner.expect(request, C::MemoryWindowBind);
         });
         assert_they_end(&readers[0], &statuses[0], &[C::RetryExceeded]);
+        owner.wait_for_state(QpState::Error);
+    }
+}
+
+/// The READs are so long that the key is taken away in the middle of one.
+fn an_owner_that_refuses_a_read_it_has_begun_is_in_error(device: &Device) {
+    let (len, rounds) = match device.kind {
+        Kind::Soft => (8 << 20, 6),
+        _ => (256 << 10, 2),
+    };
+    for round in 0..rounds {
+        let (mut owner, mut reader) = pair(reader_options());
+        let region = owner.expose(len, everything() | Access::MW_BIND, FILL);
+        let window = window(&owner, WindowType::Type2);
+        let remote = bound(
+            &mut owner,
+            &window,
+            &Binding::new(&region, 0..len, granted()),
+        );
+        let into = reader.expose(len, everything(), 0);
+        let has_read = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let expected = key_is_gone(device);
+                let start = Instant::now();
+                let mut status = C::Success;
+                while status == C::Success {
+                    let request = WorkRequest::read(into.element(0..len).unwrap(), remote);
+                    status = reader.run(request).status;
+                    has_read.store(true, Ordering::SeqCst);
+                    assert!(start.elapsed() < HANG, "the window is still there");
+                }
+                assert!(expected.contains(&status), "{status}");
+            });
+            let start = Instant::now();
+            while !has_read.load(Ordering::SeqCst) {
+                assert!(start.elapsed() < HANG, "nothing is read");
+                thread::yield_now();
+            }
+            // The next READ has begun by then.
+            thread::sleep(Duration::from_micros(100 + 200 * round));
+            take_away(&mut owner, remote.key, device);
+        });
         owner.wait_for_state(QpState::Error);
     }
 }
