@@ -185,7 +185,8 @@ known! {
     Mlx5: "mlx5-buffers-messages",
         "Messages are buffered until their receiver is ready; while the peer is in ERR, no request completes.",
         "google, BuffersMessagesWhenNotReadyToReceive; …RemoteQpInErrorState of Send, Read, Write and atomics",
-        ["a_peer_that_is_not_ready_is_silent_until_the_retries_are_used_up"];
+        ["a_peer_that_is_not_ready_is_silent_until_the_retries_are_used_up",
+         "a_second_binding_fails_its_owner_and_the_reads_of_another_thread_get_no_answer"];
     Mlx5: "mlx5-unsignaled-bindings",
         "An unsignaled binding that fails does not complete.",
         "google, UnsignaledBindError of both types",

@@ -116,6 +116,11 @@ impl End {
     /// Creates an end in a new domain of this context.
     pub(crate) fn of(context: Context, options: Options) -> Self {
         let domain = context.alloc_pd().unwrap();
+        Self::within(context, domain, options)
+    }
+
+    /// Creates an end in this domain of this context.
+    pub(crate) fn within(context: Context, domain: ProtectionDomain, options: Options) -> Self {
         let channel = context.create_comp_channel().unwrap();
         let cq = context
             .create_cq_with_channel(options.cq_depth, &channel)

@@ -96,6 +96,7 @@ mod unreliable_side;
 mod unreliable_states;
 mod walk;
 mod window_bindings;
+mod window_readers;
 
 use std::process::ExitCode;
 
@@ -123,6 +124,7 @@ const SECTIONS: &[Section] = &[
     memory_windows::CASES,
     window_bindings::CASES,
     through_windows::CASES,
+    window_readers::CASES,
     protection::CASES,
     protection_local::CASES,
     flipped_bits::CASES,

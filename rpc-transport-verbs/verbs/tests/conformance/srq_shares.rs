@@ -9,7 +9,7 @@ use verbline_verbs::{
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
-use super::end::{self, End, Options, rc};
+use super::end::{self, End, Options, rc, ud};
 use super::verbs_side::shared_receive;
 
 pub(crate) const CASES: Section = Section {
@@ -46,6 +46,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_queue_pair_in_error_leaves_the_shared_queue_to_the_others,
             "specification: flush order"
+        ),
+        case!(
+            a_datagram_queue_pair_in_error_leaves_the_shared_receive_to_a_connection,
+            "specification: flush order; srq_test: QpFlush"
         ),
         case!(
             a_shared_queue_that_grows_keeps_what_is_posted,
@@ -197,6 +201,31 @@ fn a_queue_pair_in_error_leaves_the_shared_queue_to_the_others(_: &Device) {
         let seen = hub.expect_recv(C::Success);
         assert_eq!(seen.qp_num, hub.others[1].qp_num());
     }
+}
+
+/// The only receive that is posted is for both queue pairs until the datagram's goes to ERROR.
+fn a_datagram_queue_pair_in_error_leaves_the_shared_receive_to_a_connection(_: &Device) {
+    let (mut left, mut right) = end::pair_of(rc(), shared());
+    let datagrams = Options { srq_wr: 16, ..ud() };
+    let mut other = end::create(&right.domain, &right.cq, right.srq.as_ref(), datagrams);
+    end::init(&mut other, datagrams);
+    end::rtr(&mut other, right.qp.qp_num(), datagrams);
+    end::rts(&mut other, datagrams);
+    right.others.push(other);
+
+    right.fill(0..4096, 2);
+    right.recv(0..4096);
+    right.others[0].to_error().unwrap();
+    right.assert_quiet();
+    assert_eq!(right.others[0].state().unwrap(), QpState::Error);
+
+    left.fill(0..4096, 7);
+    left.succeed(WorkRequest::send(left.at(0..4096)));
+    let seen = right.expect_recv(C::Success);
+    assert_eq!((seen.len, seen.qp_num), (4096, right.qp.qp_num()));
+    assert!(right.is_all(0..4096, 7));
+    // There was one receive, and it is taken.
+    right.assert_quiet();
 }
 
 fn a_shared_queue_that_grows_keeps_what_is_posted(_: &Device) {

@@ -46,6 +46,10 @@ pub(crate) const CASES: Section = Section {
             "specification: memory windows"
         ),
         case!(
+            the_rights_of_a_region_decide_which_windows_may_be_bound_to_it,
+            "specification: memory windows; mw_test: MwBindAccessTests"
+        ),
+        case!(
             a_window_of_another_domain_cannot_be_bound,
             "specification: memory windows; pd_test: MwOnOtherPd"
         ),
@@ -189,6 +193,38 @@ fn a_window_for_reads_does_without_local_write(_: &Device) {
         for access in [Access::REMOTE_READ, Access::NONE] {
             let status = binding_rights(window_type, Access::MW_BIND, access);
             assert_eq!(status, C::Success);
+        }
+    }
+}
+
+/// All sets of remote rights of a window, with regions that permit bindings or not, writes by their
+/// own side or not, and remote access or not. A region's remote rights do not matter.
+fn the_rights_of_a_region_decide_which_windows_may_be_bound_to_it(_: &Device) {
+    let remote_rights = [
+        Access::REMOTE_READ,
+        Access::REMOTE_WRITE,
+        Access::REMOTE_ATOMIC,
+    ];
+    let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let mut wishes = vec![Access::NONE];
+    for right in remote_rights {
+        wishes.extend(wishes.clone().iter().map(|wish| *wish | right));
+    }
+    for window_type in BOTH {
+        for rights in [Access::NONE, Access::LOCAL_WRITE, everything()] {
+            for wish in wishes.clone() {
+                let seen = binding_rights(window_type, rights, wish);
+                let message = format!("{window_type:?}: {wish} of {rights}");
+                assert_eq!(seen, C::MemoryWindowBind, "{message}");
+
+                let seen = binding_rights(window_type, rights | Access::MW_BIND, wish);
+                let needs_more = rights == Access::NONE && wish.intersects(changes);
+                let status = match needs_more {
+                    true => C::MemoryWindowBind,
+                    false => C::Success,
+                };
+                assert_eq!(seen, status, "{message} and MW_BIND");
+            }
         }
     }
 }

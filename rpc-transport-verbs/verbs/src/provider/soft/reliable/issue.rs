@@ -166,7 +166,7 @@ impl SoftQueuePair {
                 return Ok(BeginOutcome::Complete);
             }
             Operation::Read(memory) => {
-                if !is_begun && self.try_read_in_place(common, index, memory)? {
+                if !is_begun && self.try_read_in_place(common, index, memory) {
                     return Ok(BeginOutcome::Complete);
                 }
                 return Ok(self.request_read(index, memory));

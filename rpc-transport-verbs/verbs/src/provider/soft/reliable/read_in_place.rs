@@ -3,17 +3,14 @@
 //!
 //! The keys and queue pairs that a peer publishes say what may be read: see
 //! [`Published`](crate::provider::soft::shared::published). If they permit a READ, the bytes are
-//! copied, and then the records are read again:
-//!
-//! * If the key has changed meanwhile, the READ fails with `REM_ACCESS_ERR`: the owner may have
-//!   reused the memory during the copy.
-//! * If the queue pair has changed, the READ is requested from the peer, as below.
+//! copied, and then the records are read again. If the key or the queue pair has changed meanwhile,
+//! the READ has not been made: the owner may have reused the memory during the copy.
 //!
 //! In every other case the peer has to execute the READ, as it executes WRITEs and atomics: `issue`
-//! sends it a request. So the owner itself rejects what is not permitted, and fails its own queue
-//! pair as the specification says. That way also keeps the order: a READ waits for an earlier WRITE,
-//! atomic, SEND with invalidate, or READ for the peer to execute, of the queue pair that has not been
-//! acknowledged. The peer's death ends the requests that it has not executed.
+//! sends it a request. So the owner itself rejects what is not permitted, or not any more, and fails
+//! its own queue pair as the specification says. That way also keeps the order: a READ waits for an
+//! earlier WRITE, atomic, SEND with invalidate, or READ for the peer to execute, of the queue pair
+//! that has not been acknowledged. The peer's death ends the requests that it has not executed.
 //!
 //! The memory of a process outlives it while it is mapped here. So a READ checks whether the peer
 //! still runs, unless a READ of the queue pair has found it alive within [`ALIVE_TIME`]. The engine
@@ -30,7 +27,7 @@ use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::published::{AfterCopy, ReadRequest};
-use crate::types::{Access, CompletionStatus, ReadExecution, RemoteMemory};
+use crate::types::{Access, ReadExecution, RemoteMemory};
 
 /// Time for which a READ assumes that a peer which was alive still is. The check polls the peer's
 /// link, a system call that takes longer than a short READ.
@@ -44,20 +41,20 @@ impl SoftQueuePair {
         common: &mut Common,
         index: usize,
         memory: RemoteMemory,
-    ) -> Result<bool, CompletionStatus> {
+    ) -> bool {
         let send = &self.sends.general[index];
         let (Some(sender), Some(peer)) = (&self.link.sender, &self.link.peer) else {
-            return Ok(false);
+            return false;
         };
         if common.options.read_execution == ReadExecution::ByTarget
             || self.outstanding.unexecuted > 0
             || !sender.is_ready()
             || !is_alive(peer, &mut self.link.seen_alive)
         {
-            return Ok(false);
+            return false;
         }
         let Some(to) = self.attributes.dest_qp_num else {
-            return Ok(false);
+            return false;
         };
         let (published, to_index) = sender.published();
         let request = ReadRequest {
@@ -69,7 +66,7 @@ impl SoftQueuePair {
             to_index,
         };
         let Some(permission) = published.find(&request) else {
-            return Ok(false);
+            return false;
         };
         if send.total > 0 {
             let cached = match &self.link.read_arena {
@@ -84,11 +81,11 @@ impl SoftQueuePair {
                         self.link.read_arena = Some((permission.arena, Arc::downgrade(&arena)));
                         arena
                     }
-                    None => return Ok(false),
+                    None => return false,
                 },
             };
             let Some(offset) = offset_within(&arena, permission.offset, send.total) else {
-                return Ok(false);
+                return false;
             };
             let elements = send.elements();
             let needs = Access::LOCAL_WRITE;
@@ -99,17 +96,15 @@ impl SoftQueuePair {
             {
                 // The peer may reject the READ. If it does not, the local error is reported when
                 // its response has arrived.
-                return Ok(false);
+                return false;
             }
             // SAFETY: `offset_within` checked that all bytes of the READ are inside the mapping,
             // which `arena` keeps alive until the end of this block. The elements were just
             // checked, and deregistering them takes the context's owner word, which is held.
             unsafe { send.fill(arena.start().add(offset)) };
         }
-        match published.check_after_copy(&request, &permission) {
-            AfterCopy::Permitted => {}
-            AfterCopy::KeyChanged => return Err(CompletionStatus::RemoteAccess),
-            AfterCopy::QueuePairChanged => return Ok(false),
+        if published.check_after_copy(&request, &permission) != AfterCopy::Permitted {
+            return false;
         }
         let next = sender.next();
         let send = &mut self.sends.general[index];
@@ -117,7 +112,7 @@ impl SoftQueuePair {
         (send.requested, send.received) = (send.total, send.total);
         self.outstanding.reads += 1;
         common.counters.reads_in_place += 1;
-        Ok(true)
+        true
     }
 }
 

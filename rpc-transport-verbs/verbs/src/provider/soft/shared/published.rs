@@ -15,7 +15,7 @@
 //! has a fixed number of entries, selected by the index in a key, or the index of a queue pair. An
 //! object with a higher index has no entry. Only what permits READs is published. Whatever a reader
 //! does not find, it leaves to the owner: it sends the READ as a request, which the owner checks,
-//! executes or rejects. So a record can permit a READ, and never rejects one, except after a copy.
+//! executes or rejects. So a record can permit a READ, and never rejects one.
 //!
 //! Everything here is a claim of the peer. A peer can claim rights to its own memory only: the
 //! reader checks the range against the arena that it has mapped. The bytes themselves are the peer's
