@@ -147,9 +147,7 @@ pub(crate) unsafe fn check<'a>(
             addend: wr.wr.key_or_operand,
         }),
         opcode::LOCAL_INV => Operation::LocalInvalidate(RemoteKey(wr.imm_data)),
-        opcode::SEND_WITH_INV => {
-            Operation::Remote(R::SendWithInvalidate(RemoteKey(wr.imm_data)))
-        }
+        opcode::SEND_WITH_INV => Operation::Remote(R::SendWithInvalidate(RemoteKey(wr.imm_data))),
         opcode::BIND_MW => {
             let mw = wr.bind_mw.mw;
             // SAFETY: the program's window and region.
