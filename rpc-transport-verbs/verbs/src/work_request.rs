@@ -9,7 +9,7 @@ use super::slot::Slot;
 use super::types::keys::RemoteKey;
 use super::types::keys::RemoteMemory;
 use super::types::queue_pair_attributes::QpNum;
-use super::types::queue_pair_state::QpType;
+use super::types::{self, RemoteOperation};
 use crate::provider;
 
 /// A request of any kind for a send queue (`struct ibv_send_wr`, `ibv_post_send(3)`).
@@ -37,29 +37,20 @@ pub(super) struct Destination {
     qkey: u32,
 }
 
+pub(super) type Operation = types::Operation<WindowBinding>;
+
+/// The binding of a window, with its new key.
 #[derive(Debug)]
-pub(super) enum Operation {
-    Send,
-    SendWithImm(u32),
-    SendWithInvalidate(RemoteKey),
-    Write(RemoteMemory),
-    WriteWithImm(RemoteMemory, u32),
-    Read(RemoteMemory),
-    CompareAndSwap {
-        remote: RemoteMemory,
-        expected: u64,
-        desired: u64,
-    },
-    FetchAndAdd {
-        remote: RemoteMemory,
-        addend: u64,
-    },
-    LocalInvalidate(RemoteKey),
-    BindWindow {
-        window: MemoryWindow,
-        binding: Binding,
-        key: RemoteKey,
-    },
+pub(super) struct WindowBinding {
+    pub(super) window: MemoryWindow,
+    pub(super) binding: Binding,
+    pub(super) key: RemoteKey,
+}
+
+impl WindowBinding {
+    pub(super) fn raw(&self) -> provider::WindowBinding {
+        self.binding.raw(&self.window, self.key)
+    }
 }
 
 impl WorkRequest {
@@ -75,38 +66,42 @@ impl WorkRequest {
         }
     }
 
+    fn remote(operation: RemoteOperation, elements: Elements) -> Self {
+        Self::new(Operation::Remote(operation), elements)
+    }
+
     /// Creates a SEND, which writes the bytes of the elements, in order, into the peer's oldest
     /// receive.
     pub fn send(elements: impl Into<Elements>) -> Self {
-        Self::new(Operation::Send, elements.into())
+        Self::remote(RemoteOperation::Send, elements.into())
     }
 
     /// Creates a SEND with immediate: `imm` appears in the peer's completion.
     pub fn send_with_imm(elements: impl Into<Elements>, imm: u32) -> Self {
-        Self::new(Operation::SendWithImm(imm), elements.into())
+        Self::remote(RemoteOperation::SendWithImm(imm), elements.into())
     }
 
     /// Creates a SEND with invalidate: on arrival it invalidates a key of the peer's type 2 window.
     pub fn send_with_invalidate(elements: impl Into<Elements>, key: RemoteKey) -> Self {
-        Self::new(Operation::SendWithInvalidate(key), elements.into())
+        Self::remote(RemoteOperation::SendWithInvalidate(key), elements.into())
     }
 
     /// Creates an RDMA WRITE, which writes the bytes of the elements to the peer's memory. The peer
     /// is not notified.
     pub fn write(elements: impl Into<Elements>, to: RemoteMemory) -> Self {
-        Self::new(Operation::Write(to), elements.into())
+        Self::remote(RemoteOperation::Write(to), elements.into())
     }
 
     /// Creates an RDMA WRITE with immediate. After the write, it consumes the peer's oldest receive
     /// without changing the receive's bytes, and `imm` appears in that receive's completion.
     pub fn write_with_imm(elements: impl Into<Elements>, to: RemoteMemory, imm: u32) -> Self {
-        Self::new(Operation::WriteWithImm(to, imm), elements.into())
+        Self::remote(RemoteOperation::WriteWithImm(to, imm), elements.into())
     }
 
     /// Creates an RDMA READ, which fills the elements from the peer's memory. The device needs
     /// write access to them ([`Access::LOCAL_WRITE`](super::Access::LOCAL_WRITE)).
     pub fn read(elements: impl Into<Elements>, from: RemoteMemory) -> Self {
-        Self::new(Operation::Read(from), elements.into())
+        Self::remote(RemoteOperation::Read(from), elements.into())
     }
 
     /// Compares the peer's 64-bit number with `expected` and, if they are equal, replaces it by
@@ -117,18 +112,19 @@ impl WorkRequest {
         expected: u64,
         desired: u64,
     ) -> Self {
-        let operation = Operation::CompareAndSwap {
+        let operation = RemoteOperation::CompareAndSwap {
             remote,
             expected,
             desired,
         };
-        Self::new(operation, result.into())
+        Self::remote(operation, result.into())
     }
 
     /// Adds `addend` to the peer's 64-bit number, wrapping. The old value is written to the
     /// elements, which must have eight bytes.
     pub fn fetch_and_add(result: impl Into<Elements>, remote: RemoteMemory, addend: u64) -> Self {
-        Self::new(Operation::FetchAndAdd { remote, addend }, result.into())
+        let operation = RemoteOperation::FetchAndAdd { remote, addend };
+        Self::remote(operation, result.into())
     }
 
     /// Invalidates a local key of a type 2 window.
@@ -140,12 +136,12 @@ impl WorkRequest {
     /// eight bits ([`MemoryWindow::next_key`]). After a failed binding the window may be unusable:
     /// some devices lose track of its keys.
     pub fn bind_window(window: &MemoryWindow, binding: Binding, key: RemoteKey) -> Self {
-        let operation = Operation::BindWindow {
+        let binding = WindowBinding {
             window: window.clone(),
             binding,
             key,
         };
-        Self::new(operation, Elements::NONE)
+        Self::new(Operation::BindWindow(binding), Elements::NONE)
     }
 
     /// Sets the destination of a datagram. If the highest bit of `qkey` is set, the queue pair's
@@ -219,84 +215,6 @@ impl WorkRequest {
                 qp_num: destination.qp_num,
                 qkey: destination.qkey,
             })
-    }
-}
-
-impl Operation {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Send => "SEND",
-            Self::SendWithImm(_) => "SEND with immediate",
-            Self::SendWithInvalidate(_) => "SEND with invalidate",
-            Self::Write(_) => "RDMA WRITE",
-            Self::WriteWithImm(..) => "RDMA WRITE with immediate",
-            Self::Read(_) => "RDMA READ",
-            Self::CompareAndSwap { .. } => "compare-and-swap",
-            Self::FetchAndAdd { .. } => "fetch-and-add",
-            Self::LocalInvalidate(_) => "local invalidate",
-            Self::BindWindow { .. } => "bind memory window",
-        }
-    }
-
-    /// Returns true if queue pairs of this type support the operation.
-    pub(super) fn is_for(&self, qp_type: QpType) -> bool {
-        match (self, qp_type) {
-            (_, QpType::ReliableConnection) | (Self::Send | Self::SendWithImm(_), _) => true,
-            (Self::Write(_) | Self::WriteWithImm(..) | Self::BindWindow { .. }, other) => {
-                other == QpType::UnreliableConnection
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns true if the operation sends local bytes, so that they can be inline.
-    pub(super) fn sends_bytes(&self) -> bool {
-        matches!(
-            self,
-            Self::Send
-                | Self::SendWithImm(_)
-                | Self::SendWithInvalidate(_)
-                | Self::Write(_)
-                | Self::WriteWithImm(..)
-        )
-    }
-
-    pub(super) fn is_atomic(&self) -> bool {
-        matches!(self, Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. })
-    }
-
-    /// Returns true if the operation counts against `max_rd_atomic`.
-    pub(super) fn waits_for_response(&self) -> bool {
-        matches!(self, Self::Read(_)) || self.is_atomic()
-    }
-
-    pub(super) fn raw(&self) -> provider::Operation {
-        match *self {
-            Self::Send => provider::Operation::Send,
-            Self::SendWithImm(imm) => provider::Operation::SendWithImm(imm),
-            Self::SendWithInvalidate(key) => provider::Operation::SendWithInvalidate(key),
-            Self::Write(remote) => provider::Operation::Write(remote),
-            Self::WriteWithImm(remote, imm) => provider::Operation::WriteWithImm(remote, imm),
-            Self::Read(remote) => provider::Operation::Read(remote),
-            Self::CompareAndSwap {
-                remote,
-                expected,
-                desired,
-            } => provider::Operation::CompareAndSwap {
-                remote,
-                expected,
-                desired,
-            },
-            Self::FetchAndAdd { remote, addend } => {
-                provider::Operation::FetchAndAdd { remote, addend }
-            }
-            Self::LocalInvalidate(key) => provider::Operation::LocalInvalidate(key),
-            Self::BindWindow {
-                ref window,
-                ref binding,
-                key,
-            } => provider::Operation::BindWindow(binding.raw(window, key)),
-        }
     }
 }
 

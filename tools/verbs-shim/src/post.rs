@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
+use verbline_verbs::for_shim::RemoteOperation as R;
 use verbline_verbs::for_shim::{Binding, Element, Operation, QueuePair, Request, access};
 use verbline_verbs::{PostErrorReason, QpNum, QpType, RemoteKey, RemoteMemory};
 
@@ -131,22 +132,22 @@ pub(crate) unsafe fn check<'a>(
     let atomic = memory(wr.wr.atomic_key);
     let imm = u32::from_be(wr.imm_data);
     let operation = match wr.opcode {
-        opcode::RDMA_WRITE => Operation::Write(remote),
-        opcode::RDMA_WRITE_WITH_IMM => Operation::WriteWithImm(remote, imm),
-        opcode::SEND => Operation::Send,
-        opcode::SEND_WITH_IMM => Operation::SendWithImm(imm),
-        opcode::RDMA_READ => Operation::Read(remote),
-        opcode::ATOMIC_CMP_AND_SWP => Operation::CompareAndSwap {
+        opcode::RDMA_WRITE => Operation::Remote(R::Write(remote)),
+        opcode::RDMA_WRITE_WITH_IMM => Operation::Remote(R::WriteWithImm(remote, imm)),
+        opcode::SEND => Operation::Remote(R::Send),
+        opcode::SEND_WITH_IMM => Operation::Remote(R::SendWithImm(imm)),
+        opcode::RDMA_READ => Operation::Remote(R::Read(remote)),
+        opcode::ATOMIC_CMP_AND_SWP => Operation::Remote(R::CompareAndSwap {
             remote: atomic,
-            compare: wr.wr.key_or_operand,
-            swap: wr.wr.swap,
-        },
-        opcode::ATOMIC_FETCH_AND_ADD => Operation::FetchAndAdd {
+            expected: wr.wr.key_or_operand,
+            desired: wr.wr.swap,
+        }),
+        opcode::ATOMIC_FETCH_AND_ADD => Operation::Remote(R::FetchAndAdd {
             remote: atomic,
-            add: wr.wr.key_or_operand,
-        },
+            addend: wr.wr.key_or_operand,
+        }),
         opcode::LOCAL_INV => Operation::LocalInvalidate(RemoteKey(wr.imm_data)),
-        opcode::SEND_WITH_INV => Operation::SendWithInvalidate(RemoteKey(wr.imm_data)),
+        opcode::SEND_WITH_INV => Operation::Remote(R::SendWithInvalidate(RemoteKey(wr.imm_data))),
         opcode::BIND_MW => {
             let mw = wr.bind_mw.mw;
             // SAFETY: the program's window and region.
@@ -182,40 +183,20 @@ pub(crate) unsafe fn check<'a>(
 
 fn check_operation(
     own: &OwnQp,
-    operation: &Operation<'_>,
+    operation: &Operation<Binding<'_>>,
     list: &[Element],
     inline: bool,
 ) -> Result<(), Errno> {
-    let sends_bytes = matches!(
-        operation,
-        Operation::Send
-            | Operation::SendWithImm(_)
-            | Operation::SendWithInvalidate(_)
-            | Operation::Write(_)
-            | Operation::WriteWithImm(..)
-    );
-    let is_for_type = match (operation, own.qp_type) {
-        (_, QpType::ReliableConnection) | (Operation::Send | Operation::SendWithImm(_), _) => true,
-        (Operation::Write(_) | Operation::WriteWithImm(..) | Operation::BindWindow(_), other) => {
-            other == QpType::UnreliableConnection
-        }
-        _ => false,
-    };
     let len: u64 = list.iter().map(|element| u64::from(element.len)).sum();
-    let is_atomic = matches!(
-        operation,
-        Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. }
-    );
-    let waits = is_atomic || matches!(operation, Operation::Read(_));
-    let refused = if !is_for_type {
+    let refused = if !operation.is_for(own.qp_type) {
         "the queue pair's type does not have the operation"
-    } else if inline && !sends_bytes {
+    } else if inline && !operation.has_payload() {
         "the operation sends no bytes of this side, and cannot be inline"
     } else if inline && len > own.cap.max_inline_data.into() {
         "more bytes than can be inline"
-    } else if is_atomic && len != 8 {
+    } else if operation.is_atomic() && len != 8 {
         "the result of an atomic has eight bytes"
-    } else if waits && lock(&own.sends).max_rd_atomic == 0 {
+    } else if operation.has_response() && lock(&own.sends).max_rd_atomic == 0 {
         "max_rd_atomic is 0, so that READs and atomics would wait for ever"
     } else {
         return Ok(());
@@ -243,11 +224,10 @@ pub(crate) unsafe fn post(
         let capacity = own.cap.max_send_wr as usize;
         return Err(PostErrorReason::QueueFull { capacity }.into());
     }
-    let has_list = !matches!(
-        request.operation,
-        Operation::LocalInvalidate(_) | Operation::BindWindow(_)
-    );
-    let list = if has_list { list } else { &[] };
+    let list = match request.operation {
+        Operation::Remote(_) => list,
+        Operation::LocalInvalidate(_) | Operation::BindWindow(_) => &[],
+    };
     // SAFETY: what the caller has promised; an entry is free; and the rest was checked.
     unsafe { inner.post(request, list) }?;
     sends.add(request.wr_id, request.signaled);

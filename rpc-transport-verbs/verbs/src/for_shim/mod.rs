@@ -15,4 +15,6 @@ pub use device::{Context, access, mtu};
 pub use memory::{AddressHandle, MemoryRegion, MemoryWindow, Pages, ProtectionDomain};
 pub use queue_pair::QueuePair;
 pub use queues::{Completion, CompletionChannel, CompletionQueue, SharedReceiveQueue};
-pub use request::{Binding, Element, Operation, Request};
+pub use request::{Binding, Element, Request};
+
+pub use crate::types::{Operation, RemoteOperation};

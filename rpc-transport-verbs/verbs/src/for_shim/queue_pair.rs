@@ -3,12 +3,12 @@
 use std::io;
 
 use super::request::{Receive, receive};
-use super::{Element, Operation, Request};
+use super::{Binding, Element, Request};
 use crate::provider;
 use crate::types::queue_pair_transitions::check_transition;
 use crate::types::{
-    Gid, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
-    QueuePairCapabilities, VerbsError, WrId,
+    Gid, ModifyError, Operation, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
+    QueuePairCapabilities, RemoteOperation, VerbsError, WrId,
 };
 
 /// A queue pair. It does not count what is in its send queue: the caller does.
@@ -88,7 +88,9 @@ impl QueuePair {
         let wr_id = WrId::from_raw(request.wr_id);
         let is_reliable = self.qp_type == QpType::ReliableConnection;
         let posted: Result<(), PostError> = match (&request.operation, list) {
-            (Operation::Send, [only]) if is_reliable && !request.fenced => {
+            (Operation::Remote(RemoteOperation::Send), [only])
+                if is_reliable && !request.fenced =>
+            {
                 let sge = only.sge();
                 self.qp.post_send(&[provider::SendWork {
                     wr_id,
@@ -112,7 +114,7 @@ impl QueuePair {
                         });
                 let work = provider::Work {
                     wr_id,
-                    operation: request.operation.raw(),
+                    operation: request.operation.map_binding(Binding::raw),
                     first_element: 0,
                     element_count: list.len(),
                     destination,

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use super::{AddressHandle, MemoryRegion, MemoryWindow};
 use crate::provider;
-use crate::types::{Access, LocalKey, QpNum, RemoteKey, RemoteMemory, WrId};
+use crate::types::{Access, LocalKey, Operation, QpNum, RemoteKey, WrId};
 
 /// Bytes of this side that a request names.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub struct Request<'a> {
     /// The program's id.
     pub wr_id: u64,
     /// What to do.
-    pub operation: Operation<'a>,
+    pub operation: Operation<Binding<'a>>,
     /// Where a datagram goes: the handle, the queue pair and its Q_Key.
     pub destination: Option<(&'a AddressHandle, QpNum, u32)>,
     /// Generate a completion even on success.
@@ -68,29 +68,6 @@ pub struct Request<'a> {
     pub solicited: bool,
     /// Copy the elements while posting, and look at no key.
     pub inline: bool,
-}
-
-/// What a request does. The fields are those of `ibv_send_wr`.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the names of the verbs, and of the fields of their requests
-pub enum Operation<'a> {
-    Send,
-    SendWithImm(u32),
-    SendWithInvalidate(RemoteKey),
-    Write(RemoteMemory),
-    WriteWithImm(RemoteMemory, u32),
-    Read(RemoteMemory),
-    CompareAndSwap {
-        remote: RemoteMemory,
-        compare: u64,
-        swap: u64,
-    },
-    FetchAndAdd {
-        remote: RemoteMemory,
-        add: u64,
-    },
-    LocalInvalidate(RemoteKey),
-    BindWindow(Binding<'a>),
 }
 
 /// The binding of a memory window.
@@ -111,7 +88,7 @@ pub struct Binding<'a> {
 }
 
 impl Binding<'_> {
-    fn raw(&self) -> provider::WindowBinding {
+    pub(super) fn raw(&self) -> provider::WindowBinding {
         provider::WindowBinding {
             window: self.window.0.name(),
             region: self.region.0.name(),
@@ -119,34 +96,6 @@ impl Binding<'_> {
             len: self.len,
             access: self.access,
             key: self.key,
-        }
-    }
-}
-
-impl Operation<'_> {
-    pub(super) fn raw(&self) -> provider::Operation {
-        match *self {
-            Self::Send => provider::Operation::Send,
-            Self::SendWithImm(imm) => provider::Operation::SendWithImm(imm),
-            Self::SendWithInvalidate(key) => provider::Operation::SendWithInvalidate(key),
-            Self::Write(remote) => provider::Operation::Write(remote),
-            Self::WriteWithImm(remote, imm) => provider::Operation::WriteWithImm(remote, imm),
-            Self::Read(remote) => provider::Operation::Read(remote),
-            Self::CompareAndSwap {
-                remote,
-                compare,
-                swap,
-            } => provider::Operation::CompareAndSwap {
-                remote,
-                expected: compare,
-                desired: swap,
-            },
-            Self::FetchAndAdd { remote, add } => provider::Operation::FetchAndAdd {
-                remote,
-                addend: add,
-            },
-            Self::LocalInvalidate(key) => provider::Operation::LocalInvalidate(key),
-            Self::BindWindow(ref binding) => provider::Operation::BindWindow(binding.raw()),
         }
     }
 }

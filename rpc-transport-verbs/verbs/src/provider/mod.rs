@@ -47,9 +47,7 @@ pub(crate) use soft::{Nonce, OnClaim};
 #[cfg(feature = "shim")]
 pub(crate) use soft::{SharedMemory, make_private, make_private_after_fork, share};
 pub use work::InlineError;
-pub(crate) use work::{
-    Destination, Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
-};
+pub(crate) use work::{Destination, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use soft::{

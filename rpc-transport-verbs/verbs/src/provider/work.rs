@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use super::names::{AddressName, RegionName, WindowName};
 use crate::types::{
-    Access, LocalKey, PostError, PostErrorReason, QpNum, RemoteKey, RemoteMemory, WrId,
+    Access, LocalKey, PostError, PostErrorReason, QpNum, RemoteKey, RemoteOperation, WrId,
 };
 
 /// One send, as passed to the device.
@@ -25,7 +25,7 @@ impl SendWork {
     pub(crate) fn general(&self, element: usize) -> Work {
         Work {
             wr_id: self.wr_id,
-            operation: Operation::Send,
+            operation: Operation::Remote(RemoteOperation::Send),
             first_element: element,
             element_count: 1,
             destination: None,
@@ -99,26 +99,7 @@ impl Work {
 }
 
 /// The operation of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation {
-    Send,
-    SendWithImm(u32),
-    SendWithInvalidate(RemoteKey),
-    Write(RemoteMemory),
-    WriteWithImm(RemoteMemory, u32),
-    Read(RemoteMemory),
-    CompareAndSwap {
-        remote: RemoteMemory,
-        expected: u64,
-        desired: u64,
-    },
-    FetchAndAdd {
-        remote: RemoteMemory,
-        addend: u64,
-    },
-    LocalInvalidate(RemoteKey),
-    BindWindow(WindowBinding),
-}
+pub(crate) type Operation = crate::types::Operation<WindowBinding>;
 
 /// Parameters of a window binding. Window and region live until the request has completed, and the
 /// region as long as the window.

@@ -10,7 +10,7 @@ use super::super::types::queue_pair_state::QpType;
 use super::super::types::window_type::WindowType;
 use super::super::types::work_completion::WorkCompletion;
 use super::super::types::wr_id::WrId;
-use super::super::work_request::{Operation, WorkRequest};
+use super::super::work_request::{Operation, WindowBinding, WorkRequest};
 use super::QueuePair;
 use crate::provider::{SendWork, Work};
 
@@ -157,7 +157,7 @@ impl QueuePair {
             self.elements.extend(elements.map(Element::sge));
             self.general_work.push(Work {
                 wr_id: self.send_slots.id_of_next(index),
-                operation: request.operation.raw(),
+                operation: request.operation.map_binding(WindowBinding::raw),
                 first_element: first,
                 element_count: request.elements.0.len(),
                 destination: request.raw_destination(),
@@ -176,13 +176,8 @@ impl QueuePair {
         // still has them.
         let mut inline = Elements::NONE;
         for mut request in requests.drain(..taken) {
-            if let Operation::BindWindow {
-                window,
-                binding,
-                key,
-            } = &request.operation
-            {
-                window.note_binding(binding, *key);
+            if let Operation::BindWindow(bound) = &request.operation {
+                bound.window.note_binding(&bound.binding, bound.key);
             }
             if request.inline {
                 inline.0.append(&mut request.elements.0);
@@ -243,7 +238,7 @@ impl QueuePair {
             return Err(PostErrorReason::WindowType { window_type, by });
         }
         let request = WorkRequest::bind_window(window, binding, window.next_key());
-        let Operation::BindWindow { binding, key, .. } = &request.operation else {
+        let Operation::BindWindow(bound) = &request.operation else {
             return Err(PostErrorReason::NotForType {
                 operation: request.name(),
                 qp_type: self.qp_type,
@@ -254,9 +249,9 @@ impl QueuePair {
         let wr_id = self.next_wr_id(0);
         let key = self
             .raw
-            .bind_mw(wr_id, binding.raw(window, *key), signaled)
+            .bind_mw(wr_id, bound.raw(), signaled)
             .map_err(|error| error.reason)?;
-        window.note_binding(binding, key);
+        window.note_binding(&bound.binding, key);
         self.send_slots.push_request(request);
         Ok(key)
     }
@@ -273,7 +268,7 @@ impl QueuePair {
             return Err(PostErrorReason::NotForType { operation, qp_type });
         }
         match &request.operation {
-            Operation::BindWindow { binding, .. } => binding.check(),
+            Operation::BindWindow(bound) => bound.binding.check(),
             _ => Ok(()),
         }
     }
@@ -287,7 +282,7 @@ impl QueuePair {
         }
         let len = request.elements.total_len();
         if request.inline {
-            if !request.operation.sends_bytes() {
+            if !request.operation.has_payload() {
                 return Err(PostErrorReason::NotInline { operation });
             }
             let limit = self.capabilities.max_inline_data;
@@ -298,11 +293,11 @@ impl QueuePair {
         if request.operation.is_atomic() && len != 8 {
             return Err(PostErrorReason::AtomicLength { operation, len });
         }
-        if request.operation.waits_for_response() && self.max_rd_atomic == 0 {
+        if request.operation.has_response() && self.max_rd_atomic == 0 {
             return Err(PostErrorReason::NoReads { operation });
         }
-        if let Operation::BindWindow { window, .. } = &request.operation
-            && window.window_type() == WindowType::Type1
+        if let Operation::BindWindow(bound) = &request.operation
+            && bound.window.window_type() == WindowType::Type1
         {
             let (window_type, by) = (WindowType::Type1, "QueuePair::bind_mw");
             return Err(PostErrorReason::WindowType { window_type, by });

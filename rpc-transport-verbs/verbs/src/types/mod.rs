@@ -21,6 +21,11 @@ pub(crate) mod lines;
 pub(crate) mod locked_memory;
 pub(crate) mod modify_error;
 pub(crate) mod open_error;
+#[cfg_attr(
+    not(feature = "shim"),
+    expect(unreachable_pub, reason = "for_shim shows them")
+)]
+pub(crate) mod operation;
 pub(crate) mod port_attributes;
 pub(crate) mod port_capabilities;
 pub(crate) mod post_error;
@@ -59,6 +64,11 @@ pub use keys::{LocalKey, RemoteKey, RemoteMemory};
 pub use locked_memory::LockedMemory;
 pub use modify_error::ModifyError;
 pub use open_error::OpenError;
+#[cfg_attr(
+    not(feature = "shim"),
+    expect(unreachable_pub, reason = "for_shim shows them")
+)]
+pub use operation::{Operation, RemoteOperation};
 pub use port_attributes::{
     LinkLayer, PhysicalState, PortAttributes, PortFlag, PortFlags, PortMtu, PortState, VirtualLanes,
 };

@@ -17,7 +17,7 @@ use super::post_results::{index_of, of_same_context, reason};
 use super::queue_pair::QueuePair;
 use super::receives::{post_receive_lists, raw_element};
 use super::request_lists::RequestLists;
-use crate::types::{PostError, PostErrorReason, QpState, RemoteMemory};
+use crate::types::{PostError, PostErrorReason, QpState, RemoteMemory, RemoteOperation};
 
 impl QueuePair {
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
@@ -149,8 +149,9 @@ impl QueuePair {
 /// Returns the error of a misaligned atomic. Some drivers reject it when posted, others leave it to
 /// the peer's device.
 fn misaligned(work: &Work) -> Option<PostErrorReason> {
-    match work.operation {
-        Operation::CompareAndSwap { remote, .. } | Operation::FetchAndAdd { remote, .. } => {
+    match work.operation.remote()? {
+        RemoteOperation::CompareAndSwap { remote, .. }
+        | RemoteOperation::FetchAndAdd { remote, .. } => {
             let addr = remote.addr;
             (!addr.is_multiple_of(8)).then_some(PostErrorReason::AtomicAlignment { addr })
         }
@@ -197,37 +198,37 @@ fn request(
     };
     let data = &mut request.imm_data_invalidated_rkey_union;
     request.opcode = match work.operation {
-        Operation::Send => opcode::IBV_WR_SEND,
-        Operation::SendWithImm(imm) => {
+        Operation::Remote(RemoteOperation::Send) => opcode::IBV_WR_SEND,
+        Operation::Remote(RemoteOperation::SendWithImm(imm)) => {
             data.imm_data = imm.to_be();
             opcode::IBV_WR_SEND_WITH_IMM
         }
-        Operation::SendWithInvalidate(key) => {
+        Operation::Remote(RemoteOperation::SendWithInvalidate(key)) => {
             data.invalidated_rkey = key.0;
             opcode::IBV_WR_SEND_WITH_INV
         }
-        Operation::Write(remote) => {
+        Operation::Remote(RemoteOperation::Write(remote)) => {
             request.wr.rdma = rdma(remote);
             opcode::IBV_WR_RDMA_WRITE
         }
-        Operation::WriteWithImm(remote, imm) => {
+        Operation::Remote(RemoteOperation::WriteWithImm(remote, imm)) => {
             request.wr.rdma = rdma(remote);
             data.imm_data = imm.to_be();
             opcode::IBV_WR_RDMA_WRITE_WITH_IMM
         }
-        Operation::Read(remote) => {
+        Operation::Remote(RemoteOperation::Read(remote)) => {
             request.wr.rdma = rdma(remote);
             opcode::IBV_WR_RDMA_READ
         }
-        Operation::CompareAndSwap {
+        Operation::Remote(RemoteOperation::CompareAndSwap {
             remote,
             expected,
             desired,
-        } => {
+        }) => {
             request.wr.atomic = atomic(remote, expected, desired);
             opcode::IBV_WR_ATOMIC_CMP_AND_SWP
         }
-        Operation::FetchAndAdd { remote, addend } => {
+        Operation::Remote(RemoteOperation::FetchAndAdd { remote, addend }) => {
             request.wr.atomic = atomic(remote, addend, 0);
             opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
         }

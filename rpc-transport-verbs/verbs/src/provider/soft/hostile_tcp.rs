@@ -10,10 +10,10 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::context::queue_pair::NewTcpLink;
 use super::hostile::{PSN, Side, node};
-use super::wire::header::{Header, Message, RemoteOperation, Request};
+use super::wire::header::{Header, Message, Request};
 use super::wire::hello::{ANSWER_LEN, Answer, GreetingError, HELLO_LEN, Hello, LinkAddress};
 use crate::testing::Script;
-use crate::types::{Gid, RemoteKey, RemoteMemory};
+use crate::types::{Gid, RemoteKey, RemoteMemory, RemoteOperation};
 use crate::{Context, QpNum, SoftOptions, SoftPath};
 
 /// The attacker's queue pair.
@@ -102,6 +102,7 @@ impl Attack {
         let request = |operation| {
             Message::Request(Request {
                 operation,
+                read_len: len,
                 outstanding: kind >> 5,
                 is_solicited: kind & 16 != 0,
                 is_ack_requested: kind & 8 != 0,
@@ -113,13 +114,16 @@ impl Attack {
             2 => request(RemoteOperation::SendWithInvalidate(memory.key)),
             3 => request(RemoteOperation::Write(memory)),
             4 => request(RemoteOperation::WriteWithImm(memory, len)),
-            5 => request(RemoteOperation::Read { memory, len }),
+            5 => request(RemoteOperation::Read(memory)),
             6 => request(RemoteOperation::CompareAndSwap {
-                memory,
+                remote: memory,
                 expected: 0,
                 desired: 1,
             }),
-            7 => request(RemoteOperation::FetchAndAdd { memory, addend: 1 }),
+            7 => request(RemoteOperation::FetchAndAdd {
+                remote: memory,
+                addend: 1,
+            }),
             8 => Message::Response,
             9 => Message::Ack,
             10 => Message::ReceiverNotReady {

@@ -9,7 +9,7 @@ use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
 use crate::provider::soft::shared::ring::{MAX_IN_RING, STAGE_LEN};
 use crate::provider::soft::wire::header::{BASE_LEN, EncodedHeader};
 use crate::provider::work::{Operation, Sge, Work};
-use crate::types::CompletionOpcode;
+use crate::types::RemoteOperation;
 
 /// A request other than a plain message of one element.
 #[derive(Debug)]
@@ -124,41 +124,14 @@ impl GeneralSend {
         self.elements.as_slice()
     }
 
-    pub(crate) fn is_read_or_atomic(&self) -> bool {
-        self.response_opcode().is_some()
-    }
-
-    pub(crate) fn response_opcode(&self) -> Option<CompletionOpcode> {
-        match self.operation {
-            Operation::Read(_) => Some(CompletionOpcode::RdmaRead),
-            Operation::CompareAndSwap { .. } => Some(CompletionOpcode::CompareAndSwap),
-            Operation::FetchAndAdd { .. } => Some(CompletionOpcode::FetchAndAdd),
-            _ => None,
-        }
-    }
-
     /// Returns true if a READ behind the request must see what the request has changed at the peer:
     /// memory, or the validity of a key. So it is with a READ that the peer executes: if the peer
     /// rejects it, those behind it are not executed.
     pub(crate) fn holds_up_reads(&self) -> bool {
         let is_requested = self.slots.as_ref().is_some_and(|slots| !slots.is_empty());
-        matches!(
-            self.operation,
-            Operation::Write(_)
-                | Operation::WriteWithImm(..)
-                | Operation::CompareAndSwap { .. }
-                | Operation::FetchAndAdd { .. }
-                | Operation::SendWithInvalidate(_)
-        ) || matches!(self.operation, Operation::Read(_)) && is_requested
-    }
-
-    pub(crate) fn opcode(&self) -> CompletionOpcode {
-        match self.operation {
-            Operation::Write(_) | Operation::WriteWithImm(..) => CompletionOpcode::RdmaWrite,
-            Operation::LocalInvalidate(_) => CompletionOpcode::LocalInvalidate,
-            Operation::BindWindow(_) => CompletionOpcode::BindWindow,
-            _ => self.response_opcode().unwrap_or(CompletionOpcode::Send),
-        }
+        self.operation.remote().is_some_and(|operation| {
+            operation.changes_what_is_read() || self.operation.is_read() && is_requested
+        })
     }
 
     /// Copies the bytes of an inline request into `bytes`.
@@ -218,14 +191,20 @@ impl GeneralSend {
 
     /// Returns the piece of a READ, or the response of an atomic, that begins at byte `start`.
     pub(crate) fn piece(&self, start: u64) -> Piece {
-        let whole = match self.operation {
-            Operation::Read(_) => self.total,
-            _ => 8,
-        };
+        let whole = self.response_len().unwrap_or(0);
         Piece {
             // The cast is lossless: the length is at most STAGE_LEN.
             len: (whole - start.min(whole)).min(STAGE_LEN as u64) as u32,
             is_staged: whole > u64::from(MAX_READ_IN_SLOT),
+        }
+    }
+
+    /// Returns the length of the response, if the operation has one.
+    pub(crate) fn response_len(&self) -> Option<u64> {
+        match self.operation.remote()? {
+            RemoteOperation::Read(_) => Some(self.total),
+            RemoteOperation::CompareAndSwap { .. } | RemoteOperation::FetchAndAdd { .. } => Some(8),
+            _ => None,
         }
     }
 

@@ -70,7 +70,7 @@ impl Attack {
                 (_, true) => return reads,
                 (true, false) => self.read_to(read),
                 (false, false) => {
-                    let message = request(RemoteOperation::Read { memory, len: 4000 });
+                    let message = read_request(memory, 4000);
                     self.send(&header(message, 0, PSN + reads, PSN));
                     reads += 1;
                 }
@@ -128,9 +128,19 @@ fn header(message: Message, len: u32, sequence: u32, acked: u32) -> Vec<u8> {
     header.encode().as_bytes().to_vec()
 }
 
+/// A request; one of 64 bytes, if it is a READ.
 fn request(operation: RemoteOperation) -> Message {
+    request_of(operation, 64)
+}
+
+fn read_request(memory: RemoteMemory, len: u32) -> Message {
+    request_of(RemoteOperation::Read(memory), len)
+}
+
+fn request_of(operation: RemoteOperation, read_len: u32) -> Message {
     Message::Request(Request {
         operation,
+        read_len,
         outstanding: 1,
         is_solicited: false,
         is_ack_requested: true,
@@ -195,10 +205,8 @@ fn every_lie_fails_the_queue_pair_and_nothing_else() {
             "more READs than were agreed on",
             header(
                 Message::Request(Request {
-                    operation: RemoteOperation::Read {
-                        memory: nowhere,
-                        len: 8,
-                    },
+                    operation: RemoteOperation::Read(nowhere),
+                    read_len: 8,
                     outstanding: 200,
                     is_solicited: false,
                     is_ack_requested: false,
@@ -257,13 +265,16 @@ fn message_of_kind(kind: u8, memory: RemoteMemory) -> Vec<u8> {
         1 => RemoteOperation::SendWithImm(1),
         2 => RemoteOperation::Write(memory),
         3 => RemoteOperation::WriteWithImm(memory, 1),
-        4 => RemoteOperation::Read { memory, len: 64 },
+        4 => RemoteOperation::Read(memory),
         5 => RemoteOperation::CompareAndSwap {
-            memory,
+            remote: memory,
             expected: 0,
             desired: 1,
         },
-        6 => RemoteOperation::FetchAndAdd { memory, addend: 1 },
+        6 => RemoteOperation::FetchAndAdd {
+            remote: memory,
+            addend: 1,
+        },
         _ => return header(Message::Ack, 0, 0, PSN),
     };
     let len = if kind < 4 { 64 } else { 0 };
@@ -278,7 +289,7 @@ fn a_peer_that_reads_nothing_is_kept_a_bounded_number_of_responses() {
     let mut attack = Attack::new(false);
     let memory = attack.side.remote();
     for number in 0..2000 {
-        let read = request(RemoteOperation::Read { memory, len: 4096 });
+        let read = read_request(memory, 4096);
         attack.send(&header(read, 0, PSN + number, PSN));
         attack.side.poll();
     }

@@ -10,7 +10,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use super::receive::Step;
 use super::rejection::{LocalReport, Rejection};
@@ -24,11 +24,13 @@ use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::request_message::{
-    IN_SLOT, MAX_READ_IN_SLOT, Request, RequestMessage,
+    IN_SLOT, MAX_READ_IN_SLOT, ReadPiece, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{Incoming, MAX_IN_RING, STAGE_LEN};
 use crate::provider::work::Sge;
-use crate::types::{Access, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory};
+use crate::types::{
+    Access, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory, RemoteOperation,
+};
 
 /// The bytes of a request: in its slot, or in the sender's arenas. The mappings are kept alive
 /// until the bytes have been copied.
@@ -94,28 +96,22 @@ impl SoftQueuePair {
             let is_descriptor = incoming.flags.has(Flags::DESCRIPTOR);
             (RequestMessage::plain(is_descriptor), 0)
         };
-        let needs = match message.request {
-            Request::Write(_) | Request::WriteWithImm(..) => Access::REMOTE_WRITE,
-            Request::Read { .. } => Access::REMOTE_READ,
-            Request::CompareAndSwap { .. } | Request::FetchAndAdd { .. } => Access::REMOTE_ATOMIC,
-            _ => Access::NONE,
-        };
-        self.check_request(needs, message.outstanding)?;
+        self.check_request(&message.operation, message.outstanding)?;
         let solicited = incoming.flags.has(Flags::SOLICITED);
-        match message.request {
-            Request::Send => {
+        match message.operation {
+            RemoteOperation::Send => {
                 self.execute_send(common, &message, slot, start, solicited, None, None)
             }
-            Request::SendWithImm(imm) => {
+            RemoteOperation::SendWithImm(imm) => {
                 self.execute_send(common, &message, slot, start, solicited, Some(imm), None)
             }
-            Request::SendWithInvalidate(key) => {
+            RemoteOperation::SendWithInvalidate(key) => {
                 self.execute_send(common, &message, slot, start, solicited, None, Some(key))
             }
-            Request::Write(memory) => self
+            RemoteOperation::Write(memory) => self
                 .execute_write(common, &message, slot, start, memory)
                 .map(drop),
-            Request::WriteWithImm(memory, imm) => {
+            RemoteOperation::WriteWithImm(memory, imm) => {
                 self.need_receive(common)?;
                 let len = self.execute_write(common, &message, slot, start, memory)?;
                 let flag = if solicited { Extras::SOLICITED } else { 0 };
@@ -124,33 +120,24 @@ impl SoftQueuePair {
                 self.complete_receive(common, CompletionStatus::Success, opcode, len, imm, extras);
                 Ok(())
             }
-            Request::Read {
-                memory,
-                len,
-                total,
-                stage,
-            } => self.execute_read(common, incoming, memory, len, total, stage),
-            Request::CompareAndSwap {
-                memory,
-                expected,
-                desired,
-            } => self.execute_atomic(common, incoming, memory, |cell| {
-                let swapped =
-                    cell.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst);
-                swapped.unwrap_or_else(|was| was)
-            }),
-            Request::FetchAndAdd { memory, addend } => {
-                self.execute_atomic(common, incoming, memory, |cell| {
-                    cell.fetch_add(addend, Ordering::SeqCst)
-                })
+            RemoteOperation::Read(memory) => {
+                self.execute_read(common, incoming, memory, message.piece)
+            }
+            RemoteOperation::CompareAndSwap { remote, .. }
+            | RemoteOperation::FetchAndAdd { remote, .. } => {
+                self.execute_atomic(common, incoming, remote, &message.operation)
             }
         }
     }
 
-    /// Checks that the queue pair permits a request with these needs, which is one of `outstanding`
-    /// READs and atomics if it is one.
-    pub(super) fn check_request(&self, needs: Access, outstanding: u8) -> Result<(), Rejection> {
-        let is_counted = needs.intersects(Access::REMOTE_READ | Access::REMOTE_ATOMIC);
+    /// Checks that the queue pair permits an operation, which is one of `outstanding` READs and
+    /// atomics if it is one.
+    pub(super) fn check_request(
+        &self,
+        operation: &RemoteOperation,
+        outstanding: u8,
+    ) -> Result<(), Rejection> {
+        let (needs, is_counted) = (operation.needs(), operation.has_response());
         let most = self.attributes.max_dest_rd_atomic.unwrap_or(0);
         let has_access = self.attributes.access.unwrap_or_default().contains(needs);
         if has_access && (!is_counted || outstanding <= most) {
@@ -281,9 +268,7 @@ impl SoftQueuePair {
         common: &mut Common,
         incoming: &Incoming,
         memory: RemoteMemory,
-        len: u32,
-        total: u32,
-        stage: u32,
+        ReadPiece { len, total, stage }: ReadPiece,
     ) -> Result<(), Rejection> {
         if len as usize > STAGE_LEN || len > total {
             return Err(Rejection::Invalid);
@@ -310,9 +295,9 @@ impl SoftQueuePair {
         common: &mut Common,
         incoming: &Incoming,
         memory: RemoteMemory,
-        operate: impl FnOnce(&AtomicU64) -> u64,
+        operation: &RemoteOperation,
     ) -> Result<(), Rejection> {
-        let response = self.operate(common, memory, operate)?.to_ne_bytes();
+        let response = self.operate(common, memory, operation)?.to_ne_bytes();
         // SAFETY: a slot has room for eight bytes and belongs to this side until the
         // acknowledgement.
         unsafe {
@@ -330,7 +315,7 @@ impl SoftQueuePair {
         &self,
         common: &Common,
         memory: RemoteMemory,
-        operate: impl FnOnce(&AtomicU64) -> u64,
+        operation: &RemoteOperation,
     ) -> Result<u64, Rejection> {
         let misaligned = Rejection::Status(
             CompletionStatus::RemoteInvalidRequest,
@@ -347,7 +332,7 @@ impl SoftQueuePair {
         }
         // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held;
         // they are accessed only through atomics.
-        Ok(operate(unsafe { cell.as_ref() }))
+        Ok(operation.operate(unsafe { cell.as_ref() }))
     }
 
     pub(super) fn permitted(

@@ -26,12 +26,13 @@ use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::request_message::{
-    IN_SLOT, REMOTE_LEN, Request, RequestMessage,
+    IN_SLOT, REMOTE_LEN, ReadPiece, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{MAX_IN_RING, RingSender, STAGES};
 use crate::provider::work::{Operation, SendWork, Sge, Work};
 use crate::types::{
     Access, CompletionOpcode, CompletionStatus, PostError, QpState, QpType, RemoteMemory,
+    RemoteOperation,
 };
 
 /// Outcome of an attempt to begin a request.
@@ -92,7 +93,8 @@ impl SoftQueuePair {
             let written = sender.next() - before;
             if written > 0 {
                 common.counters.sends += written;
-                let is_one_sided = self.sends.general[index].opcode() != CompletionOpcode::Send;
+                let is_one_sided =
+                    self.sends.general[index].operation.opcode() != CompletionOpcode::Send;
                 if is_one_sided {
                     self.unannounced = Unannounced::OneSided;
                 } else if self.unannounced == Unannounced::Nothing {
@@ -139,7 +141,7 @@ impl SoftQueuePair {
                 return Ok(BeginOutcome::Waiting);
             }
             let most = self.attributes.max_rd_atomic.unwrap_or(0);
-            if send.is_read_or_atomic() && self.outstanding.reads >= most {
+            if send.operation.has_response() && self.outstanding.reads >= most {
                 return Ok(BeginOutcome::Waiting);
             }
             if send.total > MAX_MESSAGE_LEN as u64 {
@@ -147,7 +149,7 @@ impl SoftQueuePair {
             }
         }
         let next = sender.next();
-        match send.operation {
+        let operation = match send.operation {
             // Earlier requests may use the key, so it is invalidated only after they have
             // completed.
             Operation::LocalInvalidate(_) if self.sends.acked < self.sends.started => {
@@ -165,23 +167,21 @@ impl SoftQueuePair {
                 common.bind_window(&binding, domain, qp_num)?;
                 return Ok(BeginOutcome::Complete);
             }
-            Operation::Read(memory) => {
+            Operation::Remote(RemoteOperation::Read(memory)) => {
                 if !is_begun && self.try_read_in_place(common, index, memory) {
                     return Ok(BeginOutcome::Complete);
                 }
                 return Ok(self.request_read(index, memory));
             }
-            _ => {}
-        }
+            Operation::Remote(operation) => operation,
+        };
         if !sender.has_room() {
             return Ok(BeginOutcome::Waiting);
         }
-        let outstanding = self.outstanding.reads + u8::from(send.is_read_or_atomic());
-        let Some(request) = request_of(&send.operation) else {
-            return Ok(BeginOutcome::Waiting);
-        };
+        let outstanding = self.outstanding.reads + u8::from(operation.has_response());
         let mut message = RequestMessage {
-            request,
+            operation,
+            piece: ReadPiece::default(),
             outstanding,
             descriptors: 0,
         };
@@ -194,7 +194,7 @@ impl SoftQueuePair {
             parts[count] = part;
             count += 1;
         };
-        if send.is_read_or_atomic() {
+        if !operation.has_payload() {
             // No local bytes are sent; the response's destination is checked when the response
             // arrives.
         } else if let Some(bytes) = &send.inline {
@@ -245,40 +245,14 @@ impl SoftQueuePair {
     }
 }
 
-/// Returns the message that requests the operation from the peer; `None` for a READ, which is
-/// requested in pieces, and for operations that are carried out locally.
-fn request_of(operation: &Operation) -> Option<Request> {
-    Some(match *operation {
-        Operation::Send => Request::Send,
-        Operation::SendWithImm(imm) => Request::SendWithImm(imm),
-        Operation::SendWithInvalidate(key) => Request::SendWithInvalidate(key),
-        Operation::Write(memory) => Request::Write(memory),
-        Operation::WriteWithImm(memory, imm) => Request::WriteWithImm(memory, imm),
-        Operation::CompareAndSwap {
-            remote: memory,
-            expected,
-            desired,
-        } => Request::CompareAndSwap {
-            memory,
-            expected,
-            desired,
-        },
-        Operation::FetchAndAdd {
-            remote: memory,
-            addend,
-        } => Request::FetchAndAdd { memory, addend },
-        Operation::Read(_) | Operation::LocalInvalidate(_) | Operation::BindWindow(_) => {
-            return None;
-        }
-    })
-}
-
 impl SoftQueuePair {
     /// Puts a request into the queue, which has a free entry.
     fn post_one(&mut self, work: &Work, elements: &[Sge]) {
         let number = self.sends.posted;
         self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
-        let is_plain = matches!(work.operation, Operation::Send) && !work.fenced && !work.inline;
+        let is_plain = matches!(work.operation, Operation::Remote(RemoteOperation::Send))
+            && !work.fenced
+            && !work.inline;
         if let (true, &[only]) = (is_plain, elements) {
             self.sends.push_unwritten(Unwritten::Plain(SendWork {
                 wr_id: work.wr_id,
@@ -314,8 +288,7 @@ impl SoftQueuePair {
             if !sender.has_room() || (piece.is_staged && staged == STAGES) {
                 return BeginOutcome::Waiting;
             }
-            let request = Request::Read {
-                memory: memory.offset(send.requested),
+            let requested = ReadPiece {
                 len: piece.len,
                 total: if send.requested == 0 {
                     // The cast is lossless: `total` is at most MAX_MESSAGE_LEN.
@@ -330,7 +303,8 @@ impl SoftQueuePair {
                 },
             };
             let message = RequestMessage {
-                request,
+                operation: RemoteOperation::Read(memory.offset(send.requested)),
+                piece: requested,
                 outstanding,
                 descriptors: 0,
             };

@@ -6,7 +6,6 @@ use super::acks::AckOutcome;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
-use crate::provider::work::Operation;
 use crate::types::{Access, CompletionOpcode, CompletionStatus, Extras};
 
 impl SoftQueuePair {
@@ -78,12 +77,12 @@ impl SoftQueuePair {
         let Some(slots) = &send.slots else {
             return Ok(false);
         };
-        if let Some(opcode) = send.response_opcode() {
+        if send.operation.has_response() {
             // Start at the first slot whose response has not been read yet.
-            let mut slot = match send.operation {
-                Operation::Read(_) => slots.start + send.pieces_received(),
-                _ => slots.start,
-            };
+            let mut slot = slots.start;
+            if send.operation.is_read() {
+                slot += send.pieces_received();
+            }
             while slot < slots.end && slot <= sender.acked() {
                 common
                     .regions
@@ -114,13 +113,14 @@ impl SoftQueuePair {
             if let Some(sender) = &mut self.link.sender {
                 sender.set_held(self.outstanding.reads > 0);
             }
+            let opcode = send.operation.opcode();
             self.complete_oldest_successfully(common, opcode, len);
             return Ok(true);
         }
         if !is_started || slots.end > sender.acked() + 1 {
             return Ok(false);
         }
-        let opcode = send.opcode();
+        let opcode = send.operation.opcode();
         let held_up = u32::from(send.holds_up_reads());
         self.outstanding.unexecuted = self.outstanding.unexecuted.saturating_sub(held_up);
         self.complete_oldest_successfully(common, opcode, 0);

@@ -19,7 +19,7 @@
 //! memory, into the stage that the READ names.
 
 use super::ring::MAX_IN_RING;
-use crate::types::{RemoteKey, RemoteMemory};
+use crate::types::{RemoteKey, RemoteMemory, RemoteOperation};
 
 /// Length in bytes of the longest READ whose response goes into its slot.
 pub(crate) const MAX_READ_IN_SLOT: u32 = MAX_IN_RING as u32;
@@ -33,46 +33,32 @@ const MAX_PREFIX: usize = 28;
 /// A request as it appears in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestMessage {
-    pub(crate) request: Request,
+    pub(crate) operation: RemoteOperation,
+    /// The part of a READ that this requests; nothing for other operations.
+    pub(crate) piece: ReadPiece,
     /// READs and atomics of the sender in flight, including this one.
     pub(crate) outstanding: u8,
     /// Descriptors after the prefix, in place of bytes; 0 if the bytes themselves follow.
     pub(crate) descriptors: u8,
 }
 
-/// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
-    Send,
-    SendWithImm(u32),
-    SendWithInvalidate(RemoteKey),
-    Write(RemoteMemory),
-    WriteWithImm(RemoteMemory, u32),
-    Read {
-        memory: RemoteMemory,
-        len: u32,
-        /// For a READ's first piece, the length of the whole READ from `memory` on: all of it is
-        /// checked then. For later pieces, equal to `len`.
-        total: u32,
-        /// Index of the stage for the response, or [`IN_SLOT`].
-        stage: u32,
-    },
-    CompareAndSwap {
-        memory: RemoteMemory,
-        expected: u64,
-        desired: u64,
-    },
-    FetchAndAdd {
-        memory: RemoteMemory,
-        addend: u64,
-    },
+/// A part of a READ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadPiece {
+    pub(crate) len: u32,
+    /// For a READ's first piece, the length of the whole READ: all of it is checked then. For later
+    /// pieces, equal to `len`.
+    pub(crate) total: u32,
+    /// Index of the stage for the response, or [`IN_SLOT`].
+    pub(crate) stage: u32,
 }
 
 impl RequestMessage {
     /// Creates a plain message: bytes only, or one descriptor for them.
     pub(crate) fn plain(is_descriptor: bool) -> Self {
         Self {
-            request: Request::Send,
+            operation: RemoteOperation::Send,
+            piece: ReadPiece::default(),
             outstanding: 0,
             descriptors: is_descriptor.into(),
         }
@@ -90,42 +76,38 @@ impl RequestMessage {
             put(&memory.addr.to_le_bytes());
             put(&memory.key.0.to_le_bytes());
         };
-        let (opcode, data) = match self.request {
-            Request::Send => (0, 0),
-            Request::SendWithImm(imm) => (1, imm),
-            Request::SendWithInvalidate(key) => (2, key.0),
-            Request::Write(memory) => {
+        let (opcode, data) = match self.operation {
+            RemoteOperation::Send => (0, 0),
+            RemoteOperation::SendWithImm(imm) => (1, imm),
+            RemoteOperation::SendWithInvalidate(key) => (2, key.0),
+            RemoteOperation::Write(memory) => {
                 put_memory(memory);
                 (3, 0)
             }
-            Request::WriteWithImm(memory, imm) => {
+            RemoteOperation::WriteWithImm(memory, imm) => {
                 put_memory(memory);
                 (4, imm)
             }
-            Request::Read {
-                memory,
-                len,
-                total,
-                stage,
-            } => {
+            RemoteOperation::Read(memory) => {
                 put_memory(memory);
-                put(&len.to_le_bytes());
-                put(&total.to_le_bytes());
-                put(&stage.to_le_bytes());
+                let piece = self.piece;
+                put(&piece.len.to_le_bytes());
+                put(&piece.total.to_le_bytes());
+                put(&piece.stage.to_le_bytes());
                 (5, 0)
             }
-            Request::CompareAndSwap {
-                memory,
+            RemoteOperation::CompareAndSwap {
+                remote,
                 expected,
                 desired,
             } => {
-                put_memory(memory);
+                put_memory(remote);
                 put(&expected.to_le_bytes());
                 put(&desired.to_le_bytes());
                 (6, 0)
             }
-            Request::FetchAndAdd { memory, addend } => {
-                put_memory(memory);
+            RemoteOperation::FetchAndAdd { remote, addend } => {
+                put_memory(remote);
                 put(&addend.to_le_bytes());
                 put(&0_u64.to_le_bytes());
                 (7, 0)
@@ -149,41 +131,43 @@ impl RequestMessage {
             let key = RemoteKey(u32::from_le_bytes(take(rest)?));
             Some(RemoteMemory { addr, key })
         };
-        let request = match opcode {
-            0 => Request::Send,
-            1 => Request::SendWithImm(data),
-            2 => Request::SendWithInvalidate(RemoteKey(data)),
-            3 => Request::Write(memory(&mut rest)?),
-            4 => Request::WriteWithImm(memory(&mut rest)?, data),
-            5 => Request::Read {
-                memory: memory(&mut rest)?,
-                len: u32::from_le_bytes(take(&mut rest)?),
-                total: u32::from_le_bytes(take(&mut rest)?),
-                stage: u32::from_le_bytes(take(&mut rest)?),
-            },
-            6 => Request::CompareAndSwap {
-                memory: memory(&mut rest)?,
+        let mut piece = ReadPiece::default();
+        let operation = match opcode {
+            0 => RemoteOperation::Send,
+            1 => RemoteOperation::SendWithImm(data),
+            2 => RemoteOperation::SendWithInvalidate(RemoteKey(data)),
+            3 => RemoteOperation::Write(memory(&mut rest)?),
+            4 => RemoteOperation::WriteWithImm(memory(&mut rest)?, data),
+            5 => {
+                let memory = memory(&mut rest)?;
+                piece = ReadPiece {
+                    len: u32::from_le_bytes(take(&mut rest)?),
+                    total: u32::from_le_bytes(take(&mut rest)?),
+                    stage: u32::from_le_bytes(take(&mut rest)?),
+                };
+                RemoteOperation::Read(memory)
+            }
+            6 => RemoteOperation::CompareAndSwap {
+                remote: memory(&mut rest)?,
                 expected: u64::from_le_bytes(take(&mut rest)?),
                 desired: u64::from_le_bytes(take(&mut rest)?),
             },
             7 => {
-                let memory = memory(&mut rest)?;
+                let remote = memory(&mut rest)?;
                 let addend = u64::from_le_bytes(take(&mut rest)?);
                 let _: [u8; 8] = take(&mut rest)?;
-                Request::FetchAndAdd { memory, addend }
+                RemoteOperation::FetchAndAdd { remote, addend }
             }
             _ => return None,
         };
         let message = Self {
-            request,
+            operation,
+            piece,
             outstanding,
             descriptors,
         };
-        let has_body = !matches!(
-            request,
-            Request::Read { .. } | Request::CompareAndSwap { .. } | Request::FetchAndAdd { .. }
-        );
-        let is_whole = reserved == 0 && (has_body || (rest.is_empty() && descriptors == 0));
+        let has_payload = operation.has_payload();
+        let is_whole = reserved == 0 && (has_payload || (rest.is_empty() && descriptors == 0));
         is_whole.then_some((message, payload.len() - rest.len()))
     }
 }
@@ -200,38 +184,50 @@ mod tests {
 
     use super::*;
 
-    fn any_request() -> impl Strategy<Value = Request> {
+    fn any_request() -> impl Strategy<Value = (RemoteOperation, ReadPiece)> {
         let memory = any::<(u64, u32)>().prop_map(|(addr, key)| RemoteMemory {
             addr,
             key: RemoteKey(key),
         });
         (0..8, memory, any::<[u32; 3]>(), any::<[u64; 2]>()).prop_map(
-            |(opcode, memory, [a, b, c], [d, e])| match opcode {
-                0 => Request::Send,
-                1 => Request::SendWithImm(a),
-                2 => Request::SendWithInvalidate(RemoteKey(a)),
-                3 => Request::Write(memory),
-                4 => Request::WriteWithImm(memory, a),
-                5 => Request::Read {
-                    memory,
-                    len: a,
-                    total: b,
-                    stage: c,
-                },
-                6 => Request::CompareAndSwap {
-                    memory,
-                    expected: d,
-                    desired: e,
-                },
-                _ => Request::FetchAndAdd { memory, addend: d },
+            |(opcode, memory, [a, b, c], [d, e])| {
+                let operation = match opcode {
+                    0 => RemoteOperation::Send,
+                    1 => RemoteOperation::SendWithImm(a),
+                    2 => RemoteOperation::SendWithInvalidate(RemoteKey(a)),
+                    3 => RemoteOperation::Write(memory),
+                    4 => RemoteOperation::WriteWithImm(memory, a),
+                    5 => RemoteOperation::Read(memory),
+                    6 => RemoteOperation::CompareAndSwap {
+                        remote: memory,
+                        expected: d,
+                        desired: e,
+                    },
+                    _ => RemoteOperation::FetchAndAdd {
+                        remote: memory,
+                        addend: d,
+                    },
+                };
+                let piece = match operation {
+                    RemoteOperation::Read(_) => ReadPiece {
+                        len: a,
+                        total: b,
+                        stage: c,
+                    },
+                    _ => ReadPiece::default(),
+                };
+                (operation, piece)
             },
         )
     }
 
     proptest! {
         #[test]
-        fn what_was_emitted_is_parsed(request in any_request(), outstanding: u8) {
-            let message = RequestMessage { request, outstanding, descriptors: 0 };
+        fn what_was_emitted_is_parsed(
+            (operation, piece) in any_request(),
+            outstanding: u8,
+        ) {
+            let message = RequestMessage { operation, piece, outstanding, descriptors: 0 };
             let (word, prefix, len) = message.encode();
             prop_assert_eq!(RequestMessage::parse(word, &prefix[..len]), Some((message, len)));
             for short in 0..len {
@@ -248,7 +244,7 @@ mod tests {
                 let (_, prefix, len) = message.encode();
                 prop_assert_eq!(start, len);
                 // The last eight bytes of a fetch-and-add are ignored.
-                if !matches!(message.request, Request::FetchAndAdd { .. }) {
+                if !matches!(message.operation, RemoteOperation::FetchAndAdd { .. }) {
                     prop_assert_eq!(&prefix[..len], &payload[..len]);
                 }
             }

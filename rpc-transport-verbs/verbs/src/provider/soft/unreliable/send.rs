@@ -16,8 +16,8 @@ use crate::provider::soft::context::waiting::{Body, WaitingSend};
 use crate::provider::soft::shared::copy::gather;
 use crate::provider::work::{Operation, Sge, Work};
 use crate::types::{
-    Access, Attribute, CompletionOpcode, CompletionStatus, Gid, Mtu, PostError, PostErrorReason,
-    QpAttributes, QpState, QpType,
+    Access, Attribute, CompletionStatus, Gid, Mtu, PostError, PostErrorReason, QpAttributes,
+    QpState, QpType, RemoteOperation,
 };
 
 /// Length in bytes of the longest datagram: one packet of the port's MTU.
@@ -27,16 +27,6 @@ const MAX_DATAGRAM_LEN: u64 = Mtu::Bytes4096.bytes() as u64;
 const BATCH_LEN: usize = 1 << 20;
 /// Requests carried out before other threads may enter the context.
 const BATCH: usize = 64;
-
-impl WaitingSend {
-    fn opcode(&self) -> CompletionOpcode {
-        match self.work.operation {
-            Operation::Write(_) | Operation::WriteWithImm(..) => CompletionOpcode::RdmaWrite,
-            Operation::BindWindow(_) => CompletionOpcode::BindWindow,
-            _ => CompletionOpcode::Send,
-        }
-    }
-}
 
 impl Body {
     fn len(&self) -> u64 {
@@ -132,7 +122,7 @@ impl SoftQueuePair {
             };
             match self.carry_out(common, &waiting) {
                 Ok(message) => {
-                    self.complete_oldest_successfully(common, waiting.opcode(), 0);
+                    self.complete_oldest_successfully(common, waiting.work.operation.opcode(), 0);
                     if let Some(message) = message {
                         len += message.payload.len();
                         messages.push(message);
@@ -160,10 +150,12 @@ impl SoftQueuePair {
         let (domain, from) = (self.domain, self.number);
         let work = &waiting.work;
         let (remote, imm) = match work.operation {
-            Operation::Send => (None, None),
-            Operation::SendWithImm(imm) => (None, Some(imm)),
-            Operation::Write(remote) => (Some(remote), None),
-            Operation::WriteWithImm(remote, imm) => (Some(remote), Some(imm)),
+            Operation::Remote(RemoteOperation::Send) => (None, None),
+            Operation::Remote(RemoteOperation::SendWithImm(imm)) => (None, Some(imm)),
+            Operation::Remote(RemoteOperation::Write(remote)) => (Some(remote), None),
+            Operation::Remote(RemoteOperation::WriteWithImm(remote, imm)) => {
+                (Some(remote), Some(imm))
+            }
             Operation::BindWindow(binding) => {
                 common.bind_window(&binding, domain, from)?;
                 return Ok(None);

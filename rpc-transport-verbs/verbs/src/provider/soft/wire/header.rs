@@ -21,7 +21,7 @@
 //! * `data` is an immediate, the key to invalidate, or the length of a READ.
 
 use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
-use crate::types::{RemoteKey, RemoteMemory};
+use crate::types::{RemoteKey, RemoteMemory, RemoteOperation};
 
 /// Length in bytes of the part that every header has.
 pub(crate) const BASE_LEN: usize = 20;
@@ -65,41 +65,13 @@ pub(crate) enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) operation: RemoteOperation,
+    /// The length in bytes of a READ; 0 for all others.
+    pub(crate) read_len: u32,
     /// READs and atomics in flight, including this one.
     pub(crate) outstanding: u8,
     pub(crate) is_solicited: bool,
     /// The sender waits for the acknowledgement, and not for a response only.
     pub(crate) is_ack_requested: bool,
-}
-
-/// An operation that the queue pair at the other end carries out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RemoteOperation {
-    Send,
-    SendWithImm(u32),
-    SendWithInvalidate(RemoteKey),
-    Write(RemoteMemory),
-    WriteWithImm(RemoteMemory, u32),
-    Read {
-        memory: RemoteMemory,
-        len: u32,
-    },
-    CompareAndSwap {
-        memory: RemoteMemory,
-        expected: u64,
-        desired: u64,
-    },
-    FetchAndAdd {
-        memory: RemoteMemory,
-        addend: u64,
-    },
-}
-
-impl RemoteOperation {
-    /// Returns true if the operation may change memory of the side that carries it out.
-    pub(crate) fn may_change_memory(&self) -> bool {
-        !matches!(self, Self::Read { .. })
-    }
 }
 
 /// Bytes that no queue pair of this version sends.
@@ -168,19 +140,22 @@ impl Header {
                         (remote, data) = (Some(memory), imm);
                         4
                     }
-                    RemoteOperation::Read { memory, len } => {
-                        (remote, data) = (Some(memory), len);
+                    RemoteOperation::Read(memory) => {
+                        (remote, data) = (Some(memory), request.read_len);
                         5
                     }
                     RemoteOperation::CompareAndSwap {
-                        memory,
+                        remote: memory,
                         expected,
                         desired,
                     } => {
                         (remote, operands) = (Some(memory), [expected, desired]);
                         6
                     }
-                    RemoteOperation::FetchAndAdd { memory, addend } => {
+                    RemoteOperation::FetchAndAdd {
+                        remote: memory,
+                        addend,
+                    } => {
                         (remote, operands) = (Some(memory), [addend, 0]);
                         7
                     }
@@ -243,17 +218,14 @@ impl Header {
             2 => Some(RemoteOperation::SendWithInvalidate(RemoteKey(data))),
             3 => Some(RemoteOperation::Write(memory())),
             4 => Some(RemoteOperation::WriteWithImm(memory(), data)),
-            5 => Some(RemoteOperation::Read {
-                memory: memory(),
-                len: data,
-            }),
+            5 => Some(RemoteOperation::Read(memory())),
             6 => Some(RemoteOperation::CompareAndSwap {
-                memory: memory(),
+                remote: memory(),
                 expected: long(32),
                 desired: long(40),
             }),
             7 => Some(RemoteOperation::FetchAndAdd {
-                memory: memory(),
+                remote: memory(),
                 addend: long(32),
             }),
             _ => None,
@@ -261,6 +233,7 @@ impl Header {
         let message = match (operation, opcode) {
             (Some(operation), _) => Message::Request(Request {
                 operation,
+                read_len: if opcode == 5 { data } else { 0 },
                 outstanding,
                 is_solicited: flags & SOLICITED != 0,
                 is_ack_requested: flags & ACK_REQUESTED != 0,
@@ -305,41 +278,46 @@ mod tests {
                 2 => RemoteOperation::SendWithInvalidate(RemoteKey(data)),
                 3 => RemoteOperation::Write(memory),
                 4 => RemoteOperation::WriteWithImm(memory, data),
-                5 => RemoteOperation::Read { memory, len: data },
+                5 => RemoteOperation::Read(memory),
                 6 => RemoteOperation::CompareAndSwap {
-                    memory,
+                    remote: memory,
                     expected: a,
                     desired: b,
                 },
-                _ => RemoteOperation::FetchAndAdd { memory, addend: a },
+                _ => RemoteOperation::FetchAndAdd {
+                    remote: memory,
+                    addend: a,
+                },
             },
         )
     }
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let message = (0..5, any_operation(), any::<[u8; 2]>(), any::<[bool; 2]>()).prop_map(
-            |(kind, operation, [outstanding, code], [is_solicited, is_ack_requested])| match kind {
-                0 => Message::Request(Request {
-                    operation,
-                    outstanding,
-                    is_solicited,
-                    is_ack_requested,
-                }),
-                1 => Message::Response,
-                2 => Message::Ack,
-                3 => Message::ReceiverNotReady { timer: code },
-                _ => Message::Refused { status: code },
+        let request = (any_operation(), any::<u32>());
+        let message = (0..5, request, any::<[u8; 2]>(), any::<[bool; 2]>()).prop_map(
+            |(kind, (operation, len), [outstanding, code], [is_solicited, is_ack_requested])| {
+                match kind {
+                    0 => Message::Request(Request {
+                        operation,
+                        read_len: match operation {
+                            RemoteOperation::Read(_) => len,
+                            _ => 0,
+                        },
+                        outstanding,
+                        is_solicited,
+                        is_ack_requested,
+                    }),
+                    1 => Message::Response,
+                    2 => Message::Ack,
+                    3 => Message::ReceiverNotReady { timer: code },
+                    _ => Message::Refused { status: code },
+                }
             },
         );
         (message, 0..=MAX_MESSAGE_LEN as u32, any::<[u32; 2]>()).prop_map(
             |(message, len, [sequence, acked])| {
                 let has_body = match message {
-                    Message::Request(request) => !matches!(
-                        request.operation,
-                        RemoteOperation::Read { .. }
-                            | RemoteOperation::CompareAndSwap { .. }
-                            | RemoteOperation::FetchAndAdd { .. }
-                    ),
+                    Message::Request(request) => request.operation.has_payload(),
                     Message::Response => true,
                     _ => false,
                 };

@@ -6,7 +6,6 @@ use crate::hooks;
 use crate::provider::soft::context::queue_pair::{NotifyDrained, SoftQueuePair};
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Phase, extended};
-use crate::provider::work::Operation;
 use crate::types::{AsyncEvent, CompletionStatus, RnrRetry, RnrTimer};
 
 /// A message that no correct peer sends.
@@ -59,13 +58,13 @@ impl SoftQueuePair {
             }
             // A request that was carried out on this side has no sequence number.
             let is_acked = sequences.is_empty() || sequences.end <= link.outbound.acked;
-            let wanted = response_len(send.operation, send.total);
+            let wanted = send.response_len();
             if !is_acked || send.received < wanted.unwrap_or(0) {
                 return;
             }
             let (opcode, len) = match wanted {
-                Some(_) => (send.opcode(), send.total as u32),
-                None => (send.opcode(), 0),
+                Some(_) => (send.operation.opcode(), send.total as u32),
+                None => (send.operation.opcode(), 0),
             };
             if wanted.is_some() {
                 self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
@@ -85,7 +84,7 @@ impl SoftQueuePair {
             .iter()
             .take_while(|send| send.number < self.sends.started);
         let (send, wanted) = begun.find_map(|send| {
-            let wanted = response_len(send.operation, send.total)?;
+            let wanted = send.response_len()?;
             (send.received < wanted).then_some((send, wanted))
         })?;
         let is_this = send.slots.as_ref().is_some_and(|own| own.start == sequence);
@@ -149,7 +148,7 @@ impl SoftQueuePair {
             && let Some(send) = self.sends.general_at(before)
             && send.slots.as_ref().is_some_and(|own| own.end > sequence)
         {
-            if send.is_read_or_atomic() {
+            if send.operation.has_response() {
                 self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
             }
             started = before;
@@ -226,14 +225,5 @@ impl SoftQueuePair {
             link.shut_down();
             common.note_tcp_links();
         }
-    }
-}
-
-/// Returns the length of the response to an operation that has one.
-fn response_len(operation: Operation, total: u64) -> Option<u64> {
-    match operation {
-        Operation::Read(_) => Some(total),
-        Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => Some(8),
-        _ => None,
     }
 }

@@ -4,8 +4,6 @@
 //! A request is checked when its header has arrived. The memory that its payload goes to is checked
 //! again at each later part, because it may be deregistered in the meantime.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::hooks;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::element_list::ElementList;
@@ -13,10 +11,11 @@ use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Response, TakenReceive, Target};
 use crate::provider::soft::reliable::rejection::{LocalReport, Rejection};
-use crate::provider::soft::wire::header::{Header, RemoteOperation, Request};
+use crate::provider::soft::wire::header::{Header, Request};
 use crate::provider::work::Sge;
 use crate::types::{
-    Access, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory, RnrTimer, WrId,
+    Access, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory, RemoteOperation,
+    RnrTimer, WrId,
 };
 
 impl SoftQueuePair {
@@ -27,18 +26,10 @@ impl SoftQueuePair {
         header: &Header,
         request: &Request,
     ) -> Result<Target, Rejection> {
-        let needs = match request.operation {
-            RemoteOperation::Write(_) | RemoteOperation::WriteWithImm(..) => Access::REMOTE_WRITE,
-            RemoteOperation::Read { .. } => Access::REMOTE_READ,
-            RemoteOperation::CompareAndSwap { .. } | RemoteOperation::FetchAndAdd { .. } => {
-                Access::REMOTE_ATOMIC
-            }
-            _ => Access::NONE,
-        };
         // The peer's own count; and the responses that this side keeps for it, whatever it counts.
         let kept = u8::try_from(self.kept_responses()).unwrap_or(u8::MAX);
         let outstanding = request.outstanding.max(kept.saturating_add(1));
-        self.check_request(needs, outstanding)?;
+        self.check_request(&request.operation, outstanding)?;
         let sequence = header.sequence;
         let is_solicited = request.is_solicited;
         match request.operation {
@@ -61,7 +52,8 @@ impl SoftQueuePair {
                 let notice = Some((wr_id, imm, is_solicited));
                 Ok(Target::Memory { memory, notice })
             }
-            RemoteOperation::Read { memory, len } => {
+            RemoteOperation::Read(memory) => {
+                let len = request.read_len;
                 if len > 0 {
                     self.permitted(common, memory, len.into(), Access::REMOTE_READ)?;
                     self.push_response(Response::Read {
@@ -73,19 +65,9 @@ impl SoftQueuePair {
                 }
                 Ok(Target::Nowhere)
             }
-            RemoteOperation::CompareAndSwap {
-                memory,
-                expected,
-                desired,
-            } => self.begin_atomic(common, sequence, memory, |cell| {
-                let swapped =
-                    cell.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst);
-                swapped.unwrap_or_else(|was| was)
-            }),
-            RemoteOperation::FetchAndAdd { memory, addend } => {
-                self.begin_atomic(common, sequence, memory, |cell| {
-                    cell.fetch_add(addend, Ordering::SeqCst)
-                })
+            RemoteOperation::CompareAndSwap { remote, .. }
+            | RemoteOperation::FetchAndAdd { remote, .. } => {
+                self.begin_atomic(common, sequence, remote, &request.operation)
             }
         }
     }
@@ -179,9 +161,9 @@ impl SoftQueuePair {
         common: &mut Common,
         sequence: u32,
         memory: RemoteMemory,
-        operate: impl FnOnce(&AtomicU64) -> u64,
+        operation: &RemoteOperation,
     ) -> Result<Target, Rejection> {
-        let was = self.operate(common, memory, operate)?.to_ne_bytes();
+        let was = self.operate(common, memory, operation)?.to_ne_bytes();
         self.push_response(Response::Atomic { sequence, was });
         Ok(Target::Nowhere)
     }

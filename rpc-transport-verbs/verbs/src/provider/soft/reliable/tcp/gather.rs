@@ -11,11 +11,9 @@ use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::remote_access::RemoteRequest;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Partial, PartialKind, Response, TcpLink};
-use crate::provider::soft::wire::header::{
-    EncodedHeader, Header, Message, RemoteOperation, Request,
-};
+use crate::provider::soft::wire::header::{EncodedHeader, Header, Message, Request};
 use crate::provider::work::Operation;
-use crate::types::{Access, AsyncEvent, CompletionStatus, QpState, RemoteMemory};
+use crate::types::{Access, AsyncEvent, CompletionStatus, QpState, RemoteMemory, RemoteOperation};
 
 /// Bytes of a READ's response with one header: then requests and acknowledgements have their turn.
 pub(super) const RESPONSE_PIECE: u32 = 256 * 1024;
@@ -254,13 +252,13 @@ impl SoftQueuePair {
             return Ok(Added::Nothing);
         }
         let most = self.attributes.max_rd_atomic.unwrap_or(0);
-        if send.is_read_or_atomic() && *reads >= most {
+        if send.operation.has_response() && *reads >= most {
             return Ok(Added::Nothing);
         }
         if send.total > MAX_MESSAGE_LEN as u64 {
             return Err(CompletionStatus::LocalLength);
         }
-        match send.operation {
+        let operation = match send.operation {
             // Earlier requests may use the key, so it is invalidated only after they have
             // completed.
             Operation::LocalInvalidate(_) if !is_alone => return Ok(Added::Nothing),
@@ -287,14 +285,16 @@ impl SoftQueuePair {
                 self.complete_over_tcp(common);
                 return Ok(Added::DoneHere);
             }
-            _ => {}
-        }
-        let outstanding = *reads + u8::from(send.is_read_or_atomic());
-        let Some(operation) = remote_operation(send) else {
-            return Ok(Added::Nothing);
+            Operation::Remote(operation) => operation,
         };
+        let outstanding = *reads + u8::from(operation.has_response());
         let message = Message::Request(Request {
             operation,
+            read_len: match operation {
+                // The cast is lossless: the length was checked above.
+                RemoteOperation::Read(_) => send.total as u32,
+                _ => 0,
+            },
             outstanding,
             is_solicited: send.solicited,
             is_ack_requested,
@@ -337,7 +337,7 @@ enum Added {
 
 /// Makes the local protection check for the bytes that a request sends.
 fn check_payload(common: &Common, domain: u32, send: &GeneralSend) -> Result<(), CompletionStatus> {
-    if send.is_read_or_atomic() || send.inline.is_some() {
+    if send.operation.has_response() || send.inline.is_some() {
         return Ok(());
     }
     let regions = &common.regions;
@@ -347,7 +347,7 @@ fn check_payload(common: &Common, domain: u32, send: &GeneralSend) -> Result<(),
 /// Adds the payload of a request without its first `skipped` bytes. The caller has made the local
 /// protection check.
 fn add_payload(batch: &mut Batch, send: &GeneralSend, skipped: usize) {
-    if send.is_read_or_atomic() {
+    if send.operation.has_response() {
         // No local bytes are sent; the response's destination is checked when the response arrives.
         return;
     }
@@ -365,7 +365,7 @@ fn add_payload(batch: &mut Batch, send: &GeneralSend, skipped: usize) {
 
 /// Returns the number of bytes that follow a request's header.
 fn payload_len(send: &GeneralSend) -> usize {
-    if send.is_read_or_atomic() {
+    if send.operation.has_response() {
         return 0;
     }
     send.total as usize
@@ -379,34 +379,4 @@ fn response_header(link: &TcpLink, message: Message, sequence: u32, len: u32) ->
         acked: link.inbound.expected as u32,
     };
     header.encode()
-}
-
-/// Returns the operation as the peer carries it out; `None` if this side carries it out.
-fn remote_operation(send: &GeneralSend) -> Option<RemoteOperation> {
-    Some(match send.operation {
-        Operation::Send => RemoteOperation::Send,
-        Operation::SendWithImm(imm) => RemoteOperation::SendWithImm(imm),
-        Operation::SendWithInvalidate(key) => RemoteOperation::SendWithInvalidate(key),
-        Operation::Write(memory) => RemoteOperation::Write(memory),
-        Operation::WriteWithImm(memory, imm) => RemoteOperation::WriteWithImm(memory, imm),
-        Operation::Read(memory) => RemoteOperation::Read {
-            memory,
-            // The cast is lossless: the length is at most MAX_MESSAGE_LEN.
-            len: send.total as u32,
-        },
-        Operation::CompareAndSwap {
-            remote: memory,
-            expected,
-            desired,
-        } => RemoteOperation::CompareAndSwap {
-            memory,
-            expected,
-            desired,
-        },
-        Operation::FetchAndAdd {
-            remote: memory,
-            addend,
-        } => RemoteOperation::FetchAndAdd { memory, addend },
-        Operation::LocalInvalidate(_) | Operation::BindWindow(_) => return None,
-    })
 }

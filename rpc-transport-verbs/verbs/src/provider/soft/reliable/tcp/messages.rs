@@ -10,9 +10,9 @@ use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Arriving, Target, extended};
 use crate::provider::soft::reliable::rejection::{LocalReport, Rejection};
 use crate::provider::soft::shared::copy::copy_message;
-use crate::provider::soft::wire::header::{Header, Message, RemoteOperation, Request};
+use crate::provider::soft::wire::header::{Header, Message, Request};
 use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer, GreetingError};
-use crate::types::{Access, AsyncEvent, CompletionStatus, Extras};
+use crate::types::{Access, AsyncEvent, CompletionStatus, Extras, RemoteOperation};
 
 impl SoftQueuePair {
     /// Receives a message that has arrived completely, if everything about it is usual: a plain

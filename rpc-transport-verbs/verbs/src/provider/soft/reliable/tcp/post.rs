@@ -8,7 +8,7 @@ use crate::provider::soft::context::general_send::GeneralSend;
 use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
 use crate::provider::soft::context::state::Common;
 use crate::provider::work::{Operation, SendWork, Sge, Work};
-use crate::types::{LocalKey, PostError, QpState, WrId};
+use crate::types::{LocalKey, PostError, QpState, RemoteOperation, WrId};
 
 impl SoftQueuePair {
     /// Posts an inline send of `bytes`; `ring_doorbell` writes it.
@@ -123,7 +123,7 @@ impl SoftQueuePair {
 fn send_work(wr_id: WrId, signaled: bool, solicited: bool, inline: bool) -> Work {
     Work {
         wr_id,
-        operation: Operation::Send,
+        operation: Operation::Remote(RemoteOperation::Send),
         first_element: 0,
         element_count: 1,
         destination: None,

@@ -170,7 +170,7 @@ impl SoftQueuePair {
         let next = link.outbound.next;
         if let Some(send) = self.sends.general_at_mut(self.sends.started) {
             send.slots = Some(next..next + 1);
-            if send.is_read_or_atomic() {
+            if send.operation.has_response() {
                 self.outstanding.reads += 1;
             }
         }
