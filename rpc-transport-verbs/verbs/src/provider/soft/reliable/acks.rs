@@ -120,7 +120,7 @@ impl SoftQueuePair {
     }
 
     /// Completes the sends that the peer has acknowledged.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete_acked(&mut self, common: &mut Common) -> AckOutcome {
         let Some(sender) = &mut self.link.sender else {
             return AckOutcome::Valid;
