@@ -1,5 +1,6 @@
 //! A peer that does not respond: the acknowledgement timer and its retries.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use verbline_verbs::{
@@ -213,23 +214,27 @@ fn a_peer_that_becomes_ready_in_time_gets_what_was_sent_before(_: &Device) {
 }
 
 fn a_peer_that_expects_other_sequence_numbers_drops_everything_silently(_: &Device) {
-    let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
-    left.init();
-    right.init();
-    let (to_left, to_right) = (left.endpoint(), right.endpoint());
-    left.rtr(to_right);
-    right.rtr(to_left);
-    left.qp
-        .to_rts(RtsAttributes {
-            psn: Psn::new(1),
-            ..rts()
-        })
-        .unwrap();
-    right.post_recv(1);
-    left.send(10, 1);
-    assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
-    right.assert_quiet();
-    assert_eq!(right.state(), QpState::Rtr);
+    // The software device learns what the peer expects behind RTS or, after the pause, before it.
+    for pause in [Duration::ZERO, Duration::from_millis(50)] {
+        let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+        left.init();
+        right.init();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        left.rtr(to_right);
+        right.rtr(to_left);
+        thread::sleep(pause);
+        left.qp
+            .to_rts(RtsAttributes {
+                psn: Psn::new(1),
+                ..rts()
+            })
+            .unwrap();
+        right.post_recv(1);
+        left.send(10, 1);
+        assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
+        right.assert_quiet();
+        assert_eq!(right.state(), QpState::Rtr);
+    }
 }
 
 /// The sender is ahead of what its peer expects: what is behind it counts as sent again.
