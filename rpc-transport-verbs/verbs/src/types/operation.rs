@@ -16,8 +16,8 @@ pub enum Operation<Binding> {
     BindWindow(Binding),
 }
 
-/// An operation that the peer carries out. Fields are named as in `struct ibv_send_wr`, where the
-/// specification's words are not shorter.
+/// An operation that the peer carries out. The fields of `struct ibv_send_wr` that have other names
+/// are noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteOperation {
     /// Writes the bytes into the oldest receive.
@@ -202,4 +202,31 @@ impl RemoteOperation {
             _ => unreachable!("{self:?} is no atomic"),
         }
     }
+}
+
+/// Operations of all kinds, for the tests of their encodings.
+#[cfg(test)]
+pub(crate) fn any_operation() -> impl proptest::strategy::Strategy<Value = RemoteOperation> {
+    use proptest::prelude::*;
+
+    let memory = any::<(u64, u32)>().prop_map(|(addr, key)| RemoteMemory {
+        addr,
+        key: RemoteKey(key),
+    });
+    (0..8, memory, any::<u32>(), any::<[u64; 2]>()).prop_map(|(kind, remote, data, [a, b])| {
+        match kind {
+            0 => RemoteOperation::Send,
+            1 => RemoteOperation::SendWithImm(data),
+            2 => RemoteOperation::SendWithInvalidate(RemoteKey(data)),
+            3 => RemoteOperation::Write(remote),
+            4 => RemoteOperation::WriteWithImm(remote, data),
+            5 => RemoteOperation::Read(remote),
+            6 => RemoteOperation::CompareAndSwap {
+                remote,
+                expected: a,
+                desired: b,
+            },
+            _ => RemoteOperation::FetchAndAdd { remote, addend: a },
+        }
+    })
 }

@@ -183,42 +183,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::types::operation::any_operation;
 
     fn any_request() -> impl Strategy<Value = (RemoteOperation, ReadPiece)> {
-        let memory = any::<(u64, u32)>().prop_map(|(addr, key)| RemoteMemory {
-            addr,
-            key: RemoteKey(key),
-        });
-        (0..8, memory, any::<[u32; 3]>(), any::<[u64; 2]>()).prop_map(
-            |(opcode, memory, [a, b, c], [d, e])| {
-                let operation = match opcode {
-                    0 => RemoteOperation::Send,
-                    1 => RemoteOperation::SendWithImm(a),
-                    2 => RemoteOperation::SendWithInvalidate(RemoteKey(a)),
-                    3 => RemoteOperation::Write(memory),
-                    4 => RemoteOperation::WriteWithImm(memory, a),
-                    5 => RemoteOperation::Read(memory),
-                    6 => RemoteOperation::CompareAndSwap {
-                        remote: memory,
-                        expected: d,
-                        desired: e,
-                    },
-                    _ => RemoteOperation::FetchAndAdd {
-                        remote: memory,
-                        addend: d,
-                    },
-                };
-                let piece = match operation {
-                    RemoteOperation::Read(_) => ReadPiece {
-                        len: a,
-                        total: b,
-                        stage: c,
-                    },
-                    _ => ReadPiece::default(),
-                };
-                (operation, piece)
-            },
-        )
+        (any_operation(), any::<[u32; 3]>()).prop_map(|(operation, [len, total, stage])| {
+            let piece = match operation {
+                RemoteOperation::Read(_) => ReadPiece { len, total, stage },
+                _ => ReadPiece::default(),
+            };
+            (operation, piece)
+        })
     }
 
     proptest! {

@@ -265,32 +265,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn any_operation() -> impl Strategy<Value = RemoteOperation> {
-        let memory = any::<(u64, u32)>().prop_map(|(addr, key)| RemoteMemory {
-            addr,
-            key: RemoteKey(key),
-        });
-        (0..8, memory, any::<u32>(), any::<[u64; 2]>()).prop_map(
-            |(opcode, memory, data, [a, b])| match opcode {
-                0 => RemoteOperation::Send,
-                1 => RemoteOperation::SendWithImm(data),
-                2 => RemoteOperation::SendWithInvalidate(RemoteKey(data)),
-                3 => RemoteOperation::Write(memory),
-                4 => RemoteOperation::WriteWithImm(memory, data),
-                5 => RemoteOperation::Read(memory),
-                6 => RemoteOperation::CompareAndSwap {
-                    remote: memory,
-                    expected: a,
-                    desired: b,
-                },
-                _ => RemoteOperation::FetchAndAdd {
-                    remote: memory,
-                    addend: a,
-                },
-            },
-        )
-    }
+    use crate::types::operation::any_operation;
 
     fn any_header() -> impl Strategy<Value = Header> {
         let request = (any_operation(), any::<u32>());
