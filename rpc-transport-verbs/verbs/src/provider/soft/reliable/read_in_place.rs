@@ -26,7 +26,7 @@ use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::memory::Mapping;
-use crate::provider::soft::shared::published::{AfterCopy, ReadRequest};
+use crate::provider::soft::shared::published::ReadRequest;
 use crate::types::{Access, ReadExecution, RemoteMemory};
 
 /// Time for which a READ assumes that a peer which was alive still is. The check polls the peer's
@@ -103,7 +103,7 @@ impl SoftQueuePair {
             // checked, and deregistering them takes the context's owner word, which is held.
             unsafe { send.fill(arena.start().add(offset)) };
         }
-        if published.check_after_copy(&request, &permission) != AfterCopy::Permitted {
+        if !published.permits_after_copy(&request, &permission) {
             return false;
         }
         let next = sender.next();

@@ -139,17 +139,6 @@ pub(crate) struct Permission {
     key: Option<Stamp>,
 }
 
-/// The result of a requester's second look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterCopy {
-    /// The bytes are valid.
-    Permitted,
-    /// The key has been withdrawn, and perhaps published anew.
-    KeyChanged,
-    /// The queue pair was modified, or does not accept READs any more.
-    QueuePairChanged,
-}
-
 impl Published {
     fn key_record(&self, key: RemoteKey) -> Option<&Record<6>> {
         let record = if key.0 & WINDOW_BIT == 0 {
@@ -168,8 +157,8 @@ impl Published {
     }
 
     /// Withdraws a key. Once this has returned, no peer accepts bytes that it has copied by the
-    /// key, and none finds the key: the second look of each READ that overlaps this returns
-    /// `KeyChanged`.
+    /// key, and none finds the key: the second look of each READ that overlaps this
+    /// returns false.
     pub(crate) fn withdraw_key(&self, key: RemoteKey) {
         if let Some(record) = self.key_record(key) {
             record.write([0; 6]);
@@ -220,23 +209,21 @@ impl Published {
         })
     }
 
-    /// Looks again, after the copy.
-    pub(crate) fn check_after_copy(
+    /// Looks again, after the copy. Returns true if the bytes are valid: neither the key nor the
+    /// queue pair was withdrawn or changed meanwhile, also if it is published anew.
+    pub(crate) fn permits_after_copy(
         &self,
         request: &ReadRequest,
         permission: &Permission,
-    ) -> AfterCopy {
+    ) -> bool {
         if let Some(stamp) = permission.key {
             let record = self.key_record(request.memory.key);
             if !record.is_some_and(|record| record.holds_after_copy(stamp)) {
-                return AfterCopy::KeyChanged;
+                return false;
             }
         }
         let record = self.queue_pairs.get(request.to_index);
-        match record.is_some_and(|record| record.0.holds_after_copy(permission.queue_pair)) {
-            true => AfterCopy::Permitted,
-            false => AfterCopy::QueuePairChanged,
-        }
+        record.is_some_and(|record| record.0.holds_after_copy(permission.queue_pair))
     }
 }
 
