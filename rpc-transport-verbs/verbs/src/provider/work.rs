@@ -74,6 +74,20 @@ pub(crate) struct Sge {
     pub(crate) local_key: LocalKey,
 }
 
+impl Sge {
+    pub(crate) const NONE: Self = Self {
+        addr: NonNull::dangling(),
+        len: 0,
+        local_key: LocalKey(0),
+    };
+
+    /// Returns the number of bytes of all elements.
+    pub(crate) fn total_len(elements: &[Self]) -> u64 {
+        let lengths = elements.iter().map(|element| u64::from(element.len));
+        lengths.sum()
+    }
+}
+
 /// One request of any kind. The layer above has checked that the queue pair's type supports the
 /// operation, and that counts and lengths are within the queue pair's limits.
 #[derive(Clone, Copy, Debug)]

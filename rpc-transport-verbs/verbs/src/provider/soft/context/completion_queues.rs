@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::channel_events::ChannelEvents;
-use crate::types::{CompletionOpcode, Extras, QpNum, WorkCompletion, WrId};
+use crate::types::{CompletionOpcode, CompletionStatus, Extras, QpNum, WorkCompletion, WrId};
 
 /// The completion queues of one context.
 #[derive(Debug, Default)]
@@ -39,6 +39,38 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
+    /// The completion of a send, whose entry it frees: of a SEND or one that has failed, unless it
+    /// says something else.
+    #[inline(always)]
+    pub(crate) fn of_send(
+        wr_id: WrId,
+        (qp_index, qp_num): (u32, QpNum),
+        number: u64,
+        status: CompletionStatus,
+    ) -> Self {
+        Self {
+            opcode: CompletionOpcode::Send,
+            frees: Some((qp_index, number)),
+            ..Self::of_receive(wr_id, qp_num, status)
+        }
+    }
+
+    /// The completion of a receive without bytes, unless it says something else.
+    #[inline(always)]
+    pub(crate) fn of_receive(wr_id: WrId, qp_num: QpNum, status: CompletionStatus) -> Self {
+        Self {
+            wr_id,
+            status: status.code(),
+            opcode: CompletionOpcode::Receive,
+            extras: Extras::default(),
+            qp_num,
+            byte_len: 0,
+            data: 0,
+            src_qp: 0,
+            frees: None,
+        }
+    }
+
     #[inline]
     pub(crate) fn report(self) -> WorkCompletion {
         WorkCompletion {

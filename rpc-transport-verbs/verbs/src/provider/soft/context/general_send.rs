@@ -105,7 +105,6 @@ pub(crate) struct Piece {
 
 impl GeneralSend {
     pub(crate) fn new(number: u64, work: &Work, elements: &[Sge]) -> Self {
-        let total = elements.iter().map(|element| u64::from(element.len)).sum();
         Self {
             number,
             operation: work.operation,
@@ -113,7 +112,7 @@ impl GeneralSend {
             solicited: work.solicited,
             elements: ElementList::new(elements),
             inline: None,
-            total,
+            total: Sge::total_len(elements),
             slots: None,
             requested: 0,
             received: 0,

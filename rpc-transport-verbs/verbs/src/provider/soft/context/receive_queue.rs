@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
+use slab::Slab;
+
 use crate::provider::work::{ReceiveList, ReceiveWork, Sge};
 use crate::types::{LocalKey, ReceiveOrder, WrId};
 
@@ -34,6 +36,33 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
+    /// Returns the queue that a queue pair takes its receives from: the shared one if it has one,
+    /// or its own.
+    #[inline(always)]
+    pub(crate) fn of<'a>(
+        shared: &'a mut Slab<SharedReceives>,
+        srq: Option<usize>,
+        own: &'a mut Self,
+    ) -> &'a mut Self {
+        match srq {
+            Some(srq) => &mut shared[srq].queue,
+            None => own,
+        }
+    }
+
+    /// Returns the same queue, to look at it.
+    #[inline(always)]
+    pub(crate) fn seen_by<'a>(
+        shared: &'a Slab<SharedReceives>,
+        srq: Option<usize>,
+        own: &'a Self,
+    ) -> &'a Self {
+        match srq {
+            Some(srq) => &shared[srq].queue,
+            None => own,
+        }
+    }
+
     pub(crate) fn new(capacity: usize, order: ReceiveOrder) -> Self {
         Self {
             places: vec![None; capacity.next_power_of_two()].into(),
@@ -118,7 +147,7 @@ impl ReceiveQueue {
                 });
                 continue;
             }
-            let total: u64 = list.iter().map(|element| u64::from(element.len)).sum();
+            let total = Sge::total_len(list);
             self.add(ReceiveWork {
                 wr_id,
                 addr: NonNull::dangling(),
@@ -137,12 +166,26 @@ impl ReceiveQueue {
     }
 
     /// Returns the elements of the next receive, if it does not have exactly one.
-    pub(crate) fn next_list(&self) -> Option<&[Sge]> {
+    fn next_list(&self) -> Option<&[Sge]> {
         let (wr_id, list) = match self.order {
             ReceiveOrder::OldestFirst => self.lists.front()?,
             ReceiveOrder::NewestFirst => self.lists.back()?,
         };
         (self.next()?.wr_id == *wr_id).then_some(&**list)
+    }
+
+    /// Returns the elements of the next receive; `only` is the one of an ordinary receive.
+    pub(crate) fn next_elements<'a>(&'a self, only: &'a mut [Sge; 1]) -> Option<&'a [Sge]> {
+        let receive = self.next()?;
+        if let Some(list) = self.next_list() {
+            return Some(list);
+        }
+        *only = [Sge {
+            addr: receive.addr,
+            len: receive.len,
+            local_key: receive.local_key,
+        }];
+        Some(only)
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::{NotifyDrained, SoftQueuePair};
 use crate::provider::soft::context::state::{Common, State};
-use crate::types::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras};
+use crate::types::{AsyncEvent, CompletionStatus};
 
 /// Outcome of processing the peer's acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,17 +144,9 @@ impl SoftQueuePair {
                 break;
             };
             if entry.signaled {
-                let completion = Completion {
-                    wr_id: entry.wr_id,
-                    status: CompletionStatus::Success.code(),
-                    opcode: CompletionOpcode::Send,
-                    extras: Extras::default(),
-                    data: 0,
-                    src_qp: 0,
-                    qp_num: self.number,
-                    byte_len: 0,
-                    frees: Some((self.index, number)),
-                };
+                let this = (self.index, self.number);
+                let status = CompletionStatus::Success;
+                let completion = Completion::of_send(entry.wr_id, this, number, status);
                 common.complete(self.send_cq, completion);
             }
         }

@@ -17,6 +17,7 @@ use super::rejection::{LocalReport, Rejection};
 use crate::hooks::inject;
 use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::remote_access::RemoteRequest;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::Flags;
@@ -151,10 +152,8 @@ impl SoftQueuePair {
 
     /// Checks that a receive is available; otherwise sends an RNR NAK.
     pub(super) fn need_receive(&mut self, common: &mut Common) -> Result<(), Rejection> {
-        let queue = match self.srq {
-            Some(srq) => &common.shared_receive_queues[srq].queue,
-            None => &self.receives,
-        };
+        let shared = &common.shared_receive_queues;
+        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
         if queue.next().is_some_and(|_| !inject!(ReceiverNotReady)) {
             return Ok(());
         }
@@ -175,19 +174,11 @@ impl SoftQueuePair {
     ) -> Result<(), Rejection> {
         self.need_receive(common)?;
         let body = self.locate_all(message, slot, start)?;
-        let queue = match self.srq {
-            Some(srq) => &common.shared_receive_queues[srq].queue,
-            None => &self.receives,
-        };
-        let receive = queue.next().ok_or(Rejection::NotYet)?;
-        let only = [Sge {
-            addr: receive.addr,
-            len: receive.len,
-            local_key: receive.local_key,
-        }];
-        let elements = queue.next_list().unwrap_or(&only);
-        let capacity: usize = elements.iter().map(|element| element.len as usize).sum();
-        if body.len > capacity {
+        let shared = &common.shared_receive_queues;
+        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let mut only = [Sge::NONE];
+        let elements = queue.next_elements(&mut only).ok_or(Rejection::NotYet)?;
+        if body.len as u64 > Sge::total_len(elements) {
             let status = CompletionStatus::RemoteInvalidRequest;
             let report = LocalReport::Receive(CompletionStatus::LocalLength);
             return Err(Rejection::Status(status, report));

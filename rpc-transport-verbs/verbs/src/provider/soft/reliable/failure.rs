@@ -5,7 +5,7 @@ use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, State};
-use crate::types::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
+use crate::types::{AsyncEvent, CompletionStatus, QpState};
 
 impl SoftQueuePair {
     /// Moves the queue pair to ERR. The oldest unacknowledged send completes with `first`, if
@@ -62,17 +62,8 @@ impl SoftQueuePair {
             return false;
         };
         self.sends.forget_general(number);
-        let completion = Completion {
-            wr_id: entry.wr_id,
-            status: status.code(),
-            opcode: CompletionOpcode::Send,
-            extras: Extras::default(),
-            data: 0,
-            src_qp: 0,
-            qp_num: self.number,
-            byte_len: 0,
-            frees: Some((self.index, number)),
-        };
+        let this = (self.index, self.number);
+        let completion = Completion::of_send(entry.wr_id, this, number, status);
         common.complete(self.send_cq, completion);
         true
     }
@@ -81,17 +72,8 @@ impl SoftQueuePair {
     /// pairs.
     pub(crate) fn flush_receives(&mut self, common: &mut Common) {
         while let Some(receive) = self.receives.next() {
-            let completion = Completion {
-                wr_id: receive.wr_id,
-                status: CompletionStatus::WorkRequestFlushed.code(),
-                opcode: CompletionOpcode::Receive,
-                extras: Extras::default(),
-                data: 0,
-                src_qp: 0,
-                qp_num: self.number,
-                byte_len: 0,
-                frees: None,
-            };
+            let flushed = CompletionStatus::WorkRequestFlushed;
+            let completion = Completion::of_receive(receive.wr_id, self.number, flushed);
             self.receives.consume();
             common.complete(self.recv_cq, completion);
         }

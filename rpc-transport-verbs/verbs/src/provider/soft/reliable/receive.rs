@@ -7,6 +7,7 @@ use crate::hooks::{inject, point};
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::{Commit, Flags};
 use crate::provider::soft::shared::copy::copy_message;
@@ -62,10 +63,8 @@ impl SoftQueuePair {
         if self.state != QpState::Rts || self.recv_cq != cq {
             return None;
         }
-        let queue = match self.srq {
-            Some(srq) => &mut common.shared_receive_queues[srq].queue,
-            None => &mut self.receives,
-        };
+        let shared = &mut common.shared_receive_queues;
+        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
         let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
         if len > receive.len as usize {
             return None;
@@ -118,10 +117,8 @@ impl SoftQueuePair {
         else {
             return None;
         };
-        let queue = match self.srq {
-            Some(srq) => &mut common.shared_receive_queues[srq].queue,
-            None => &mut self.receives,
-        };
+        let shared = &mut common.shared_receive_queues;
+        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
         let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
         if self.recv_cq != cq || len == 0 || len > receive.len as usize {
             return None;
@@ -194,10 +191,8 @@ impl SoftQueuePair {
         if incoming.flags.has(Flags::REQUEST) {
             return self.execute(common, &incoming);
         }
-        let queue = match self.srq {
-            Some(srq) => &mut common.shared_receive_queues[srq].queue,
-            None => &mut self.receives,
-        };
+        let shared = &mut common.shared_receive_queues;
+        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
         let Some(&receive) = queue.next().filter(|_| !inject!(ReceiverNotReady)) else {
             self.send_rnr_nak(common);
             return Step::Wait;
@@ -331,15 +326,11 @@ impl SoftQueuePair {
         extras: u8,
     ) {
         self.take_receive(common, |wr_id, qp_num| Completion {
-            wr_id,
-            status: status.code(),
             opcode,
             extras: Extras(extras),
-            qp_num,
             byte_len,
             data: data.unwrap_or(0),
-            src_qp: 0,
-            frees: None,
+            ..Completion::of_receive(wr_id, qp_num, status)
         });
     }
 
@@ -349,10 +340,8 @@ impl SoftQueuePair {
         common: &mut Common,
         completion: impl FnOnce(WrId, QpNum) -> Completion,
     ) {
-        let queue = match self.srq {
-            Some(srq) => &mut common.shared_receive_queues[srq].queue,
-            None => &mut self.receives,
-        };
+        let shared = &mut common.shared_receive_queues;
+        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
         let Some(receive) = queue.next() else { return };
         let completion = completion(receive.wr_id, self.number);
         if queue.consume() {

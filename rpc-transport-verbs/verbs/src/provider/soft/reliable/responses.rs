@@ -6,7 +6,7 @@ use super::acks::AckOutcome;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
-use crate::types::{Access, CompletionOpcode, CompletionStatus, Extras};
+use crate::types::{Access, CompletionOpcode, CompletionStatus};
 
 impl SoftQueuePair {
     /// Completes acknowledged requests when some of them are not plain sends.
@@ -140,18 +140,12 @@ impl SoftQueuePair {
         if !entry.signaled {
             return;
         }
+        let this = (self.index, self.number);
         let completion = Completion {
-            wr_id: entry.wr_id,
-            status: CompletionStatus::Success.code(),
             opcode,
-            extras: Extras::default(),
-            qp_num: self.number,
             byte_len,
-            data: 0,
-            src_qp: 0,
-            frees: Some((self.index, number)),
+            ..Completion::of_send(entry.wr_id, this, number, CompletionStatus::Success)
         };
-        let cq = self.send_cq;
-        common.complete(cq, completion);
+        common.complete(self.send_cq, completion);
     }
 }

@@ -9,6 +9,7 @@ use super::datagram::{GLOBAL_ROUTE_LEN, global_route_header};
 use super::message::{Message, Route};
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::remote_access::RemoteRequest;
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::process::node::Node;
@@ -128,29 +129,21 @@ impl SoftQueuePair {
     fn take_send(&mut self, common: &mut Common, message: &Message, from: Gid) {
         let header_len = message.header_len();
         let len = header_len + message.payload.len();
-        let (queue, domain) = match self.srq {
-            Some(srq) => {
-                let srq = &common.shared_receive_queues[srq];
-                (&srq.queue, srq.domain)
-            }
-            None => (&self.receives, self.domain),
+        let shared = &common.shared_receive_queues;
+        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let mut only = [Sge::NONE];
+        let Some(elements) = queue.next_elements(&mut only) else {
+            return;
         };
-        let Some(receive) = queue.next() else { return };
-        if len > receive.len as usize {
+        if len as u64 > Sge::total_len(elements) {
             return;
         }
-        let single = [Sge {
-            addr: receive.addr,
-            len: receive.len,
-            local_key: receive.local_key,
-        }];
-        let elements = queue.next_list().unwrap_or(&single);
         let checked = if len == 0 {
             Ok(())
         } else {
             common
                 .regions
-                .check_all(elements, domain, Access::LOCAL_WRITE)
+                .check_all(elements, self.domain, Access::LOCAL_WRITE)
         };
         match checked {
             Ok(()) => {
@@ -176,10 +169,8 @@ impl SoftQueuePair {
     }
 
     fn has_receive(&self, common: &Common) -> bool {
-        let queue = match self.srq {
-            Some(srq) => &common.shared_receive_queues[srq].queue,
-            None => &self.receives,
-        };
+        let shared = &common.shared_receive_queues;
+        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
         queue.next().is_some()
     }
 
@@ -203,8 +194,6 @@ impl SoftQueuePair {
             src_qp = message.from.0;
         }
         self.take_receive(common, |wr_id, qp_num| Completion {
-            wr_id,
-            status: status.code(),
             opcode: match message.remote {
                 Some(_) => CompletionOpcode::ReceiveRdmaWithImm,
                 None => CompletionOpcode::Receive,
@@ -212,10 +201,9 @@ impl SoftQueuePair {
             extras: Extras(extras),
             data: message.imm.unwrap_or(0),
             src_qp,
-            qp_num,
             // The cast is lossless: the longest message's length fits in 32 bits.
             byte_len: (message.header_len() + message.payload.len()) as u32,
-            frees: None,
+            ..Completion::of_receive(wr_id, qp_num, status)
         });
         common.counters.receives += 1;
     }

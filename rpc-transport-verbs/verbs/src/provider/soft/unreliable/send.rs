@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 impl Body {
     fn len(&self) -> u64 {
         match self {
-            Self::Elements(elements) => elements.iter().map(|element| u64::from(element.len)).sum(),
+            Self::Elements(elements) => Sge::total_len(elements),
             Self::Bytes(bytes) => bytes.len() as u64,
         }
     }

@@ -8,6 +8,7 @@ use crate::hooks;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::element_list::ElementList;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Response, TakenReceive, Target};
 use crate::provider::soft::reliable::rejection::{LocalReport, Rejection};
@@ -93,19 +94,11 @@ impl SoftQueuePair {
         is_solicited: bool,
     ) -> Result<Target, Rejection> {
         self.need_receive(common)?;
-        let queue = match self.srq {
-            Some(srq) => &common.shared_receive_queues[srq].queue,
-            None => &self.receives,
-        };
-        let receive = queue.next().ok_or(Rejection::NotYet)?;
-        let only = [Sge {
-            addr: receive.addr,
-            len: receive.len,
-            local_key: receive.local_key,
-        }];
-        let elements = queue.next_list().unwrap_or(&only);
-        let capacity: u64 = elements.iter().map(|element| u64::from(element.len)).sum();
-        if u64::from(len) > capacity {
+        let shared = &common.shared_receive_queues;
+        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let mut only = [Sge::NONE];
+        let elements = queue.next_elements(&mut only).ok_or(Rejection::NotYet)?;
+        if u64::from(len) > Sge::total_len(elements) {
             let status = CompletionStatus::RemoteInvalidRequest;
             let report = LocalReport::Receive(CompletionStatus::LocalLength);
             return Err(Rejection::Status(status, report));
@@ -133,10 +126,8 @@ impl SoftQueuePair {
 
     /// Takes the next receive out of its queue, without completing it.
     fn remove_receive(&mut self, common: &mut Common) -> Option<WrId> {
-        let queue = match self.srq {
-            Some(srq) => &mut common.shared_receive_queues[srq].queue,
-            None => &mut self.receives,
-        };
+        let shared = &mut common.shared_receive_queues;
+        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
         let wr_id = queue.next()?.wr_id;
         if queue.consume() {
             common.raise_limit_event(self.srq);
@@ -227,15 +218,10 @@ impl SoftQueuePair {
         extras: u8,
     ) -> Completion {
         Completion {
-            wr_id,
-            status: status.code(),
-            opcode: CompletionOpcode::Receive,
             extras: Extras(extras),
-            qp_num: self.number,
             byte_len,
             data,
-            src_qp: 0,
-            frees: None,
+            ..Completion::of_receive(wr_id, self.number, status)
         }
     }
 

@@ -6,6 +6,7 @@ use super::acknowledge::InvalidMessage;
 use super::receive::{End, LONG_PAYLOAD};
 use crate::hooks::inject;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Arriving, Target, extended};
 use crate::provider::soft::reliable::rejection::{LocalReport, Rejection};
@@ -38,10 +39,8 @@ impl SoftQueuePair {
         {
             return None;
         }
-        let queue = match self.srq {
-            Some(srq) => &mut common.shared_receive_queues[srq].queue,
-            None => &mut self.receives,
-        };
+        let shared = &mut common.shared_receive_queues;
+        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
         let (place, &receive) = queue.next_single()?;
         if len > receive.len as usize {
             return None;
@@ -59,10 +58,8 @@ impl SoftQueuePair {
         // of this context, which stays registered while the owner word is held. Its bytes belong to
         // the device until its completion is polled. The scratch memory is no registered memory.
         unsafe { copy_message(NonNull::from(payload).cast(), receive.addr, len) };
-        let queue = match self.srq {
-            Some(srq) => &mut common.shared_receive_queues[srq].queue,
-            None => &mut self.receives,
-        };
+        let shared = &mut common.shared_receive_queues;
+        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
         if queue.consume_at(place) {
             common.raise_limit_event(self.srq);
         }
