@@ -5,7 +5,7 @@ pub const CIRCLES: &[Ceiling] = &[
     at_most(30, "rpc-core", "driver"),
     at_most(4, "rpc-transport-verbs", "connect::control_thread"),
     at_most(4, "verbline-verbs", "provider::rdma"),
-    at_most(23, "verbline-verbs", "provider::soft"),
+    at_most(22, "verbline-verbs", "provider::soft"),
     at_most(9, "rpc-transport-verbs", "transport"),
 ];
 

@@ -20,6 +20,20 @@ pub(crate) struct SendWork {
 }
 
 impl SendWork {
+    /// Makes an inline send of these bytes.
+    pub(crate) fn of_bytes(wr_id: WrId, bytes: &[u8], signaled: bool) -> Self {
+        Self {
+            wr_id,
+            addr: NonNull::from(bytes).cast(),
+            // The cast is lossless: inline sends are short.
+            len: bytes.len() as u32,
+            local_key: LocalKey(0),
+            signaled,
+            inline: true,
+            solicited: false,
+        }
+    }
+
     /// Converts this into a request of any kind, whose only element has index `element` in the
     /// list.
     pub(crate) fn general(&self, element: usize) -> Work {

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::context::queue_pair::NewTcpLink;
+use super::context::link::NewTcpLink;
 use super::hostile::{PSN, Side, node};
 use super::wire::header::{Header, Message, Request};
 use super::wire::hello::{ANSWER_LEN, Answer, GreetingError, HELLO_LEN, Hello, LinkAddress};

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::context::link::NewRing;
 use super::context::peer::Peer;
-use super::context::queue_pair::NewRing;
 use super::context::transitions::Ready;
 use super::process::node::Node;
 use super::process::node::domain::Domain;
@@ -150,7 +150,7 @@ fn the_early_rings_of_a_peer_displace_no_other_peers() {
     let changed = state.modify(qp_index, QpState::Rtr, &attributes, Some(ready));
     changed.expect("RTR");
     let (qp, _) = state.split(qp_index);
-    assert!(qp.link.sender.is_some(), "its ring was displaced");
+    assert!(qp.link.sender().is_some(), "its ring was displaced");
 }
 
 /// The time of an empty poll does not follow the number of peers: not by more than what a machine

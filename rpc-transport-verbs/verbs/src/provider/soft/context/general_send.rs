@@ -48,12 +48,6 @@ impl InlineBytes {
         }
     }
 
-    /// Copies all bytes of an inline request, of which there are at most [`MAX_IN_RING`].
-    pub(crate) fn fill(&mut self, bytes: &[u8]) {
-        self.bytes[BASE_LEN..][..bytes.len()].copy_from_slice(bytes);
-        self.len = bytes.len();
-    }
-
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[BASE_LEN..][..self.len]
     }
@@ -90,10 +84,6 @@ pub(crate) struct Outstanding {
     /// Requests sent and not known to be executed that a READ must not overtake: see
     /// [`GeneralSend::holds_up_reads`].
     pub(crate) unexecuted: u32,
-    /// READ pieces requested into staging memory, and READ pieces copied out of it, since the ring
-    /// was created.
-    pub(crate) staged: u64,
-    pub(crate) unstaged: u64,
 }
 
 /// A part of a READ.

@@ -6,6 +6,7 @@ pub(super) mod completion_queues;
 pub(super) mod element_list;
 pub(super) mod event_queue;
 pub(super) mod general_send;
+pub(super) mod link;
 pub(super) mod owner;
 pub(super) mod peer;
 pub(super) mod pending;

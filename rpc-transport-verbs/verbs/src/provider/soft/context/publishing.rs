@@ -6,6 +6,7 @@
 //! overlaps the withdrawal may have copied bytes that were written afterwards. Its requester looks
 //! at the key again after the copy, and the READ fails.
 
+use super::link::Link;
 use super::queue_pair::SoftQueuePair;
 use super::regions::{NO_ARENA, Region};
 use super::state::Common;
@@ -96,7 +97,7 @@ impl SoftQueuePair {
         let access = self.attributes.access.unwrap_or_default();
         let depth = self.attributes.max_dest_rd_atomic.unwrap_or(0);
         let is_readable = self.receives_now()
-            && self.link.receiver.is_some()
+            && matches!(self.link, Link::Rings(_))
             && access.contains(Access::REMOTE_READ)
             && depth > 0;
         let queue_pair = self

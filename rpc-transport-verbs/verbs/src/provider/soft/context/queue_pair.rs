@@ -1,18 +1,13 @@
-//! A queue pair of the device: its attributes, its queues and its two rings.
+//! A queue pair of the device: its attributes, its queues and its link.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::general_send::Outstanding;
+use super::link::{Early, Link};
 use super::receive_queue::ReceiveQueue;
 use super::send_queue::SendQueue;
-use super::tcp_link::TcpLink;
 use crate::provider::limits::WrongValue;
-use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::waiting::Waiting;
-use crate::provider::soft::shared::memory::Mapping;
-use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
 use crate::types::{AddressVector, Attribute, Gid, QpAttributes, QpNum, QpState, QpType};
 
 /// One queue pair.
@@ -36,10 +31,12 @@ pub(crate) struct SoftQueuePair {
     pub(crate) waiting: Waiting,
     pub(crate) receives: ReceiveQueue,
     pub(crate) link: Link,
+    pub(crate) early: Early,
+    /// True if the peer expects other sequence numbers than this side sends: it would silently drop
+    /// every message.
+    pub(crate) has_psn_mismatch: bool,
     pub(crate) retry: Retry,
     pub(crate) outstanding: Outstanding,
-    /// What has been written to the peer's ring since the last doorbell.
-    pub(crate) unannounced: Unannounced,
     /// Membership in the lists of `Common`.
     pub(crate) is_hot: bool,
     pub(crate) is_awaiting: bool,
@@ -49,55 +46,13 @@ pub(crate) struct SoftQueuePair {
     pub(crate) established: bool,
 }
 
-/// What a peer that does not poll has to be notified of by the next doorbell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Unannounced {
-    #[default]
-    Nothing,
-    Messages,
-    /// Requests that the peer's engine carries out if no thread of the peer polls.
-    OneSided,
-}
-
 /// True if the application requested a `SqDrained` event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotifyDrained(pub(crate) bool);
 
-/// The two rings, once they exist, and the peer.
-#[derive(Debug, Default)]
-pub(crate) struct Link {
-    /// This side's ring; present from RTR on.
-    pub(crate) receiver: Option<RingReceiver>,
-    /// The peer's ring; present once the peer has also reached RTR and its message has arrived.
-    pub(crate) sender: Option<RingSender>,
-    pub(crate) peer: Option<Arc<Peer>>,
-    /// True if the peer expects other sequence numbers than this side sends: it would silently drop
-    /// every message.
-    pub(crate) has_psn_mismatch: bool,
-    /// Rings of peers that reached RTR before this side did.
-    pub(super) early: Vec<NewRing>,
-    /// The remote queue pair whose process refused this side's ring before this side was in RTR.
-    pub(super) refused_by: Option<(Gid, u32)>,
-    /// The peer's arena that the last descriptor named; a cache. It does not keep an arena mapped
-    /// that the peer has withdrawn.
-    pub(crate) arena: Option<(u64, Weak<Mapping>)>,
-    /// The peer's arena of the last READ that was executed in place; a cache, as `arena`.
-    pub(crate) read_arena: Option<(u64, Weak<Mapping>)>,
-    /// When a READ last found the peer alive.
-    pub(crate) seen_alive: Option<Instant>,
-    /// True if the queue pair is connected to another over TCP, and has no rings.
-    pub(crate) is_tcp: bool,
-    /// The TCP connection, once there is one.
-    pub(crate) tcp: Option<Box<TcpLink>>,
-    /// TCP links of peers that reached RTR before this side did.
-    pub(super) early_tcp: Vec<NewTcpLink>,
-}
-
 /// Retry state of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Retry {
-    /// RNR NAKs noticed on this ring.
-    pub(crate) naks: u64,
     /// RNR NAKs since the last progress.
     pub(crate) rnr_count: u32,
     /// Time at which the receiver may be asked to retry.
@@ -107,24 +62,6 @@ pub(crate) struct Retry {
     /// Time for which a peer over TCP has answered nothing that waits for an answer. The time in which
     /// this process did not run does not count.
     pub(crate) ignored_for: Duration,
-}
-
-/// A TCP connection that a peer has dialed for a queue pair.
-#[derive(Debug)]
-pub(crate) struct NewTcpLink {
-    pub(crate) gid: Gid,
-    pub(crate) qp_num: u32,
-    pub(crate) socket: OwnedFd,
-    /// The sequence number of the first request that the peer expects.
-    pub(crate) peer_psn: u32,
-}
-
-/// A ring to send into, as received over a link.
-#[derive(Debug)]
-pub(crate) struct NewRing {
-    pub(crate) gid: Gid,
-    pub(crate) qp_num: u32,
-    pub(crate) sender: RingSender,
 }
 
 impl SoftQueuePair {
@@ -215,9 +152,7 @@ impl SoftQueuePair {
     /// Compares the sequence numbers of both sides, to detect that the peer would drop every
     /// message. Call this when both are known and nothing has been sent.
     pub(super) fn compare_sequence_numbers(&mut self) {
-        let of_ring = self.link.sender.as_ref().map(RingSender::expected_psn);
-        let of_tcp = || self.link.tcp.as_ref().and_then(|link| link.expected_psn());
-        self.link.has_psn_mismatch = match (of_ring.or_else(of_tcp), self.attributes.sq_psn) {
+        self.has_psn_mismatch = match (self.link.expected_psn(), self.attributes.sq_psn) {
             (Some(expected), Some(psn)) => expected != psn.get(),
             _ => false,
         };

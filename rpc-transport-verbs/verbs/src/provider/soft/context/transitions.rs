@@ -7,10 +7,9 @@ use std::sync::Arc;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::general_send::Outstanding;
+use super::link::{Link, NewRing, NewTcpLink, Rings, Tcp};
 use super::peer::Peer;
-use super::queue_pair::{
-    Link, NewRing, NewTcpLink, NotifyDrained, Retry, SoftQueuePair, Unannounced,
-};
+use super::queue_pair::{NotifyDrained, Retry, SoftQueuePair};
 use super::state::{Common, State};
 use super::tcp_link::TcpLink;
 use crate::hooks;
@@ -98,7 +97,7 @@ impl State {
         let Some((gid, remote)) = remote_of(&qp.attributes) else {
             return false;
         };
-        if qp.number != number || qp.link.tcp.is_some() || !qp.receives_now() {
+        if qp.number != number || qp.link.tcp().is_some() || !qp.receives_now() {
             return false;
         }
         let link = NewTcpLink {
@@ -201,29 +200,25 @@ impl SoftQueuePair {
     /// Adopts this side's ring, and the peer's ring if it has arrived.
     fn start_receiving(&mut self, common: &mut Common, receiver: RingReceiver, peer: Arc<Peer>) {
         receiver.set_ready();
-        self.link.receiver = Some(receiver);
-        self.link.peer = Some(peer);
-        self.retry = Retry::default();
         // A ring of the peer's previous connection is closed by now, or a newer one replaces it.
-        let mut early = std::mem::take(&mut self.link.early);
+        let mut early = std::mem::take(&mut self.early.rings);
         early.retain(|ring| !ring.sender.is_receiver_closed());
-        if let Some(ring) = early
-            .into_iter()
-            .rev()
-            .find(|ring| self.is_connected_to((ring.gid, ring.qp_num)))
-        {
-            self.link.sender = Some(ring.sender);
-        }
+        let mut own = early.into_iter().rev();
+        let own = own.find(|ring| self.is_connected_to((ring.gid, ring.qp_num)));
+        self.link = Link::Rings(Rings {
+            sender: own.map(|ring| ring.sender),
+            ..Rings::new(receiver, peer)
+        });
+        self.retry = Retry::default();
         self.make_hot(common);
-        if let Some(remote) = self.link.refused_by.take() {
+        if let Some(remote) = self.early.refused_by.take() {
             self.attach_refused(common, remote);
         }
     }
 
     fn attach_refused(&mut self, common: &mut Common, remote: (Gid, u32)) {
         if !self.receives_now() {
-            // The ring is announced before the transition to RTR.
-            self.link.refused_by = Some(remote);
+            self.early.refused_by = Some(remote);
         } else if self.is_connected_to(remote) {
             common.raise(AsyncEvent::QpFatal {
                 qp_num: self.number,
@@ -238,28 +233,30 @@ impl SoftQueuePair {
         // A peer that was reset and reconnected creates a new ring. If nothing was sent on the old
         // ring, the new ring replaces it. Otherwise the old ring stays, the messages sent on it are
         // lost, and their retries run out.
-        let is_used = self.link.sender.as_ref().is_some_and(RingSender::is_used);
-        if self.receives_now() && !is_used && self.is_connected_to((ring.gid, ring.qp_num)) {
-            self.link.sender = Some(ring.sender);
+        let is_ours = self.is_connected_to((ring.gid, ring.qp_num));
+        if let Link::Rings(rings) = &mut self.link
+            && is_ours
+            && !rings.sender.as_ref().is_some_and(RingSender::is_used)
+        {
+            rings.sender = Some(ring.sender);
             self.compare_sequence_numbers();
             self.transmit(common);
             return;
         }
-        self.link
-            .early
-            .retain(|early| early.gid != ring.gid && !early.sender.is_receiver_closed());
+        let early = &mut self.early.rings;
+        early.retain(|early| early.gid != ring.gid && !early.sender.is_receiver_closed());
         // No process displaces the ring of another.
-        if self.link.early.len() < MAX_EARLY_RINGS {
-            self.link.early.push(ring);
+        if early.len() < MAX_EARLY_RINGS {
+            early.push(ring);
         }
     }
 
     /// Receives from this side's TCP connection, or from the one that the peer has dialed, or will
     /// dial.
     fn start_receiving_over_tcp(&mut self, common: &mut Common, link: Option<Box<TcpLink>>) {
-        self.link.is_tcp = true;
+        self.link = Link::Tcp(Tcp::default());
         self.retry = Retry::default();
-        let early = std::mem::take(&mut self.link.early_tcp);
+        let early = std::mem::take(&mut self.early.connections);
         if let Some(link) = link {
             return self.adopt_link(common, link);
         }
@@ -276,9 +273,9 @@ impl SoftQueuePair {
     /// nothing else is kept.
     fn attach_tcp(&mut self, common: &mut Common, link: NewTcpLink) {
         // As with rings: a connection that was used is not replaced.
-        let is_used = self.link.tcp.as_ref().is_some_and(|link| !link.is_unused());
+        let is_used = self.link.tcp().is_some_and(|link| !link.is_unused());
         let is_ours = self.is_connected_to((link.gid, link.qp_num));
-        if self.receives_now() && self.link.is_tcp && !is_used && is_ours {
+        if matches!(self.link, Link::Tcp(_)) && !is_used && is_ours {
             return self.accept_link(common, link);
         }
         let may_be_connected = self.qp_type == QpType::ReliableConnection
@@ -286,7 +283,7 @@ impl SoftQueuePair {
         if !may_be_connected {
             return;
         }
-        let early = &mut self.link.early_tcp;
+        let early = &mut self.early.connections;
         early.retain(|early| early.gid != link.gid && !has_closed(&early.socket));
         if early.len() < MAX_EARLY_RINGS {
             early.push(link);
@@ -311,7 +308,10 @@ impl SoftQueuePair {
 
     /// Uses a TCP connection in place of the one before, if there was one.
     fn adopt_link(&mut self, common: &mut Common, link: Box<TcpLink>) {
-        if let Some(old) = self.link.tcp.take() {
+        let Link::Tcp(Tcp { connection, .. }) = &mut self.link else {
+            return;
+        };
+        if let Some(old) = connection.take() {
             common.tcp.remove(&old, self.index);
             old.shut_down();
         }
@@ -321,7 +321,7 @@ impl SoftQueuePair {
         }
         common.note_tcp_links();
         common.tcp.make_hot(self.index);
-        self.link.tcp = Some(link);
+        *connection = Some(link);
         self.compare_sequence_numbers();
         if self.state == QpState::Rts {
             self.transmit(common);
@@ -330,7 +330,7 @@ impl SoftQueuePair {
 
     /// Records the sequence number that the peer expects: now requests can be sent.
     pub(crate) fn open_link(&mut self, common: &mut Common, expected_psn: u32) {
-        if let Some(link) = &mut self.link.tcp {
+        if let Some(link) = self.link.tcp_mut() {
             link.open(expected_psn);
         }
         self.compare_sequence_numbers();
@@ -343,26 +343,21 @@ impl SoftQueuePair {
     /// Messages already received stay in the completion queue.
     pub(crate) fn disconnect(&mut self, common: &mut Common) {
         self.ring_doorbell(common);
-        if let Some(receiver) = &mut self.link.receiver {
+        if let Link::Rings(rings) = &mut self.link {
             // A poll may have taken messages whose acknowledgement was to cover later ones as well.
-            receiver.publish_ack();
-            receiver.set_closed();
-        }
-        if let Some(sender) = &self.link.sender {
-            sender.close();
+            rings.receiver.publish_ack();
+            rings.receiver.set_closed();
+            if let Some(sender) = &rings.sender {
+                sender.close();
+            }
         }
         self.close_link(common);
-        let early = std::mem::take(&mut self.link.early);
-        let early_tcp = std::mem::take(&mut self.link.early_tcp);
-        self.link = Link {
-            early,
-            early_tcp,
-            ..Link::default()
-        };
+        self.link = Link::Down;
+        self.early.refused_by = None;
+        self.has_psn_mismatch = false;
         common.note_tcp_links();
         self.retry = Retry::default();
         self.outstanding = Outstanding::default();
-        self.unannounced = Unannounced::Nothing;
         self.draining = None;
         self.established = false;
         self.waiting.clear();

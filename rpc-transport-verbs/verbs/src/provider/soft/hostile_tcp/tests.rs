@@ -50,7 +50,7 @@ impl Attack {
         let (domain, qp_index) = self.find();
         let state = domain.enter().expect("this process has not forked");
         let qp = state.queue_pairs.get(qp_index);
-        look(qp.and_then(|qp| qp.link.tcp.as_ref()).expect("a link"))
+        look(qp.and_then(|qp| qp.link.tcp()).expect("a link"))
     }
 
     /// Returns whether the socket takes no more, and whether it has taken a message in part.

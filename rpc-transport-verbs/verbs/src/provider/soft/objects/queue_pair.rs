@@ -1,7 +1,6 @@
 //! Queue pairs: handles to a context's queue-pair table, and the code that connects and destroys
 //! one.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,8 +11,9 @@ use crate::hooks::{accepted, point};
 use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, index32};
 use crate::provider::soft::context::general_send::Outstanding;
+use crate::provider::soft::context::link::{Early, Link};
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair, Unannounced};
+use crate::provider::soft::context::queue_pair::{Retry, SoftQueuePair};
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::send_queue::SendQueue;
 use crate::provider::soft::context::state::State;
@@ -28,7 +28,7 @@ use crate::provider::work::{
     Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
 use crate::types::{
-    Gid, LocalKey, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
+    Gid, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
     QueuePairCapabilities, ReceiveOrder, RemoteKey, VerbsError, WrId,
 };
 
@@ -73,10 +73,11 @@ impl ProtectionDomain {
             sends: SendQueue::new(config.max_send_wr),
             waiting: Waiting::new(),
             receives: ReceiveQueue::new(capabilities.max_recv_wr, ReceiveOrder::OldestFirst),
-            link: Link::default(),
+            link: Link::Down,
+            early: Early::default(),
+            has_psn_mismatch: false,
             retry: Retry::default(),
             outstanding: Outstanding::default(),
-            unannounced: Unannounced::Nothing,
             is_hot: false,
             is_awaiting: false,
             is_unacked: false,
@@ -287,33 +288,10 @@ impl QueuePair {
         if qp.try_post_inline(common, wr_id, bytes, signaled) {
             return Ok(());
         }
-        drop(state);
-        self.post_inline_in_order(wr_id, bytes, signaled)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn post_inline_in_order(
-        &mut self,
-        wr_id: WrId,
-        bytes: &[u8],
-        signaled: bool,
-    ) -> Result<(), PostError> {
         if !self.is_reliable {
-            let work = SendWork {
-                wr_id,
-                addr: NonNull::from(bytes).cast(),
-                // The cast is lossless: inline sends are short.
-                len: bytes.len() as u32,
-                local_key: LocalKey(0),
-                signaled,
-                inline: true,
-                solicited: false,
-            };
-            return self.post_send_unreliable(&[work]);
+            drop(state);
+            return self.post_send_unreliable(&[SendWork::of_bytes(wr_id, bytes, signaled)]);
         }
-        let mut state = self.domain.enter().map_err(not_posted)?;
-        let (qp, common) = state.split(self.qp_index);
         let posted = qp.post_inline_in_order(common, wr_id, bytes, signaled);
         state.settle_overrun();
         posted

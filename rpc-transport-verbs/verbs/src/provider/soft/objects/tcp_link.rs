@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::queue_pair::QueuePair;
+use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::tcp_link::TcpLink;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::process::tcp_port;
@@ -101,10 +102,9 @@ impl QueuePair {
     /// Returns the target of the connection that its peer dials, if the queue pair is connected over
     /// TCP.
     pub(crate) fn link_target(&self) -> Option<LinkTarget> {
-        let is_tcp = self
-            .domain
-            .enter()
-            .is_ok_and(|state| state.queue_pairs[self.qp_index as usize].link.is_tcp);
+        let is_tcp = self.domain.enter().is_ok_and(|state| {
+            matches!(state.queue_pairs[self.qp_index as usize].link, Link::Tcp(_))
+        });
         is_tcp.then(|| LinkTarget {
             domain: Arc::clone(&self.domain),
             qp_index: self.qp_index,
@@ -115,10 +115,7 @@ impl QueuePair {
     /// Returns the number of the request of which only a part has arrived.
     pub(crate) fn arriving_message(&self) -> Option<u64> {
         let state = self.domain.enter().ok()?;
-        let link = state.queue_pairs[self.qp_index as usize]
-            .link
-            .tcp
-            .as_ref()?;
+        let link = state.queue_pairs[self.qp_index as usize].link.tcp()?;
         link.inbound.arriving_request()
     }
 

@@ -14,7 +14,7 @@ use super::link_message::LinkMessage;
 use super::node::Node;
 use super::outbound::Link;
 use super::usage::Usage;
-use crate::provider::soft::context::queue_pair::NewRing;
+use crate::provider::soft::context::link::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
 use crate::provider::soft::shared::peer_file::PeerFile;
 use crate::provider::soft::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingSender};

@@ -13,7 +13,7 @@ use super::greeting::GREETING_TIME;
 use super::newcomers::{ACCEPT_PAUSE, limit_of_files};
 use super::node::Node;
 use super::tcp_port::set_up;
-use crate::provider::soft::context::queue_pair::NewTcpLink;
+use crate::provider::soft::context::link::NewTcpLink;
 use crate::provider::soft::wire::hello::{Answer, GreetingError, HELLO_LEN, Hello};
 use crate::system_error::epoll_add;
 

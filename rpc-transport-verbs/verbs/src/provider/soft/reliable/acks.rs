@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::hooks;
 use crate::hooks::inject;
 use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::{NotifyDrained, SoftQueuePair};
 use crate::provider::soft::context::state::{Common, State};
@@ -35,13 +36,7 @@ impl State {
             if common.awaiting.get(index) != Some(&qp_index) {
                 continue;
             }
-            let sends = &qp.sends;
-            let waits = if qp.link.is_tcp {
-                qp.waits_for_time()
-            } else {
-                sends.signaled > 0 || sends.started < sends.posted || qp.draining.is_some()
-            };
-            if waits {
+            if qp.awaits_polls() {
                 index += 1;
             } else {
                 qp.is_awaiting = false;
@@ -81,25 +76,17 @@ impl SoftQueuePair {
         if inject!(LateCompletion) {
             return;
         }
-        if self.link.is_tcp {
-            return self.progress_over_tcp(common);
-        }
-        match self.complete_acked(common) {
-            AckOutcome::Valid => {}
-            // The peer's acknowledgement is invalid.
-            AckOutcome::Invalid => return self.fail(common, Some(CompletionStatus::BadResponse)),
-            AckOutcome::Failed => return self.fail_from_here(common, None),
-        }
-        if let Some(sender) = &mut self.link.sender
-            && sender.unacked() > 0
-        {
-            if let Some(code) = sender.fatal_nak() {
-                let status = CompletionStatus::from_code(u32::from(code));
-                return self.fail(common, Some(status));
+        match self.link {
+            Link::Rings(_) => {
+                if !self.process_ring_acks(common, now) {
+                    return;
+                }
             }
-            if !self.handle_rnr_nak(common, now) {
-                return self.fail(common, Some(CompletionStatus::RnrRetryExceeded));
+            // Acknowledgements are found as everything else that the connection brings.
+            Link::Tcp(_) => {
+                self.retry.ends_pause(now);
             }
+            Link::Down => {}
         }
         if let Some(status) = self.sends.local_failure
             && self.sends.acked == self.sends.started
@@ -119,10 +106,50 @@ impl SoftQueuePair {
         }
     }
 
+    /// Processes what the peer has written into its ring's acknowledgement. Returns false if the queue
+    /// pair has failed.
+    #[inline(always)]
+    fn process_ring_acks(&mut self, common: &mut Common, now: fn() -> Instant) -> bool {
+        let status = match self.complete_acked(common) {
+            AckOutcome::Failed => {
+                self.fail_from_here(common, None);
+                return false;
+            }
+            // The peer's acknowledgement is invalid.
+            AckOutcome::Invalid => Some(CompletionStatus::BadResponse),
+            AckOutcome::Valid => match self.link.sender() {
+                Some(sender) if sender.unacked() > 0 => match sender.fatal_nak() {
+                    Some(code) => Some(CompletionStatus::from_code(u32::from(code))),
+                    None if !self.handle_rnr_nak(common, now) => {
+                        Some(CompletionStatus::RnrRetryExceeded)
+                    }
+                    None => None,
+                },
+                _ => None,
+            },
+        };
+        if status.is_some() {
+            self.fail(common, status);
+        }
+        status.is_none()
+    }
+
+    /// Returns true if polls have to look for progress of this queue pair's sends. Over TCP, only what
+    /// its connection does not announce needs them.
+    #[inline]
+    pub(crate) fn awaits_polls(&self) -> bool {
+        let sends = &self.sends;
+        let is_pending = match self.link {
+            Link::Tcp(_) => self.retry.rnr_until.is_some() || sends.local_failure.is_some(),
+            Link::Rings(_) | Link::Down => sends.signaled > 0 || sends.started < sends.posted,
+        };
+        is_pending || self.draining.is_some()
+    }
+
     /// Completes the sends that the peer has acknowledged.
     #[inline(always)]
     pub(crate) fn complete_acked(&mut self, common: &mut Common) -> AckOutcome {
-        let Some(sender) = &mut self.link.sender else {
+        let Some(sender) = self.link.sender_mut() else {
             return AckOutcome::Valid;
         };
         match sender.collect_ack() {

@@ -16,6 +16,7 @@ use super::receive::Step;
 use super::rejection::{LocalReport, Rejection};
 use crate::hooks::inject;
 use crate::provider::soft::capacities::MAX_SGE;
+use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::remote_access::RemoteRequest;
@@ -49,8 +50,8 @@ impl SoftQueuePair {
     pub(crate) fn execute(&mut self, common: &mut Common, incoming: &Incoming) -> Step {
         match self.try_execute(common, incoming) {
             Ok(()) => {
-                if let Some(receiver) = &mut self.link.receiver {
-                    receiver.advance();
+                if let Link::Rings(rings) = &mut self.link {
+                    rings.receiver.advance();
                 }
                 self.communication_established(common);
                 Step::Received
@@ -58,8 +59,8 @@ impl SoftQueuePair {
             Err(Rejection::NotYet) => Step::Wait,
             Err(Rejection::Lost) => {
                 // What follows it must not be delivered: see `receive_one`.
-                if let Some(receiver) = &mut self.link.receiver {
-                    receiver.stop();
+                if let Link::Rings(rings) = &mut self.link {
+                    rings.receiver.stop();
                 }
                 Step::Wait
             }
@@ -78,7 +79,7 @@ impl SoftQueuePair {
     }
 
     fn try_execute(&mut self, common: &mut Common, incoming: &Incoming) -> Result<(), Rejection> {
-        let receiver = self.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
+        let receiver = &self.link.rings().ok_or(Rejection::Invalid)?.receiver;
         let mut slot = [0; MAX_IN_RING];
         // SAFETY: the slot has `len` readable bytes, which the sender leaves alone until the
         // acknowledgement. They are copied once, so that the checked bytes are the ones used.
@@ -268,7 +269,7 @@ impl SoftQueuePair {
             return Ok(());
         }
         let permitted = self.permitted(common, memory, total.into(), Access::REMOTE_READ)?;
-        let receiver = self.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
+        let receiver = &self.link.rings().ok_or(Rejection::Invalid)?.receiver;
         let to = match stage {
             IN_SLOT if len <= MAX_READ_IN_SLOT => incoming.payload,
             IN_SLOT => return Err(Rejection::Invalid),
@@ -348,11 +349,8 @@ impl SoftQueuePair {
 
     /// Returns true if the sender may have reclaimed the memory that its descriptors name.
     fn was_reclaimed(&self, message: &RequestMessage) -> bool {
-        let receiver = &self.link.receiver;
-        message.descriptors > 0
-            && receiver
-                .as_ref()
-                .is_some_and(|receiver| receiver.is_closed_after_copy())
+        let rings = self.link.rings();
+        message.descriptors > 0 && rings.is_some_and(|rings| rings.receiver.is_closed_after_copy())
     }
 
     /// Locates the bytes of a request. All of it comes from a peer and is validated.
@@ -376,12 +374,11 @@ impl SoftQueuePair {
         if rest.len() != usize::from(message.descriptors) * DESCRIPTOR_LEN {
             return Err(Rejection::Invalid);
         }
-        let peer = &self.link.peer;
+        let peer = &self.link.rings().ok_or(Rejection::Invalid)?.peer;
         for bytes in rest.chunks(DESCRIPTOR_LEN) {
             let descriptor = Descriptor::parse(bytes).ok_or(Rejection::Invalid)?;
-            let arena = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
-            // The arena has not arrived yet.
-            let arena = arena.ok_or(Rejection::NotYet)?;
+            // The arena may not have arrived yet.
+            let arena = peer.arena(descriptor.arena).ok_or(Rejection::NotYet)?;
             let offset = descriptor
                 .offset_within(arena.len())
                 .ok_or(Rejection::Invalid)?;

@@ -19,9 +19,8 @@
 use std::ptr::NonNull;
 
 use crate::provider::soft::capacities::{MAX_MESSAGE_LEN, MAX_SGE};
-use crate::provider::soft::context::general_send::GeneralSend;
-use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
-use crate::provider::soft::context::send_queue::Unwritten;
+use crate::provider::soft::context::link::{Link, Rings, Unannounced};
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
@@ -29,10 +28,9 @@ use crate::provider::soft::shared::request_message::{
     IN_SLOT, REMOTE_LEN, ReadPiece, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{MAX_IN_RING, RingSender, STAGES};
-use crate::provider::work::{Operation, SendWork, Sge, Work};
+use crate::provider::work::Operation;
 use crate::types::{
-    Access, CompletionOpcode, CompletionStatus, PostError, QpState, QpType, RemoteMemory,
-    RemoteOperation,
+    Access, CompletionOpcode, CompletionStatus, QpState, RemoteMemory, RemoteOperation,
 };
 
 /// Outcome of an attempt to begin a request.
@@ -43,41 +41,6 @@ enum BeginOutcome {
 }
 
 impl SoftQueuePair {
-    /// Posts a list of requests of any kind.
-    pub(crate) fn post(
-        &mut self,
-        common: &mut Common,
-        list: &[Work],
-        elements: &[Sge],
-    ) -> Result<(), PostError> {
-        if self.qp_type != QpType::ReliableConnection {
-            return self.post_unreliable(common, list, elements);
-        }
-        self.check_post(list.len())?;
-        let mut taken = 0;
-        for work in list {
-            if self.sends.is_full() {
-                break;
-            }
-            if self.link.is_tcp {
-                self.post_one_over_tcp(work, work.elements(elements));
-            } else {
-                self.post_one(work, work.elements(elements));
-            }
-            taken += 1;
-        }
-        if self.link.is_tcp {
-            self.after_post_over_tcp(common);
-        } else {
-            self.after_post(common);
-        }
-        if taken == list.len() {
-            Ok(())
-        } else {
-            Err(self.full(taken))
-        }
-    }
-
     /// Begins the next request, which is not a plain message. Returns `false` if it has to wait, or
     /// if it failed: then `local_failure` is set.
     pub(crate) fn issue(&mut self, common: &mut Common) -> bool {
@@ -86,20 +49,20 @@ impl SoftQueuePair {
         let Some(index) = general.position(|send| send.number == number) else {
             return false;
         };
-        let before = self.link.sender.as_ref().map(RingSender::next);
+        let before = self.link.sender().map(RingSender::next);
         let outcome = self.begin_request(common, index);
-        if let (Some(sender), Some(before)) = (&mut self.link.sender, before) {
+        if let (Link::Rings(rings), Some(before)) = (&mut self.link, before)
+            && let Some(sender) = &mut rings.sender
+        {
             sender.set_held(self.outstanding.reads > 0);
             let written = sender.next() - before;
             if written > 0 {
                 common.counters.sends += written;
-                let is_one_sided =
-                    self.sends.general[index].operation.opcode() != CompletionOpcode::Send;
-                if is_one_sided {
-                    self.unannounced = Unannounced::OneSided;
-                } else if self.unannounced == Unannounced::Nothing {
-                    self.unannounced = Unannounced::Messages;
-                }
+                let opcode = self.sends.general[index].operation.opcode();
+                rings.announce_later(match opcode {
+                    CompletionOpcode::Send => Unannounced::Messages,
+                    _ => Unannounced::OneSided,
+                });
             }
         }
         match outcome {
@@ -129,11 +92,11 @@ impl SoftQueuePair {
         };
         let send = &mut self.sends.general[index];
         let is_begun = send.slots.is_some();
-        let Some(sender) = &mut self.link.sender else {
+        let Some(sender) = self.link.sender_mut() else {
             return Ok(BeginOutcome::Waiting);
         };
         let is_permitted = if is_begun { may_go_on } else { may_begin };
-        if !is_permitted || self.link.has_psn_mismatch || self.sends.local_failure.is_some() {
+        if !is_permitted || self.has_psn_mismatch || self.sends.local_failure.is_some() {
             return Ok(BeginOutcome::Waiting);
         }
         if !is_begun {
@@ -246,46 +209,23 @@ impl SoftQueuePair {
 }
 
 impl SoftQueuePair {
-    /// Puts a request into the queue, which has a free entry.
-    fn post_one(&mut self, work: &Work, elements: &[Sge]) {
-        let number = self.sends.posted;
-        self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
-        let is_plain = matches!(work.operation, Operation::Remote(RemoteOperation::Send))
-            && !work.fenced
-            && !work.inline;
-        if let (true, &[only]) = (is_plain, elements) {
-            self.sends.push_unwritten(Unwritten::Plain(SendWork {
-                wr_id: work.wr_id,
-                addr: only.addr,
-                len: only.len,
-                local_key: only.local_key,
-                signaled: work.signaled,
-                inline: false,
-                solicited: work.solicited,
-            }));
-            return;
-        }
-        let mut send = GeneralSend::new(number, work, elements);
-        if work.inline {
-            // SAFETY: this call posts the request, and its elements belong to the caller until the
-            // call returns.
-            unsafe { send.stage(self.sends.inline_bytes()) };
-        }
-        self.sends.general.push_back(send);
-        self.sends.push_unwritten(Unwritten::General);
-    }
-
     /// Requests as many pieces of a READ as there is room for.
     fn request_read(&mut self, index: usize, memory: RemoteMemory) -> BeginOutcome {
         let send = &mut self.sends.general[index];
-        let Some(sender) = &mut self.link.sender else {
+        let Link::Rings(Rings {
+            sender: Some(sender),
+            staged,
+            unstaged,
+            ..
+        }) = &mut self.link
+        else {
             return BeginOutcome::Waiting;
         };
         let outstanding = self.outstanding.reads + u8::from(send.slots.is_none());
         loop {
             let piece = send.piece(send.requested);
-            let staged = self.outstanding.staged - self.outstanding.unstaged;
-            if !sender.has_room() || (piece.is_staged && staged == STAGES) {
+            let has_stage = *staged - *unstaged < STAGES;
+            if !sender.has_room() || (piece.is_staged && !has_stage) {
                 return BeginOutcome::Waiting;
             }
             let requested = ReadPiece {
@@ -297,7 +237,7 @@ impl SoftQueuePair {
                     piece.len
                 },
                 stage: if piece.is_staged {
-                    (self.outstanding.staged % STAGES) as u32
+                    (*staged % STAGES) as u32
                 } else {
                     IN_SLOT
                 },
@@ -313,7 +253,7 @@ impl SoftQueuePair {
             // SAFETY: the request has no parts, so `send_request` reads no memory but the prefix.
             unsafe { sender.send_request(word, &prefix[..len], std::iter::empty(), 0) };
             sender.set_held(true);
-            self.outstanding.staged += u64::from(piece.is_staged);
+            *staged += u64::from(piece.is_staged);
             self.outstanding.reads = outstanding;
             self.outstanding.unexecuted += u32::from(send.slots.is_none());
             send.requested += u64::from(piece.len);

@@ -5,6 +5,7 @@ pub(super) mod execute;
 pub(super) mod failure;
 pub(super) mod issue;
 pub(super) mod poll;
+pub(super) mod post;
 pub(super) mod progress;
 mod read_in_place;
 pub(super) mod receive;

@@ -9,11 +9,12 @@ use super::receive::ReceiveOutcome;
 use crate::hooks;
 use crate::hooks::inject;
 use crate::provider::soft::context::cold_rings::ColdRings;
+use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::ready_peers::ReadyPeer;
 use crate::provider::soft::context::state::{Common, HotRing, State};
-use crate::provider::soft::shared::ring::{NextMessage, RingReceiver};
+use crate::provider::soft::shared::ring::NextMessage;
 use crate::types::Gid;
 
 /// Maximum number of rings that are polled directly. Each costs a poll one cached line. With more
@@ -85,9 +86,9 @@ impl State {
         } = self;
         let qp = &mut queue_pairs[common.hot[place].qp_index as usize];
         let outcome = qp.receive(common);
-        match (&qp.link.receiver, common.hot.get_mut(place)) {
-            (Some(receiver), Some(ring)) if outcome != ReceiveOutcome::Closed => {
-                receiver.update(&mut ring.next);
+        match (&qp.link, common.hot.get_mut(place)) {
+            (Link::Rings(rings), Some(ring)) if outcome != ReceiveOutcome::Closed => {
+                rings.receiver.update(&mut ring.next);
             }
             _ => qp.leave_hot(common),
         }
@@ -203,8 +204,8 @@ impl State {
         let ring = &mut common.hot[place];
         ring.empty_polls = 0;
         let qp = &mut queue_pairs[ring.qp_index as usize];
-        let receiver = qp.link.receiver.as_mut();
-        let is_cold = receiver.is_some_and(RingReceiver::try_go_cold);
+        let rings = qp.link.rings_mut();
+        let is_cold = rings.is_some_and(|rings| rings.receiver.try_go_cold());
         if is_cold {
             qp.is_hot = false;
             let ring = common.hot.swap_remove(place);
@@ -274,22 +275,22 @@ impl State {
 
 impl SoftQueuePair {
     pub(crate) fn make_hot(&mut self, common: &mut Common) {
-        if let Some(receiver) = &self.link.receiver
+        if let Link::Rings(rings) = &self.link
             && !self.is_hot
         {
             self.is_hot = true;
-            let next = receiver.next_message();
+            let next = rings.receiver.next_message();
             common.hot.push(HotRing::new(next, self.index));
         }
     }
 
     /// Makes a cold ring hot.
     fn make_hot_again(&mut self, hot: &mut Vec<HotRing>, cold: &mut ColdRings) {
-        if let Some(receiver) = &self.link.receiver
+        if let Link::Rings(rings) = &self.link
             && let Some(mut next) = cold.remove(self.index)
         {
-            receiver.go_hot();
-            receiver.update(&mut next);
+            rings.receiver.go_hot();
+            rings.receiver.update(&mut next);
             self.is_hot = true;
             hot.push(HotRing::new(next, self.index));
         }
@@ -325,7 +326,7 @@ fn make_hot_for(
     qp_index: usize,
 ) {
     if let Some(qp) = queue_pairs.get_mut(qp_index)
-        && qp.link.peer.as_ref().is_some_and(|peer| peer.gid == *gid)
+        && qp.link.rings().is_some_and(|rings| rings.peer.gid == *gid)
     {
         qp.make_hot_again(hot, cold);
     }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::hooks;
+use crate::provider::soft::context::link::{Link, Rings};
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
@@ -43,13 +44,20 @@ impl SoftQueuePair {
         memory: RemoteMemory,
     ) -> bool {
         let send = &self.sends.general[index];
-        let (Some(sender), Some(peer)) = (&self.link.sender, &self.link.peer) else {
+        let Link::Rings(Rings {
+            sender: Some(sender),
+            peer,
+            read_arena,
+            seen_alive,
+            ..
+        }) = &mut self.link
+        else {
             return false;
         };
         if common.options.read_execution == ReadExecution::ByTarget
             || self.outstanding.unexecuted > 0
             || !sender.is_ready()
-            || !is_alive(peer, &mut self.link.seen_alive)
+            || !is_alive(peer, seen_alive)
         {
             return false;
         }
@@ -69,7 +77,7 @@ impl SoftQueuePair {
             return false;
         };
         if send.total > 0 {
-            let cached = match &self.link.read_arena {
+            let cached = match &read_arena {
                 Some((number, arena)) if *number == permission.arena => arena.upgrade(),
                 _ => None,
             };
@@ -78,7 +86,7 @@ impl SoftQueuePair {
                 // It may not have arrived yet.
                 None => match peer.arena(permission.arena) {
                     Some(arena) => {
-                        self.link.read_arena = Some((permission.arena, Arc::downgrade(&arena)));
+                        *read_arena = Some((permission.arena, Arc::downgrade(&arena)));
                         arena
                     }
                     None => return false,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use crate::hooks::{inject, point};
 use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::link::{Link, Rings};
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
@@ -58,7 +59,7 @@ impl SoftQueuePair {
         commit: Commit,
         cq: usize,
     ) -> Option<WorkCompletion> {
-        let receiver = self.link.receiver.as_mut()?;
+        let receiver = &mut self.link.rings_mut()?.receiver;
         let (from, len) = receiver.plain_payload(commit)?;
         if self.state != QpState::Rts || self.recv_cq != cq {
             return None;
@@ -108,13 +109,17 @@ impl SoftQueuePair {
         commit: Commit,
         cq: usize,
     ) -> Option<WorkCompletion> {
-        let receiver = self.link.receiver.as_mut()?;
+        let Rings {
+            receiver,
+            peer,
+            arena,
+            ..
+        } = self.link.rings_mut()?;
         if commit.flags != Flags(Flags::DESCRIPTOR) || self.state != QpState::Rts {
             return None;
         }
         let incoming = receiver.peek().ok()??;
-        let Body::At(from, len, _arena) = locate(&incoming, &self.link.peer, &mut self.link.arena)
-        else {
+        let Body::At(from, len, _arena) = locate(&incoming, peer, arena) else {
             return None;
         };
         let shared = &mut common.shared_receive_queues;
@@ -172,15 +177,21 @@ impl SoftQueuePair {
                 Step::Failed => break ReceiveOutcome::Closed,
             }
         };
-        if let Some(receiver) = &mut self.link.receiver {
-            receiver.publish_ack();
+        if let Link::Rings(rings) = &mut self.link {
+            rings.receiver.publish_ack();
         }
         common.counters.receives += received as u64;
         outcome
     }
 
     fn receive_one(&mut self, common: &mut Common) -> Step {
-        let Some(receiver) = &mut self.link.receiver else {
+        let Link::Rings(Rings {
+            receiver,
+            peer,
+            arena,
+            ..
+        }) = &mut self.link
+        else {
             return Step::Failed;
         };
         let incoming = match receiver.peek() {
@@ -200,7 +211,7 @@ impl SoftQueuePair {
         if queue.has_lists() {
             return self.execute(common, &incoming);
         }
-        let (from, len, _arena) = match locate(&incoming, &self.link.peer, &mut self.link.arena) {
+        let (from, len, _arena) = match locate(&incoming, peer, arena) {
             Body::At(from, len, arena) => (from, len, arena),
             Body::NotMapped => return Step::Wait,
             Body::Invalid => return self.fail_invalid_message(common),
@@ -275,14 +286,14 @@ impl SoftQueuePair {
     /// pair.
     #[cold]
     pub(crate) fn refuse_message(&mut self, common: &mut Common, remote: CompletionStatus) {
-        if let Some(link) = &self.link.tcp {
+        if let Some(link) = self.link.tcp() {
             let sequence = link.inbound.expected as u32;
             return self.refuse_over_tcp(common, sequence, remote);
         }
-        if let Some(receiver) = &mut self.link.receiver {
-            receiver.publish_ack();
+        if let Link::Rings(rings) = &mut self.link {
+            rings.receiver.publish_ack();
             // The cast is lossless: status codes are below 256.
-            receiver.send_fatal_nak(remote.code() as u8);
+            rings.receiver.send_fatal_nak(remote.code() as u8);
         }
         self.fail(common, None);
     }
@@ -302,14 +313,14 @@ impl SoftQueuePair {
     #[cold]
     #[inline(never)]
     pub(crate) fn send_rnr_nak(&mut self, common: &mut Common) {
-        if self.link.is_tcp {
+        if let Link::Tcp(_) = self.link {
             return self.send_rnr_nak_over_tcp(common);
         }
-        if let Some(receiver) = &mut self.link.receiver {
+        if let Link::Rings(rings) = &mut self.link {
             // Acknowledge earlier messages first: the sender has to repeat only this one.
-            receiver.publish_ack();
+            rings.receiver.publish_ack();
             let timer = self.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
-            receiver.send_rnr_nak(timer.code());
+            rings.receiver.send_rnr_nak(timer.code());
             common.counters.rnr_nak_sent += 1;
         }
     }
@@ -384,11 +395,7 @@ pub(crate) enum Step {
 
 /// Locates the bytes of a message. All of it comes from a peer and is validated.
 #[inline]
-fn locate(
-    incoming: &Incoming,
-    peer: &Option<Arc<Peer>>,
-    recent: &mut Option<(u64, Weak<Mapping>)>,
-) -> Body {
+fn locate(incoming: &Incoming, peer: &Peer, recent: &mut Option<(u64, Weak<Mapping>)>) -> Body {
     if !incoming.flags.has(Flags::DESCRIPTOR) {
         return Body::At(incoming.payload, incoming.len, None);
     }
@@ -415,7 +422,7 @@ fn locate(
     let arena = match cached {
         Some(arena) => arena,
         None => {
-            let found = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
+            let found = peer.arena(descriptor.arena);
             let Some(arena) = found else {
                 return Body::NotMapped;
             };
@@ -457,11 +464,11 @@ mod tests {
             flags: Flags(Flags::DESCRIPTOR),
             sequence: 0,
         };
-        let (peer, mut recent) = (Some(peer), None);
+        let mut recent = None;
         let mut locate = || locate(&incoming, &peer, &mut recent);
         assert!(matches!(locate(), Body::At(_, 4000, Some(_))));
         let body = locate();
-        peer.as_ref().unwrap().remove_arena(7);
+        peer.remove_arena(7);
         assert!(mapping.upgrade().is_some(), "while the message is copied");
         drop(body);
         assert!(mapping.upgrade().is_none());

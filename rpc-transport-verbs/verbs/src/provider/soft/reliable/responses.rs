@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::acks::AckOutcome;
 use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::link::{Link, Rings};
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::types::{Access, CompletionOpcode, CompletionStatus};
@@ -13,7 +14,7 @@ impl SoftQueuePair {
     #[cold]
     pub(crate) fn complete_general(&mut self, common: &mut Common) -> AckOutcome {
         loop {
-            let Some(sender) = &self.link.sender else {
+            let Some(sender) = self.link.sender() else {
                 return AckOutcome::Valid;
             };
             let oldest = self.sends.acked;
@@ -71,7 +72,15 @@ impl SoftQueuePair {
     /// not.
     fn finish(&mut self, common: &mut Common) -> Result<bool, CompletionStatus> {
         let is_started = self.sends.started > self.sends.acked;
-        let (Some(send), Some(sender)) = (self.sends.general.front_mut(), &self.link.sender) else {
+        let Link::Rings(Rings {
+            sender: Some(sender),
+            unstaged,
+            ..
+        }) = &mut self.link
+        else {
+            return Ok(false);
+        };
+        let Some(send) = self.sends.general.front_mut() else {
             return Ok(false);
         };
         let Some(slots) = &send.slots else {
@@ -89,8 +98,8 @@ impl SoftQueuePair {
                     .check_all(send.elements(), self.domain, Access::LOCAL_WRITE)?;
                 let piece = send.piece(send.received);
                 let from = if piece.is_staged {
-                    let stage = sender.response_in_stage(self.outstanding.unstaged);
-                    self.outstanding.unstaged += 1;
+                    let stage = sender.response_in_stage(*unstaged);
+                    *unstaged += 1;
                     // The peer permits reads but created a ring without staging memory.
                     stage.ok_or(CompletionStatus::BadResponse)?
                 } else {
@@ -110,9 +119,7 @@ impl SoftQueuePair {
             let held_up = u32::from(send.holds_up_reads());
             self.outstanding.unexecuted = self.outstanding.unexecuted.saturating_sub(held_up);
             self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
-            if let Some(sender) = &mut self.link.sender {
-                sender.set_held(self.outstanding.reads > 0);
-            }
+            sender.set_held(self.outstanding.reads > 0);
             let opcode = send.operation.opcode();
             self.complete_oldest_successfully(common, opcode, len);
             return Ok(true);

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::hooks;
-use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::link::{Link, Rings};
+use crate::provider::soft::context::queue_pair::{Retry, SoftQueuePair};
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::shared::ring::RingSender;
 use crate::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
@@ -20,12 +21,17 @@ impl SoftQueuePair {
     /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
     /// Returns `false` if the permitted number of retries is used up.
     pub(crate) fn handle_rnr_nak(&mut self, common: &mut Common, now: fn() -> Instant) -> bool {
-        let Some(sender) = &self.link.sender else {
+        let Link::Rings(Rings {
+            sender: Some(sender),
+            naks,
+            ..
+        }) = &mut self.link
+        else {
             return true;
         };
         let nak = sender.nak();
-        if nak.count != self.retry.naks {
-            self.retry.naks = nak.count;
+        if nak.count != *naks {
+            *naks = nak.count;
             common.counters.rnr_nak_received += 1;
             let permitted = self.attributes.rnr_retry.and_then(RnrRetry::limit);
             if permitted.is_some_and(|limit| self.retry.rnr_count >= u32::from(limit)) {
@@ -34,13 +40,21 @@ impl SoftQueuePair {
             self.retry.rnr_count = self.retry.rnr_count.saturating_add(1);
             self.retry.rnr_until = Some(now() + RnrTimer::from_wire(nak.timer).duration());
         }
-        if let Some(until) = self.retry.rnr_until
-            && now() >= until
-        {
-            self.retry.rnr_until = None;
+        if self.retry.ends_pause(now) {
             sender.allow_retry(nak);
         }
         true
+    }
+}
+
+impl Retry {
+    /// Ends the pause that the receiver has asked for, if it is over. Returns true if it ends now.
+    pub(super) fn ends_pause(&mut self, now: fn() -> Instant) -> bool {
+        let is_over = self.rnr_until.is_some_and(|until| now() >= until);
+        if is_over {
+            self.rnr_until = None;
+        }
+        is_over
     }
 }
 
@@ -93,14 +107,18 @@ impl SoftQueuePair {
             QpState::Sqd => self.has_sends_in_flight(),
             _ => false,
         };
-        let tcp = self.link.tcp.as_ref();
-        let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone())
-            || tcp.is_some_and(|link| link.has_ended());
-        let is_heard = match &self.link.sender {
-            Some(sender) => sender.is_ready(),
-            None => tcp.is_some_and(|link| link.is_open()),
+        let (is_gone, is_heard) = match &self.link {
+            Link::Rings(Rings { sender, peer, .. }) => {
+                let is_heard = sender.as_ref().is_some_and(RingSender::is_ready);
+                (peer.is_gone(), is_heard)
+            }
+            Link::Tcp(tcp) => {
+                let link = tcp.connection.as_ref();
+                link.map_or((false, false), |link| (link.has_ended(), link.is_open()))
+            }
+            Link::Down => (false, false),
         };
-        let drops = self.link.has_psn_mismatch || !is_heard;
+        let drops = self.has_psn_mismatch || !is_heard;
         if !waits || !(is_gone || drops) {
             self.retry.silent_since = None;
             return false;
@@ -124,7 +142,7 @@ impl SoftQueuePair {
     /// to keep what was sent to it. RPC's queue pairs permit any number of retries. Each connection's
     /// share of the send slots bounds what such a peer keeps.
     fn is_ignored_for_long(&mut self, step: Duration) -> bool {
-        let link = self.link.tcp.as_ref();
+        let link = self.link.tcp();
         let is_ignored = self.retry.rnr_until.is_none()
             && link.is_some_and(|link| {
                 link.is_open() && (link.awaits_ack() || self.outstanding.reads > 0)
@@ -141,17 +159,18 @@ impl SoftQueuePair {
 
     /// Returns true if a request is in flight: it has begun and has not ended.
     pub(crate) fn has_sends_in_flight(&self) -> bool {
-        let is_unacked = |sender: &RingSender| sender.unacked() > 0;
-        // Over TCP, a request may have to be sent again.
-        let is_begun = || {
-            self.sends
-                .general
-                .front()
-                .is_some_and(|send| send.slots.is_some())
+        let is_link_used = match &self.link {
+            Link::Rings(Rings { sender, .. }) => {
+                sender.as_ref().is_some_and(|sender| sender.unacked() > 0)
+            }
+            // A request may have to be sent again.
+            Link::Tcp(_) => {
+                let oldest = self.sends.general.front();
+                oldest.is_some_and(|send| send.slots.is_some())
+            }
+            Link::Down => false,
         };
-        self.sends.acked < self.sends.started
-            || self.link.sender.as_ref().is_some_and(is_unacked)
-            || (self.link.is_tcp && is_begun())
+        is_link_used || self.sends.acked < self.sends.started
     }
 
     /// Returns the time for the first try and all retries; `None` means to wait forever.

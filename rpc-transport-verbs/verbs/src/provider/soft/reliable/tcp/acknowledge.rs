@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::hooks;
-use crate::provider::soft::context::queue_pair::{NotifyDrained, SoftQueuePair};
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Phase, extended};
-use crate::types::{AsyncEvent, CompletionStatus, RnrRetry, RnrTimer};
+use crate::types::{CompletionStatus, RnrRetry, RnrTimer};
 
 /// A message that no correct peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl SoftQueuePair {
         common: &mut Common,
         low: u32,
     ) -> Result<(), InvalidMessage> {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return Ok(());
         };
         let outbound = &mut link.outbound;
@@ -48,7 +48,7 @@ impl SoftQueuePair {
     /// Completes the oldest requests that are acknowledged, and whose responses have arrived.
     pub(super) fn complete_over_tcp(&mut self, common: &mut Common) {
         loop {
-            let Some(link) = &self.link.tcp else { return };
+            let Some(link) = self.link.tcp() else { return };
             let Some(send) = self.sends.general.front() else {
                 return;
             };
@@ -76,7 +76,7 @@ impl SoftQueuePair {
     /// Returns the number of the request whose response comes next, and how many bytes of it are
     /// missing, if its sequence number is this one.
     pub(super) fn awaited_response(&self, low: u32) -> Option<(u64, u64)> {
-        let link = self.link.tcp.as_ref()?;
+        let link = self.link.tcp()?;
         let sequence = extended(low, link.outbound.acked);
         let mut begun = self
             .sends
@@ -100,7 +100,7 @@ impl SoftQueuePair {
         timer: u8,
     ) -> Result<(), InvalidMessage> {
         self.acknowledge(common, low)?;
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return Ok(());
         };
         let sequence = extended(low, link.outbound.acked);
@@ -128,7 +128,7 @@ impl SoftQueuePair {
 
     /// Goes back to the request that found no receive, once no request is being written.
     pub(super) fn rewind(&mut self) {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return;
         };
         let outbound = &mut link.outbound;
@@ -182,42 +182,10 @@ impl SoftQueuePair {
         Ok(())
     }
 
-    /// Returns true if the queue pair waits for something that its link does not announce.
-    pub(crate) fn waits_for_time(&self) -> bool {
-        self.retry.rnr_until.is_some()
-            || self.sends.local_failure.is_some()
-            || self.draining.is_some()
-    }
-
-    /// Does what depends on time, or on a request that failed here.
-    pub(crate) fn progress_over_tcp(&mut self, common: &mut Common) {
-        if let Some(until) = self.retry.rnr_until
-            && hooks::now() >= until
-        {
-            self.retry.rnr_until = None;
-        }
-        if let Some(status) = self.sends.local_failure
-            && self.sends.acked == self.sends.started
-        {
-            return self.fail(common, Some(status));
-        }
-        if self.sends.started < self.sends.posted {
-            self.transmit_over_tcp(common);
-        }
-        if self.draining.is_some() && !self.has_sends_in_flight() {
-            let notify = self.draining.take();
-            if notify == Some(NotifyDrained(true)) {
-                common.raise(AsyncEvent::SqDrained {
-                    qp_num: self.number,
-                });
-            }
-        }
-    }
-
     /// Ends the link's connection, or records that it has ended.
     pub(super) fn end_link(&mut self, common: &mut Common) {
         let index = self.index;
-        if let Some(link) = &mut self.link.tcp
+        if let Some(link) = self.link.tcp_mut()
             && !link.has_ended()
         {
             link.phase = Phase::Ended;

@@ -7,6 +7,7 @@
 use crate::hooks;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::element_list::ElementList;
+use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::state::Common;
@@ -75,12 +76,12 @@ impl SoftQueuePair {
 
     /// Returns the number of responses that the peer has not got.
     fn kept_responses(&self) -> usize {
-        let responses = self.link.tcp.as_ref().map(|link| &link.outbound.responses);
+        let responses = self.link.tcp().map(|link| &link.outbound.responses);
         responses.map_or(0, |responses| responses.len())
     }
 
     fn push_response(&mut self, response: Response) {
-        if let Some(link) = &mut self.link.tcp {
+        if let Some(link) = self.link.tcp_mut() {
             link.outbound.responses.push_back(response);
         }
     }
@@ -243,8 +244,7 @@ impl SoftQueuePair {
     pub(crate) fn flush_arriving(&mut self, common: &mut Common) {
         let arriving = self
             .link
-            .tcp
-            .as_mut()
+            .tcp_mut()
             .and_then(|link| link.inbound.arriving.take());
         let wr_id = match arriving.map(|arriving| arriving.target) {
             Some(Target::Receive(receive)) => receive.wr_id,
@@ -261,7 +261,7 @@ impl SoftQueuePair {
     /// Answers a request, for which no receive is posted, with an RNR NAK.
     pub(crate) fn send_rnr_nak_over_tcp(&mut self, common: &mut Common) {
         let timer = self.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
-        if let Some(link) = &mut self.link.tcp {
+        if let Some(link) = self.link.tcp_mut() {
             link.inbound.is_refusing = true;
             let sequence = link.inbound.expected as u32;
             let nak = Response::ReceiverNotReady {
@@ -279,7 +279,9 @@ impl SoftQueuePair {
     /// Fails the queue pair, and keeps its connection until the peer has read what was sent on it.
     pub(super) fn fail_gently(&mut self, common: &mut Common) {
         self.flush_arriving(common);
-        if let Some(link) = self.link.tcp.take() {
+        if let Link::Tcp(tcp) = &mut self.link
+            && let Some(link) = tcp.connection.take()
+        {
             common.tcp.remove(&link, self.index);
             if let Some(socket) = link.into_socket() {
                 common.tcp.linger(socket, hooks::now());
@@ -299,7 +301,7 @@ impl SoftQueuePair {
         // The cast is lossless: status codes are below 256.
         let status = status.code() as u8;
         self.push_response(Response::Refused { sequence, status });
-        self.transmit_over_tcp(common);
+        self.write_link(common, false);
         self.fail_gently(common);
     }
 }

@@ -41,7 +41,7 @@ impl SoftQueuePair {
     }
 
     fn gather_partial(&mut self, common: &Common, batch: &mut Batch) -> Result<(), Stop> {
-        let Some(link) = &self.link.tcp else {
+        let Some(link) = self.link.tcp() else {
             return Err(Stop::Done);
         };
         let Some(Partial {
@@ -106,7 +106,7 @@ impl SoftQueuePair {
     }
 
     fn gather_responses(&mut self, common: &mut Common, batch: &mut Batch) -> Result<(), Stop> {
-        let Some(link) = &self.link.tcp else {
+        let Some(link) = self.link.tcp() else {
             return Err(Stop::Done);
         };
         // Requests that wait have their turn after one piece.
@@ -173,7 +173,7 @@ impl SoftQueuePair {
     /// Refuses the READ whose response is next: its key was revoked after it was requested.
     #[cold]
     fn refuse_pending_read(&mut self, common: &mut Common) {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return;
         };
         if let Some(Response::Read { sequence, .. }) = link.outbound.responses.pop_front() {
@@ -188,7 +188,7 @@ impl SoftQueuePair {
 
     fn gather_requests(&mut self, common: &mut Common, batch: &mut Batch) {
         let (mut number, mut reads) = (self.sends.started, self.outstanding.reads);
-        let Some(link) = &self.link.tcp else { return };
+        let Some(link) = self.link.tcp() else { return };
         let mut sequence = link.outbound.next;
         if batch.holds(PartialKind::Request) {
             // The rest of the request that was begun. It counts among the READs already.
@@ -224,11 +224,11 @@ impl SoftQueuePair {
         reads: &mut u8,
     ) -> Result<Added, CompletionStatus> {
         let (domain, qp_num) = (self.domain, self.number);
-        let Some(link) = &self.link.tcp else {
+        let Some(link) = self.link.tcp() else {
             return Ok(Added::Nothing);
         };
         if number >= self.sends.posted
-            || self.link.has_psn_mismatch
+            || self.has_psn_mismatch
             || self.sends.local_failure.is_some()
             || self.retry.rnr_until.is_some()
             || link.outbound.rewind_to.is_some()

@@ -30,7 +30,7 @@ impl SoftQueuePair {
         };
         let len = header.len as usize;
         let (payload, after) = bytes.split_at_checked(len)?;
-        let link = self.link.tcp.as_ref()?;
+        let link = self.link.tcp()?;
         let is_next = header.sequence == link.inbound.expected as u32;
         if request.operation != RemoteOperation::Send
             || !is_next
@@ -72,7 +72,7 @@ impl SoftQueuePair {
         self.complete_taken(common, receive.wr_id, success, header.len, 0, solicited);
         common.counters.receives += 1;
         self.communication_established(common);
-        if let Some(link) = &mut self.link.tcp {
+        if let Some(link) = self.link.tcp_mut() {
             link.inbound.was_long = false;
             link.inbound.is_refusing = false;
             link.inbound.is_ack_requested |= request.is_ack_requested;
@@ -131,7 +131,7 @@ impl SoftQueuePair {
             Message::Refused { status } => self.refused(common, header.sequence, status),
         };
         handled.map_err(|invalid| self.fail_over_tcp(common, invalid))?;
-        if self.link.tcp.is_none() {
+        if self.link.tcp().is_none() {
             return Err(End::Ended);
         }
         Ok(())
@@ -144,7 +144,7 @@ impl SoftQueuePair {
         request: &Request,
         executed: &mut usize,
     ) -> Result<(), End> {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return Err(End::Ended);
         };
         let inbound = &mut link.inbound;
@@ -164,9 +164,9 @@ impl SoftQueuePair {
         {
             // READs see memory as it was before the requests behind them, unless the peer reads so
             // slowly that their responses cannot be written: then only a fence would help.
-            self.transmit_over_tcp(common);
+            self.write_link(common, false);
             // A response may have been refused, because its key was revoked.
-            if self.link.tcp.as_ref().is_none_or(|link| link.has_ended()) {
+            if self.link.tcp().is_none_or(|link| link.has_ended()) {
                 return Err(End::Ended);
             }
         }
@@ -189,7 +189,7 @@ impl SoftQueuePair {
 
     fn expect_payload(&mut self, len: u32, target: Target) {
         if len > 0
-            && let Some(link) = &mut self.link.tcp
+            && let Some(link) = self.link.tcp_mut()
         {
             link.inbound.was_long = len >= LONG_PAYLOAD;
             link.inbound.arriving = Some(Arriving {
@@ -217,15 +217,11 @@ impl SoftQueuePair {
     /// Ends the queue pair because of the peer's request, which is answered by a fatal NAK.
     #[cold]
     pub(super) fn reject_over_tcp(&mut self, common: &mut Common, rejection: Rejection) -> End {
-        let sequence = self
-            .link
-            .tcp
-            .as_ref()
-            .map(|link| link.inbound.expected as u32);
+        let sequence = self.link.tcp().map(|link| link.inbound.expected as u32);
         let sequence = sequence.unwrap_or_default();
         match rejection {
             Rejection::Status(status, report) => {
-                if let (LocalReport::Taken(..), Some(link)) = (&report, &mut self.link.tcp) {
+                if let (LocalReport::Taken(..), Some(link)) = (&report, self.link.tcp_mut()) {
                     // It completes now: nothing is left to be flushed.
                     link.inbound.arriving = None;
                 }

@@ -6,7 +6,7 @@
 //!            acknowledge ◀─ receive ◀─ turn ◀─ ─ ─ socket ◀─ transmit ◀─ responses
 //! ```
 //!
-//! * [`post`]: requests stay in the send queue until they complete, because a request
+//! * [`post`](super::post): requests stay in the send queue until they complete, because a request
 //!   that finds no receive is sent again.
 //! * [`gather`] and [`transmit`]: one system call writes headers and
 //!   payloads of many messages. The kernel takes payloads from where they lie.
@@ -27,7 +27,6 @@ mod batch;
 mod execute;
 mod gather;
 mod messages;
-mod post;
 mod receive;
 mod transmit;
 mod turn;

@@ -62,7 +62,7 @@ impl SoftQueuePair {
         scratch: &mut [u8],
         executed: &mut usize,
     ) -> Result<(), End> {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return Err(End::Ended);
         };
         let stashed = link.inbound.stash_len;
@@ -70,7 +70,7 @@ impl SoftQueuePair {
         let mut parts = Parts::<{ MAX_SGE + 1 }>::new();
         self.add_rest_of_payload(common, &mut parts)?;
         let direct = parts.bytes;
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return Err(End::Ended);
         };
         // What lands in the scratch memory of a long payload has to be copied from there. After one
@@ -115,8 +115,7 @@ impl SoftQueuePair {
     ) -> Result<(), End> {
         let Some(arriving) = self
             .link
-            .tcp
-            .as_ref()
+            .tcp()
             .and_then(|link| link.inbound.arriving.as_ref())
         else {
             return Ok(());
@@ -182,7 +181,7 @@ impl SoftQueuePair {
         len: usize,
         executed: &mut usize,
     ) -> Result<(), End> {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return Err(End::Ended);
         };
         let Some(arriving) = &mut link.inbound.arriving else {
@@ -228,7 +227,7 @@ impl SoftQueuePair {
     ) -> Result<(), End> {
         self.finish_request_over_tcp(common, len, target)
             .map_err(|rejection| self.reject_over_tcp(common, rejection))?;
-        if let Some(link) = &mut self.link.tcp {
+        if let Some(link) = self.link.tcp_mut() {
             link.inbound.expected += 1;
             common.tcp.owe_ack(self.index, link);
         }
@@ -243,11 +242,11 @@ impl SoftQueuePair {
         executed: &mut usize,
     ) -> Result<(), End> {
         let mut rest = bytes;
-        if let Some(link) = &mut self.link.tcp {
+        if let Some(link) = self.link.tcp_mut() {
             link.inbound.stash_len = 0;
         }
         while !rest.is_empty() {
-            let Some(link) = &mut self.link.tcp else {
+            let Some(link) = self.link.tcp_mut() else {
                 return Err(End::Ended);
             };
             if link.phase == Phase::Dialed {
@@ -280,7 +279,7 @@ impl SoftQueuePair {
                 Err(_) => return Err(self.reject_over_tcp(common, Rejection::Invalid)),
             }
         }
-        if let Some(link) = &mut self.link.tcp {
+        if let Some(link) = self.link.tcp_mut() {
             debug_assert!(rest.len() < MAX_LEN, "a header of that length is complete");
             link.inbound.stash[..rest.len()].copy_from_slice(rest);
             link.inbound.stash_len = rest.len();
@@ -292,8 +291,7 @@ impl SoftQueuePair {
     fn copy(&mut self, common: &mut Common, bytes: &[u8]) -> Result<(), End> {
         let Some(arriving) = self
             .link
-            .tcp
-            .as_ref()
+            .tcp()
             .and_then(|link| link.inbound.arriving.as_ref())
         else {
             return Ok(());

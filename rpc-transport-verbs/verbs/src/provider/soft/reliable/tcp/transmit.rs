@@ -7,10 +7,11 @@
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::batch::{Batch, Batched};
+use super::batch::{Batch, Batched, MAX_MESSAGES};
 use super::gather::{RESPONSE_PIECE, Stop};
 use crate::hooks::inject;
-use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
+use crate::provider::soft::context::link::Link;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Partial, PartialKind, Response, TcpLink, extended};
 use crate::provider::soft::wire::header::{Header, Message};
@@ -21,18 +22,33 @@ use crate::types::{AsyncEvent, CompletionStatus};
 const MOST_WRITTEN: usize = 4 * 1024 * 1024;
 
 impl SoftQueuePair {
-    /// Writes as much as there is and as the socket takes. An acknowledgement is written with every
-    /// message; alone if one is due.
-    pub(crate) fn transmit_over_tcp(&mut self, common: &mut Common) {
-        self.transmit_with_ack(common, false);
+    /// Writes the requests that were posted inline. If the application has completions to poll first,
+    /// which may lead to more requests, the next look at the links does: then one system call
+    /// writes all of them.
+    #[cold]
+    pub(crate) fn transmit_or_defer(&mut self, common: &mut Common) {
+        let unsent = self.sends.posted - self.sends.started;
+        let has_completions = !common.completion_queues.queue(self.recv_cq).is_empty();
+        if unsent < MAX_MESSAGES as u64 && has_completions {
+            if let Link::Tcp(tcp) = &mut self.link {
+                tcp.is_doorbell_due = false;
+            }
+            common.tcp.defer(self.index);
+        } else {
+            self.transmit(common);
+        }
     }
 
-    /// Writes as much as there is, and an acknowledgement in any case if one is owed.
-    pub(super) fn transmit_with_ack(&mut self, common: &mut Common, is_ack_due: bool) {
-        self.unannounced = Unannounced::Nothing;
+    /// Writes as much as there is and as the socket takes. An acknowledgement is written with every
+    /// message; alone only if it is due.
+    pub(crate) fn write_link(&mut self, common: &mut Common, is_ack_due: bool) {
+        let Link::Tcp(tcp) = &mut self.link else {
+            return;
+        };
+        tcp.is_doorbell_due = false;
         let mut left = MOST_WRITTEN;
         loop {
-            let Some(link) = &self.link.tcp else { return };
+            let Some(link) = self.link.tcp() else { return };
             if !link.is_open() || link.outbound.is_blocked || inject!(NoRoom) {
                 return;
             }
@@ -49,7 +65,7 @@ impl SoftQueuePair {
                 Err(Stop::Done) => return,
                 Err(Stop::TornRequest) => {
                     let status = CompletionStatus::LocalProtection;
-                    let link = self.link.tcp.as_ref();
+                    let link = self.link.tcp();
                     if link.is_some_and(|link| link.outbound.rewind_to.is_some()) {
                         // Those before it were to be sent again behind it, which is impossible now.
                         return self.fail(common, Some(status));
@@ -60,7 +76,7 @@ impl SoftQueuePair {
                 }
                 Err(Stop::TornResponse) => return self.tear_response(common),
             }
-            let Some(link) = &self.link.tcp else { return };
+            let Some(link) = self.link.tcp() else { return };
             if batch.is_empty() && is_ack_due && link.owes_ack() {
                 batch.add(PartialKind::Ack, ack(link).encode(), 0, 0);
             }
@@ -109,7 +125,10 @@ impl SoftQueuePair {
     /// Ends the link. The peer is told what was executed: its requests were successful, though this
     /// queue pair is gone.
     pub(crate) fn close_link(&mut self, common: &mut Common) {
-        let Some(link) = self.link.tcp.take() else {
+        let Link::Tcp(tcp) = &mut self.link else {
+            return;
+        };
+        let Some(link) = tcp.connection.take() else {
             return;
         };
         common.tcp.remove(&link, self.index);
@@ -125,7 +144,7 @@ impl SoftQueuePair {
     /// Records whether the socket takes more.
     pub(super) fn set_blocked(&mut self, common: &mut Common, is_blocked: bool) {
         let index = self.index;
-        if let Some(link) = &mut self.link.tcp
+        if let Some(link) = self.link.tcp_mut()
             && link.outbound.is_blocked != is_blocked
         {
             common.tcp.set_blocked(link, index, is_blocked);
@@ -143,7 +162,7 @@ impl SoftQueuePair {
             if message.kind == PartialKind::Request && message.written == 0 {
                 self.set_begun();
             }
-            let Some(link) = &mut self.link.tcp else {
+            let Some(link) = self.link.tcp_mut() else {
                 return;
             };
             if !is_whole {
@@ -166,7 +185,7 @@ impl SoftQueuePair {
 
     /// Records that the next request has begun: some of its bytes were written.
     fn set_begun(&mut self) {
-        let Some(link) = &self.link.tcp else { return };
+        let Some(link) = self.link.tcp() else { return };
         let next = link.outbound.next;
         if let Some(send) = self.sends.general_at_mut(self.sends.started) {
             send.slots = Some(next..next + 1);
@@ -177,7 +196,7 @@ impl SoftQueuePair {
     }
 
     fn account_for_whole(&mut self, common: &mut Common, message: &Batched) {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return;
         };
         match message.kind {

@@ -4,6 +4,7 @@
 //! A look makes one system call for each hot link, and one for all others. A link becomes hot when
 //! something arrives, and cold again after many empty reads.
 
+use crate::hooks;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::context::tcp_links::ReadyLink;
@@ -51,7 +52,7 @@ impl State {
     fn write_deferred(&mut self) {
         while let Some(qp_index) = self.common.tcp.deferred.pop() {
             if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) {
-                qp.transmit_over_tcp(&mut self.common);
+                qp.transmit(&mut self.common);
             }
         }
     }
@@ -93,7 +94,7 @@ impl State {
 
     fn set_silent(&mut self, qp_index: u32, is_silent: bool) {
         if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
-            && let Some(link) = &mut qp.link.tcp
+            && let Some(link) = qp.link.tcp_mut()
         {
             self.common.tcp.set_silent(link, qp_index, is_silent);
         }
@@ -125,7 +126,7 @@ impl State {
             if can_be_written && let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) {
                 qp.set_blocked(&mut self.common, false);
                 // An acknowledgement that fell due while the socket was full is in no list.
-                qp.transmit_with_ack(&mut self.common, true);
+                qp.write_link(&mut self.common, true);
             }
             if !can_be_read || !self.has_link(qp_index) {
                 continue;
@@ -143,7 +144,7 @@ impl State {
     /// ended.
     fn has_link(&self, qp_index: u32) -> bool {
         let qp = self.queue_pairs.get(qp_index as usize);
-        let link = qp.and_then(|qp| qp.link.tcp.as_ref());
+        let link = qp.and_then(|qp| qp.link.tcp());
         link.is_some_and(|link| !link.has_ended())
     }
 
@@ -187,7 +188,7 @@ impl State {
         } = self;
         while let Some(qp_index) = common.tcp.acks_owed.pop() {
             if let Some(qp) = queue_pairs.get_mut(qp_index as usize) {
-                if let Some(link) = &mut qp.link.tcp {
+                if let Some(link) = qp.link.tcp_mut() {
                     link.inbound.is_ack_listed = false;
                 }
                 qp.send_ack(common);
@@ -200,28 +201,28 @@ impl SoftQueuePair {
     /// Writes what the peer waits for after this side has read: responses, and requests that waited
     /// for the responses to earlier ones.
     fn write_after_read(&mut self, common: &mut Common) {
-        let Some(link) = &self.link.tcp else { return };
+        let Some(link) = self.link.tcp() else { return };
         let was_blocked = link.is_to_itself() && link.outbound.is_blocked;
         if was_blocked {
             self.set_blocked(common, false);
         }
-        let Some(link) = &self.link.tcp else { return };
+        let Some(link) = self.link.tcp() else { return };
         let outbound = &link.outbound;
         let has_work = !outbound.responses.is_empty()
             || outbound.partial.is_some()
             || self.sends.started < self.sends.posted;
         if (has_work || was_blocked) && !outbound.is_blocked {
-            self.transmit_with_ack(common, was_blocked);
+            self.write_link(common, was_blocked);
         }
         if self.sends.local_failure.is_some() || self.draining.is_some() {
-            self.progress_over_tcp(common);
+            self.process_acks(common, hooks::now);
         }
     }
 
     /// Sends an acknowledgement that the peer waits for, unless it has been sent with a message, or
     /// may still be. Returns true if none is due any more.
     fn settle_due_ack(&mut self, common: &mut Common) -> bool {
-        let Some(link) = &mut self.link.tcp else {
+        let Some(link) = self.link.tcp_mut() else {
             return true;
         };
         // A context that is not polled has no second look.
@@ -238,8 +239,8 @@ impl SoftQueuePair {
     }
 
     fn send_ack(&mut self, common: &mut Common) {
-        if self.link.tcp.as_ref().is_some_and(|link| link.owes_ack()) {
-            self.transmit_with_ack(common, true);
+        if self.link.tcp().is_some_and(|link| link.owes_ack()) {
+            self.write_link(common, true);
         }
     }
 }
