@@ -146,6 +146,16 @@ impl Link {
     }
 }
 
+impl Unannounced {
+    /// Adds what a request makes the peer do.
+    #[inline]
+    pub(crate) fn add(&mut self, what: Self) {
+        if what == Self::OneSided || *self == Self::Nothing {
+            *self = what;
+        }
+    }
+}
+
 impl Rings {
     pub(super) fn new(receiver: RingReceiver, peer: Arc<Peer>) -> Self {
         Self {

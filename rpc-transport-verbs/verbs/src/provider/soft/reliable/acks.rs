@@ -110,28 +110,20 @@ impl SoftQueuePair {
     /// pair has failed.
     #[inline(always)]
     fn process_ring_acks(&mut self, common: &mut Common, now: fn() -> Instant) -> bool {
-        let status = match self.complete_acked(common) {
-            AckOutcome::Failed => {
-                self.fail_from_here(common, None);
-                return false;
-            }
+        let first = match self.complete_acked(common) {
             // The peer's acknowledgement is invalid.
             AckOutcome::Invalid => Some(CompletionStatus::BadResponse),
-            AckOutcome::Valid => match self.link.sender() {
-                Some(sender) if sender.unacked() > 0 => match sender.fatal_nak() {
-                    Some(code) => Some(CompletionStatus::from_code(u32::from(code))),
-                    None if !self.handle_rnr_nak(common, now) => {
-                        Some(CompletionStatus::RnrRetryExceeded)
-                    }
-                    None => None,
-                },
-                _ => None,
+            AckOutcome::Failed => None,
+            AckOutcome::Valid => match self.process_naks(common, now) {
+                Ok(()) => return true,
+                Err(status) => Some(status),
             },
         };
-        if status.is_some() {
-            self.fail(common, status);
+        match first {
+            Some(_) => self.fail(common, first),
+            None => self.fail_from_here(common, None),
         }
-        status.is_none()
+        false
     }
 
     /// Returns true if polls have to look for progress of this queue pair's sends. Over TCP, only what

@@ -3,7 +3,7 @@
 //!
 //! Plain messages of one element take the fast path (`transmit`). All other requests take this
 //! path, in order with the plain ones: the send queue has a small entry for each, and
-//! [`GeneralSend`] holds the rest.
+//! [`GeneralSend`](crate::provider::soft::context::general_send::GeneralSend) holds the rest.
 //!
 //! Requests of every kind take slots of the same ring in order: SENDs with an immediate or a key to
 //! invalidate, WRITEs, READs, atomics, and lists of elements. Local requests (bind, invalidate)
@@ -59,7 +59,7 @@ impl SoftQueuePair {
             if written > 0 {
                 common.counters.sends += written;
                 let opcode = self.sends.general[index].operation.opcode();
-                rings.announce_later(match opcode {
+                rings.unannounced.add(match opcode {
                     CompletionOpcode::Send => Unannounced::Messages,
                     _ => Unannounced::OneSided,
                 });

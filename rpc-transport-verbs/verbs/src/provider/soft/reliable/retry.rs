@@ -7,7 +7,7 @@ use crate::provider::soft::context::link::{Link, Rings};
 use crate::provider::soft::context::queue_pair::{Retry, SoftQueuePair};
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::shared::ring::RingSender;
-use crate::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
+use crate::types::{CompletionStatus, DeviceCounters, QpState, RetryCount, RnrRetry, RnrTimer};
 
 /// A peer over TCP that answers nothing and sends no payload for this long is taken for silent. The
 /// kernel ends the socket of one that does not read either after the same time (`TCP_USER_TIMEOUT`).
@@ -18,36 +18,62 @@ const MAX_TIME_UNACKED: Duration = Duration::from_secs(60);
 const MAX_TICK: Duration = Duration::from_secs(1);
 
 impl SoftQueuePair {
-    /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
-    /// Returns `false` if the permitted number of retries is used up.
-    pub(crate) fn handle_rnr_nak(&mut self, common: &mut Common, now: fn() -> Instant) -> bool {
+    /// Processes the NAKs of the peer's ring. An error is the status of the oldest request, which has
+    /// failed.
+    #[inline(always)]
+    pub(super) fn process_naks(
+        &mut self,
+        common: &mut Common,
+        now: fn() -> Instant,
+    ) -> Result<(), CompletionStatus> {
         let Link::Rings(Rings {
             sender: Some(sender),
             naks,
             ..
         }) = &mut self.link
         else {
-            return true;
+            return Ok(());
         };
+        if sender.unacked() == 0 {
+            return Ok(());
+        }
+        if let Some(code) = sender.fatal_nak() {
+            return Err(CompletionStatus::from_code(u32::from(code)));
+        }
         let nak = sender.nak();
         if nak.count != *naks {
             *naks = nak.count;
-            common.counters.rnr_nak_received += 1;
-            let permitted = self.attributes.rnr_retry.and_then(RnrRetry::limit);
-            if permitted.is_some_and(|limit| self.retry.rnr_count >= u32::from(limit)) {
-                return false;
-            }
-            self.retry.rnr_count = self.retry.rnr_count.saturating_add(1);
-            self.retry.rnr_until = Some(now() + RnrTimer::from_wire(nak.timer).duration());
+            let rnr_retry = self.attributes.rnr_retry;
+            self.retry
+                .begin_pause(&mut common.counters, rnr_retry, nak.timer, now)?;
         }
         if self.retry.ends_pause(now) {
             sender.allow_retry(nak);
         }
-        true
+        Ok(())
     }
 }
 
 impl Retry {
+    /// Handles an RNR NAK: requests wait for the time that the receiver asks for. Fails if the
+    /// permitted number of retries is used up.
+    pub(super) fn begin_pause(
+        &mut self,
+        counters: &mut DeviceCounters,
+        permitted: Option<RnrRetry>,
+        timer: u8,
+        now: fn() -> Instant,
+    ) -> Result<(), CompletionStatus> {
+        counters.rnr_nak_received += 1;
+        let limit = permitted.and_then(RnrRetry::limit);
+        if limit.is_some_and(|limit| self.rnr_count >= u32::from(limit)) {
+            return Err(CompletionStatus::RnrRetryExceeded);
+        }
+        self.rnr_count = self.rnr_count.saturating_add(1);
+        self.rnr_until = Some(now() + RnrTimer::from_wire(timer).duration());
+        Ok(())
+    }
+
     /// Ends the pause that the receiver has asked for, if it is over. Returns true if it ends now.
     pub(super) fn ends_pause(&mut self, now: fn() -> Instant) -> bool {
         let is_over = self.rnr_until.is_some_and(|until| now() >= until);

@@ -14,7 +14,7 @@ use crate::provider::soft::context::send_queue::Unwritten;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::Descriptor;
-use crate::provider::soft::shared::ring::{MAX_IN_RING, ReceiverState};
+use crate::provider::soft::shared::ring::{MAX_IN_RING, ReceiverState, RingSender};
 use crate::provider::work::SendWork;
 use crate::types::{Access, DeviceCounters, QpState};
 
@@ -76,25 +76,12 @@ impl SoftQueuePair {
         }
     }
 
-    /// Returns true if a message may be written now: the queue pair may send, and there is room.
-    #[inline]
-    fn may_write(&mut self) -> bool {
-        self.state == QpState::Rts
-            && !self.has_psn_mismatch
-            && self
-                .link
-                .sender_mut()
-                .is_some_and(|sender| sender.has_room() && !inject!(NoRoom))
-    }
-
     /// Writes a message if it may be written now. Returns `false` if it has to wait, or if it failed:
     /// then `local_failure` is set.
     #[inline]
     pub(super) fn try_write(&mut self, common: &mut Common, work: &SendWork) -> bool {
-        if !self.may_write() {
-            return false;
-        }
-        let Some(sender) = self.link.sender_mut() else {
+        let may_send = self.may_send();
+        let Some((sender, unannounced)) = self.link.with_room().filter(|_| may_send) else {
             return false;
         };
         let flags = flags(work.solicited);
@@ -125,47 +112,46 @@ impl SoftQueuePair {
                 common.acks_due = common.polls + POLLS_BEFORE_ACK;
             }
         }
-        self.note_written(common);
+        unannounced.add(Unannounced::Messages);
+        common.counters.sends += 1;
         true
     }
 
     /// Writes the oldest waiting request, a copied message, if it may be written now.
     fn try_write_copy(&mut self, common: &mut Common) -> bool {
-        if !self.may_write() {
-            return false;
-        }
-        let (Some(Unwritten::Inline { bytes, solicited }), Some(sender)) =
-            (self.sends.next_unwritten(), self.link.sender_mut())
-        else {
+        let may_send = self.may_send();
+        let Some((sender, unannounced)) = self.link.with_room().filter(|_| may_send) else {
             return false;
         };
-        sender.send(
-            NonNull::from(&**bytes).cast(),
-            bytes.len(),
-            flags(*solicited),
-        );
-        self.note_written(common);
+        let Some(Unwritten::Inline { bytes, solicited }) = self.sends.next_unwritten() else {
+            return false;
+        };
+        let start = NonNull::from(&**bytes).cast();
+        sender.send(start, bytes.len(), flags(*solicited));
+        unannounced.add(Unannounced::Messages);
+        common.counters.sends += 1;
         true
     }
 
+    /// Returns true if messages may be sent in this state.
     #[inline]
-    fn note_written(&mut self, common: &mut Common) {
-        common.counters.sends += 1;
-        if let Link::Rings(rings) = &mut self.link {
-            rings.announce_later(Unannounced::Messages);
-        }
+    fn may_send(&self) -> bool {
+        self.state == QpState::Rts && !self.has_psn_mismatch
+    }
+}
+
+impl Link {
+    /// Returns the peer's ring if it has room, and what its reader has not been told of.
+    #[inline]
+    fn with_room(&mut self) -> Option<(&mut RingSender, &mut Unannounced)> {
+        let rings = self.rings_mut()?;
+        let sender = rings.sender.as_mut()?;
+        let has_room = sender.has_room() && !inject!(NoRoom);
+        has_room.then_some((sender, &mut rings.unannounced))
     }
 }
 
 impl Rings {
-    /// Notes what the peer has to be notified of by the next doorbell.
-    #[inline]
-    pub(super) fn announce_later(&mut self, what: Unannounced) {
-        if what == Unannounced::OneSided || self.unannounced == Unannounced::Nothing {
-            self.unannounced = what;
-        }
-    }
-
     #[inline]
     fn ring_doorbell(&mut self, counters: &mut DeviceCounters) {
         if self.unannounced == Unannounced::Nothing {

@@ -6,7 +6,7 @@ use crate::hooks;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Phase, extended};
-use crate::types::{CompletionStatus, RnrRetry, RnrTimer};
+use crate::types::CompletionStatus;
 
 /// A message that no correct peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,15 +111,14 @@ impl SoftQueuePair {
         if !is_sent || self.retry.rnr_until.is_some() {
             return Err(InvalidMessage);
         }
-        common.counters.rnr_nak_received += 1;
-        let permitted = self.attributes.rnr_retry.and_then(RnrRetry::limit);
-        if permitted.is_some_and(|limit| self.retry.rnr_count >= u32::from(limit)) {
-            self.fail(common, Some(CompletionStatus::RnrRetryExceeded));
+        let rnr_retry = self.attributes.rnr_retry;
+        let begun = self
+            .retry
+            .begin_pause(&mut common.counters, rnr_retry, timer, hooks::now);
+        if let Err(status) = begun {
+            self.fail(common, Some(status));
             return Ok(());
         }
-        self.retry.rnr_count = self.retry.rnr_count.saturating_add(1);
-        let wait = RnrTimer::from_wire(timer).duration();
-        self.retry.rnr_until = Some(hooks::now() + wait);
         link.outbound.rewind_to = Some(sequence);
         self.rewind();
         self.await_progress(common);
