@@ -133,7 +133,7 @@ impl SimulatedProcess {
             return false;
         };
         let is_up = |qp: &super::context::queue_pair::SoftQueuePair| {
-            matches!(qp.state, QpState::Rtr | QpState::Rts)
+            matches!(qp.core.state, QpState::Rtr | QpState::Rts)
         };
         if !state.queue_pairs.get(qp_index as usize).is_some_and(is_up) {
             return false;

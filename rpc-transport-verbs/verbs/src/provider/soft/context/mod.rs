@@ -7,6 +7,7 @@ pub(super) mod element_list;
 pub(super) mod event_queue;
 pub(super) mod general_send;
 pub(super) mod link;
+pub(super) mod memory;
 pub(super) mod owner;
 pub(super) mod peer;
 pub(super) mod pending;

@@ -7,6 +7,7 @@
 //! at the key again after the copy, and the READ fails.
 
 use super::link::Link;
+use super::memory::Memory;
 use super::queue_pair::SoftQueuePair;
 use super::regions::{NO_ARENA, Region};
 use super::state::Common;
@@ -56,7 +57,7 @@ impl Region {
     }
 }
 
-impl Common {
+impl Memory {
     /// Publishes the key of a region that was just added.
     pub(crate) fn publish_region(&self, key: LocalKey) {
         let region = self.regions.by_local_key(key);
@@ -91,26 +92,27 @@ impl SoftQueuePair {
     /// Publishes whether READs may be executed through the queue pair. Call this after its state or
     /// its attributes have changed.
     pub(crate) fn publish(&self, common: &Common) {
-        if self.qp_type != QpType::ReliableConnection {
+        if self.core.qp_type != QpType::ReliableConnection {
             return;
         }
-        let access = self.attributes.access.unwrap_or_default();
-        let depth = self.attributes.max_dest_rd_atomic.unwrap_or(0);
-        let is_readable = self.receives_now()
+        let access = self.core.attributes.access.unwrap_or_default();
+        let depth = self.core.attributes.max_dest_rd_atomic.unwrap_or(0);
+        let is_readable = self.core.receives_now()
             && matches!(self.link, Link::Rings(_))
             && access.contains(Access::REMOTE_READ)
             && depth > 0;
         let queue_pair = self
+            .core
             .attributes
             .dest_qp_num
             .filter(|_| is_readable)
             .map(|remote| PublishedQueuePair {
-                number: self.number,
+                number: self.core.number,
                 remote,
-                domain: self.domain,
+                domain: self.core.domain,
                 depth,
             });
         let published = &common.notes.published;
-        published.publish_queue_pair(self.index as usize, queue_pair);
+        published.publish_queue_pair(self.core.index as usize, queue_pair);
     }
 }

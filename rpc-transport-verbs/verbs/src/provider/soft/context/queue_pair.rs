@@ -13,19 +13,7 @@ use crate::types::{AddressVector, Attribute, Gid, QpAttributes, QpNum, QpState, 
 /// One queue pair.
 #[derive(Debug)]
 pub(crate) struct SoftQueuePair {
-    /// The queue pair's index in the context's table.
-    pub(crate) index: u32,
-    pub(crate) number: QpNum,
-    pub(crate) qp_type: QpType,
-    pub(crate) domain: u32,
-    pub(crate) state: QpState,
-    /// The attributes as last set. `state` and the attributes that are only valid in a call are
-    /// `None`.
-    pub(crate) attributes: QpAttributes,
-    pub(crate) send_cq: usize,
-    pub(crate) recv_cq: usize,
-    pub(crate) srq: Option<usize>,
-    pub(crate) sq_sig_all: bool,
+    pub(crate) core: Core,
     pub(crate) sends: SendQueue,
     /// Sends not carried out yet; used only by unreliable queue pairs.
     pub(crate) waiting: Waiting,
@@ -46,6 +34,24 @@ pub(crate) struct SoftQueuePair {
     pub(crate) established: bool,
 }
 
+/// What a queue pair is: only verbs, and its failure, change it.
+#[derive(Debug)]
+pub(crate) struct Core {
+    /// The queue pair's index in the context's table.
+    pub(crate) index: u32,
+    pub(crate) number: QpNum,
+    pub(crate) qp_type: QpType,
+    pub(crate) domain: u32,
+    pub(crate) state: QpState,
+    /// The attributes as last set. `state` and the attributes that are only valid in a call are
+    /// `None`.
+    pub(crate) attributes: QpAttributes,
+    pub(crate) send_cq: usize,
+    pub(crate) recv_cq: usize,
+    pub(crate) srq: Option<usize>,
+    pub(crate) sq_sig_all: bool,
+}
+
 /// True if the application requested a `SqDrained` event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotifyDrained(pub(crate) bool);
@@ -64,7 +70,11 @@ pub(crate) struct Retry {
     pub(crate) ignored_for: Duration,
 }
 
-impl SoftQueuePair {
+impl Core {
+    pub(crate) fn is_reliable(&self) -> bool {
+        self.qp_type == QpType::ReliableConnection
+    }
+
     /// Returns true if messages are received in this state.
     pub(crate) fn receives_now(&self) -> bool {
         matches!(
@@ -149,15 +159,6 @@ impl SoftQueuePair {
         Ok(())
     }
 
-    /// Compares the sequence numbers of both sides, to detect that the peer would drop every
-    /// message. Call this when both are known and nothing has been sent.
-    pub(super) fn compare_sequence_numbers(&mut self) {
-        self.has_psn_mismatch = match (self.link.expected_psn(), self.attributes.sq_psn) {
-            (Some(expected), Some(psn)) => expected != psn.get(),
-            _ => false,
-        };
-    }
-
     /// Adopts the attributes that are present.
     pub(super) fn set(&mut self, new: &QpAttributes) {
         let old = &mut self.attributes;
@@ -183,6 +184,17 @@ impl SoftQueuePair {
             path_migration: new.path_migration.or(old.path_migration),
             dest_qp_num: new.dest_qp_num.or(old.dest_qp_num),
             sq_draining: None,
+        };
+    }
+}
+
+impl SoftQueuePair {
+    /// Compares the sequence numbers of both sides, to detect that the peer would drop every
+    /// message. Call this when both are known and nothing has been sent.
+    pub(super) fn compare_sequence_numbers(&mut self) {
+        self.has_psn_mismatch = match (self.link.expected_psn(), self.core.attributes.sq_psn) {
+            (Some(expected), Some(psn)) => expected != psn.get(),
+            _ => false,
         };
     }
 }

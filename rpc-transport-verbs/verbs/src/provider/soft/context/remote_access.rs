@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use super::state::Common;
+use super::memory::Memory;
 use super::window_table::{Bound, MAX_WINDOWS, Window};
 use crate::provider::soft::capacities::{exhausted, index32};
 use crate::provider::soft::names::WindowName;
@@ -25,7 +25,7 @@ pub(crate) struct RemoteRequest {
     pub(crate) qp_num: QpNum,
 }
 
-impl Common {
+impl Memory {
     pub(crate) fn alloc_window(
         &mut self,
         serial: u32,
@@ -35,7 +35,7 @@ impl Common {
         #[cfg(feature = "test-util")]
         {
             let exist = self.windows.0.len();
-            let refuses = match self.options.window_fault {
+            let refuses = match self.window_fault {
                 WindowFault::RefusedAfter(given) => self.windows_given == given,
                 WindowFault::AtMost(most) => exist >= most,
                 _ => false,
@@ -114,7 +114,7 @@ impl Common {
             only_through: is_type_2.then_some(qp_num),
         });
         #[cfg(feature = "test-util")]
-        match (self.options.window_fault, &mut bound) {
+        match (self.window_fault, &mut bound) {
             (WindowFault::UnbindableAfter(count), _) if count <= self.windows_bound => {
                 crate::hooks::note_unbindable();
                 return Err(refused);
@@ -157,7 +157,7 @@ impl Common {
             return Err(refused);
         }
         #[cfg(feature = "test-util")]
-        if self.options.window_fault == WindowFault::Kept {
+        if self.window_fault == WindowFault::Kept {
             return Ok(());
         }
         window.bound = None;

@@ -17,13 +17,12 @@ use slab::Slab;
 use super::cold_rings::ColdRings;
 use super::completion_queues::{Completion, CompletionQueues};
 use super::event_queue::EventQueue;
+use super::memory::Memory;
 use super::pending::{Matter, Pending};
 use super::queue_pair::SoftQueuePair;
 use super::ready_peers::ReadyPeers;
 use super::receive_queue::SharedReceives;
-use super::regions::Regions;
 use super::tcp_links::TcpLinks;
-use super::window_table::Windows;
 use crate::provider::soft::shared::commit::Commit;
 use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::ring::NextMessage;
@@ -58,10 +57,9 @@ pub(crate) struct Common {
     /// What peers can read of the context.
     pub(crate) notes: Mapped<ContextNotes>,
     pub(crate) counters: DeviceCounters,
-    pub(crate) regions: Regions,
+    pub(crate) memory: Memory,
     pub(crate) completion_queues: CompletionQueues,
     pub(crate) shared_receive_queues: Slab<SharedReceives>,
-    pub(crate) windows: Windows,
     /// Number of the next protection domain: protection domains are plain numbers.
     pub(crate) next_protection_domain: u32,
     /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found
@@ -78,12 +76,6 @@ pub(crate) struct Common {
     pub(crate) qp_index_end: usize,
     pub(crate) events: Arc<EventQueue>,
     pub(crate) options: SoftOptions,
-    /// Windows that were allocated so far.
-    #[cfg(feature = "test-util")]
-    pub(crate) windows_given: usize,
-    /// Bindings of windows that were carried out so far.
-    #[cfg(feature = "test-util")]
-    pub(crate) windows_bound: usize,
 }
 
 /// A ring that is polled directly.
@@ -127,12 +119,15 @@ impl State {
                 streak: 0,
                 ready: ReadyPeers::default(),
                 tcp,
+                memory: Memory::new(
+                    notes.clone(),
+                    #[cfg(feature = "test-util")]
+                    options.window_fault,
+                ),
                 notes,
                 counters: DeviceCounters::default(),
-                regions: Regions::default(),
                 completion_queues: CompletionQueues::default(),
                 shared_receive_queues: Slab::new(),
-                windows: Windows::default(),
                 next_protection_domain: 0,
                 awaiting: Vec::new(),
                 acks_due: 0,
@@ -141,10 +136,6 @@ impl State {
                 qp_index_end: 0,
                 events,
                 options,
-                #[cfg(feature = "test-util")]
-                windows_given: 0,
-                #[cfg(feature = "test-util")]
-                windows_bound: 0,
             },
         }
     }

@@ -58,7 +58,7 @@ impl State {
     pub(crate) fn attach(&mut self, qp_index: u32, number: u32, ring: NewRing) {
         // A ring of a previous connection may arrive late.
         if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
-            && qp.number == QpNum(number)
+            && qp.core.number == QpNum(number)
             && !ring.sender.is_receiver_closed()
         {
             qp.attach(&mut self.common, ring);
@@ -71,7 +71,7 @@ impl State {
         let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
             return false;
         };
-        if qp.number != QpNum(number) {
+        if qp.core.number != QpNum(number) {
             return false;
         }
         qp.attach_tcp(&mut self.common, link);
@@ -94,17 +94,17 @@ impl State {
         let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
             return false;
         };
-        let Some((gid, remote)) = remote_of(&qp.attributes) else {
+        let Some((gid, remote)) = remote_of(&qp.core.attributes) else {
             return false;
         };
-        if qp.number != number || qp.link.tcp().is_some() || !qp.receives_now() {
+        if qp.core.number != number || qp.link.tcp().is_some() || !qp.core.receives_now() {
             return false;
         }
         let link = NewTcpLink {
             gid,
             qp_num: remote.0,
             socket,
-            peer_psn: qp.attributes.sq_psn.unwrap_or_default().get(),
+            peer_psn: qp.core.attributes.sq_psn.unwrap_or_default().get(),
         };
         qp.accept_link(&mut self.common, link);
         if self.common.is_asleep() {
@@ -118,10 +118,10 @@ impl State {
     pub(crate) fn adopt_agreed_link(&mut self, qp_index: u32, socket: OwnedFd) {
         let (qp, common) = self.split(qp_index);
         // It may have failed since the connection was dialed.
-        if !qp.receives_now() {
+        if !qp.core.receives_now() {
             return;
         }
-        let expected_psn = qp.attributes.rq_psn.unwrap_or_default().get();
+        let expected_psn = qp.core.attributes.rq_psn.unwrap_or_default().get();
         let link = TcpLink::new(socket, None, expected_psn);
         qp.adopt_link(common, Box::new(link));
     }
@@ -131,7 +131,7 @@ impl State {
     pub(crate) fn attach_refused(&mut self, qp_index: u32, number: u32, remote: (Gid, u32)) {
         // The refusal of a previous connection may arrive late.
         if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
-            && qp.number == QpNum(number)
+            && qp.core.number == QpNum(number)
         {
             qp.attach_refused(&mut self.common, remote);
         }
@@ -147,14 +147,14 @@ impl SoftQueuePair {
         attributes: &QpAttributes,
         ready: Option<Ready>,
     ) -> Result<(), ModifyError> {
-        if self.draining.is_some() && self.state == QpState::Sqd && to == QpState::Rts {
+        if self.draining.is_some() && self.core.state == QpState::Sqd && to == QpState::Rts {
             return Err(ModifyError::Draining);
         }
         match to {
             QpState::Reset => {
                 self.disconnect(common);
-                self.state = QpState::Reset;
-                self.attributes = QpAttributes::default();
+                self.core.state = QpState::Reset;
+                self.core.attributes = QpAttributes::default();
                 self.sends.reset();
                 self.receives.clear();
                 return Ok(());
@@ -165,8 +165,8 @@ impl SoftQueuePair {
             }
             _ => {}
         }
-        self.set(attributes);
-        let from = std::mem::replace(&mut self.state, to);
+        self.core.set(attributes);
+        let from = std::mem::replace(&mut self.core.state, to);
         match (from, to) {
             (QpState::Init, QpState::Rtr) => match ready {
                 Some(Ready::Ring(receiver, peer)) => {
@@ -178,13 +178,13 @@ impl SoftQueuePair {
             (QpState::Rts, QpState::Sqd) => {
                 self.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
                 // Unreliable sends that have begun have already ended.
-                if self.is_reliable() {
+                if self.core.is_reliable() {
                     self.await_progress(common);
                 }
                 self.process_acks(common, hooks::now);
             }
             // The caller carries out the waiting sends, after leaving the context.
-            (_, QpState::Rts) if !self.is_reliable() => {}
+            (_, QpState::Rts) if !self.core.is_reliable() => {}
             (_, QpState::Rts) => {
                 self.draining = None;
                 if from == QpState::Rtr {
@@ -204,7 +204,7 @@ impl SoftQueuePair {
         let mut early = std::mem::take(&mut self.early.rings);
         early.retain(|ring| !ring.sender.is_receiver_closed());
         let mut own = early.into_iter().rev();
-        let own = own.find(|ring| self.is_connected_to((ring.gid, ring.qp_num)));
+        let own = own.find(|ring| self.core.is_connected_to((ring.gid, ring.qp_num)));
         self.link = Link::Rings(Rings {
             sender: own.map(|ring| ring.sender),
             ..Rings::new(receiver, peer)
@@ -217,11 +217,11 @@ impl SoftQueuePair {
     }
 
     fn attach_refused(&mut self, common: &mut Common, remote: (Gid, u32)) {
-        if !self.receives_now() {
+        if !self.core.receives_now() {
             self.early.refused_by = Some(remote);
-        } else if self.is_connected_to(remote) {
+        } else if self.core.is_connected_to(remote) {
             common.raise(AsyncEvent::QpFatal {
-                qp_num: self.number,
+                qp_num: self.core.number,
             });
             self.fail(common, Some(CompletionStatus::RetryExceeded));
         }
@@ -233,7 +233,7 @@ impl SoftQueuePair {
         // A peer that was reset and reconnected creates a new ring. If nothing was sent on the old
         // ring, the new ring replaces it. Otherwise the old ring stays, the messages sent on it are
         // lost, and their retries run out.
-        let is_ours = self.is_connected_to((ring.gid, ring.qp_num));
+        let is_ours = self.core.is_connected_to((ring.gid, ring.qp_num));
         if let Link::Rings(rings) = &mut self.link
             && is_ours
             && !rings.sender.as_ref().is_some_and(RingSender::is_used)
@@ -261,7 +261,7 @@ impl SoftQueuePair {
             return self.adopt_link(common, link);
         }
         let own = early.into_iter().rev();
-        let mut own = own.filter(|link| self.is_connected_to((link.gid, link.qp_num)));
+        let mut own = own.filter(|link| self.core.is_connected_to((link.gid, link.qp_num)));
         if let Some(link) = own.next() {
             drop(own);
             self.accept_link(common, link);
@@ -274,12 +274,12 @@ impl SoftQueuePair {
     fn attach_tcp(&mut self, common: &mut Common, link: NewTcpLink) {
         // As with rings: a connection that was used is not replaced.
         let is_used = self.link.tcp().is_some_and(|link| !link.is_unused());
-        let is_ours = self.is_connected_to((link.gid, link.qp_num));
+        let is_ours = self.core.is_connected_to((link.gid, link.qp_num));
         if matches!(self.link, Link::Tcp(_)) && !is_used && is_ours {
             return self.accept_link(common, link);
         }
-        let may_be_connected = self.qp_type == QpType::ReliableConnection
-            && matches!(self.state, QpState::Reset | QpState::Init);
+        let may_be_connected = self.core.qp_type == QpType::ReliableConnection
+            && matches!(self.core.state, QpState::Reset | QpState::Init);
         if !may_be_connected {
             return;
         }
@@ -292,7 +292,7 @@ impl SoftQueuePair {
 
     /// Answers the peer that has dialed, and uses its connection.
     fn accept_link(&mut self, common: &mut Common, link: NewTcpLink) {
-        let expected_psn = self.attributes.rq_psn.unwrap_or_default().get();
+        let expected_psn = self.core.attributes.rq_psn.unwrap_or_default().get();
         let answer = Answer {
             is_accepted: true,
             expected_psn,
@@ -312,18 +312,18 @@ impl SoftQueuePair {
             return;
         };
         if let Some(old) = connection.take() {
-            common.tcp.remove(&old, self.index);
+            common.tcp.remove(&old, self.core.index);
             old.shut_down();
         }
-        if let Err(error) = common.tcp.add(&link, self.index) {
-            log_limited!(warn, %error, qp_num = %self.number, "a link cannot be watched: closing it");
+        if let Err(error) = common.tcp.add(&link, self.core.index) {
+            log_limited!(warn, %error, qp_num = %self.core.number, "a link cannot be watched: closing it");
             return;
         }
         common.note_tcp_links();
-        common.tcp.make_hot(self.index);
+        common.tcp.make_hot(self.core.index);
         *connection = Some(link);
         self.compare_sequence_numbers();
-        if self.state == QpState::Rts {
+        if self.core.state == QpState::Rts {
             self.transmit(common);
         }
     }
@@ -334,7 +334,7 @@ impl SoftQueuePair {
             link.open(expected_psn);
         }
         self.compare_sequence_numbers();
-        if self.state == QpState::Rts {
+        if self.core.state == QpState::Rts {
             self.transmit(common);
         }
     }
@@ -368,14 +368,15 @@ impl SoftQueuePair {
     /// Returns the attributes, as `query` reports them.
     pub(crate) fn query(&self) -> QpAttributes {
         QpAttributes {
-            state: Some(self.state),
-            sq_draining: Some(self.state == QpState::Sqd && self.draining.is_some()),
+            state: Some(self.core.state),
+            sq_draining: Some(self.core.state == QpState::Sqd && self.draining.is_some()),
             // The device has a single path, so there is nothing to migrate to.
             path_migration: self
+                .core
                 .attributes
                 .path_migration
                 .or(Some(PathMigration::Migrated)),
-            ..self.attributes
+            ..self.core.attributes
         }
     }
 }

@@ -85,21 +85,23 @@ impl ProtectionDomain {
     ) -> Result<MemoryRegion, VerbsError> {
         let node = &*self.domain.node;
         let mut state = self.domain.enter()?;
-        if state.common.regions.len() == MAX_REGIONS {
+        if state.common.memory.regions.len() == MAX_REGIONS {
             return Err(exhausted("register", "memory regions", MAX_REGIONS));
         }
-        let (local_key, remote_key) =
-            state
-                .common
-                .regions
-                .insert(node.next_serial(), self.number, bytes, access, arena);
+        let (local_key, remote_key) = state.common.memory.regions.insert(
+            node.next_serial(),
+            self.number,
+            bytes,
+            access,
+            arena,
+        );
         #[cfg(feature = "shim")]
         {
             let offset = bytes.0.as_ptr().addr() - memory.start().as_ptr().addr();
-            let regions = &mut state.common.regions;
+            let regions = &mut state.common.memory.regions;
             regions.set_offset_in_arena(local_key, offset);
         }
-        state.common.publish_region(local_key);
+        state.common.memory.publish_region(local_key);
         drop(state);
         if let Memory::Arena(memory, arena) = &memory {
             self.domain.add_arena(*arena, Arc::clone(memory));
@@ -128,7 +130,7 @@ impl ProtectionDomain {
         let place = (NonNull::from(&*bytes).cast(), bytes.len());
         let (serial, access) = (node.next_serial(), Access::MW_BIND);
         let mut state = self.domain.enter()?;
-        let regions = &mut state.common.regions;
+        let regions = &mut state.common.memory.regions;
         if regions.len() == MAX_REGIONS {
             return Err(exhausted("lend", "memory regions", MAX_REGIONS));
         }
@@ -264,7 +266,7 @@ impl MemoryRegion {
     #[cfg(feature = "shim")]
     pub(crate) fn has_window(&self) -> bool {
         let state = self.domain.enter();
-        state.is_ok_and(|state| state.common.windows.has_bound_to(self.local_key))
+        state.is_ok_and(|state| state.common.memory.windows.has_bound_to(self.local_key))
     }
 }
 
@@ -299,7 +301,7 @@ impl Drop for MemoryRegion {
         // Acquiring the owner word waits for a copy in progress, and later copies do not find the
         // key. In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
-            state.common.remove_region(self.local_key);
+            state.common.memory.remove_region(self.local_key);
             drop(state);
             match &mut self.memory {
                 Memory::Arena(_, arena) => {
@@ -361,7 +363,10 @@ mod tests {
                 key: window.first_key(),
             };
             let mut state = domain.domain.enter().expect("this process");
-            state.common.bind_window(&binding, domain.number, QpNum(1))
+            state
+                .common
+                .memory
+                .bind_window(&binding, domain.number, QpNum(1))
         };
         let refused = Err(CompletionStatus::MemoryWindowBind);
         for (addr, len) in [

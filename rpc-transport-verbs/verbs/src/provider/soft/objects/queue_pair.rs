@@ -13,7 +13,7 @@ use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, 
 use crate::provider::soft::context::general_send::Outstanding;
 use crate::provider::soft::context::link::{Early, Link};
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::queue_pair::{Retry, SoftQueuePair};
+use crate::provider::soft::context::queue_pair::{Core, Retry, SoftQueuePair};
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::send_queue::SendQueue;
 use crate::provider::soft::context::state::State;
@@ -59,7 +59,7 @@ impl ProtectionDomain {
             .node
             .allocate_qp_num(&self.domain)
             .ok_or_else(|| exhausted(call, "queue-pair numbers", 1 << 24))?;
-        let qp = SoftQueuePair {
+        let core = Core {
             index: 0,
             number: QpNum(number),
             qp_type: config.qp_type,
@@ -70,6 +70,9 @@ impl ProtectionDomain {
             recv_cq: recv_cq.index,
             srq: srq.map(|srq| srq.index),
             sq_sig_all: config.sq_sig_all,
+        };
+        let qp = SoftQueuePair {
+            core,
             sends: SendQueue::new(config.max_send_wr),
             waiting: Waiting::new(),
             receives: ReceiveQueue::new(capabilities.max_recv_wr, ReceiveOrder::OldestFirst),
@@ -105,7 +108,7 @@ impl ProtectionDomain {
             queue_pairs,
             common,
         } = &mut *state;
-        if let Some(srq) = qp.srq
+        if let Some(srq) = qp.core.srq
             && common.shared_receive_queues[srq].domain != self.number
         {
             return Err(VerbsError::ForeignObject {
@@ -118,7 +121,7 @@ impl ProtectionDomain {
         }
         let entry = queue_pairs.vacant_entry();
         let index = entry.key();
-        qp.index = index32(index);
+        qp.core.index = index32(index);
         entry.insert(qp);
         common.qp_index_end = common.qp_index_end.max(index + 1);
         common.cold.make_room(common.qp_index_end);
@@ -177,7 +180,9 @@ impl QueuePair {
     }
 
     pub(crate) fn state(&self) -> Result<QpState, VerbsError> {
-        Ok(self.domain.enter()?.queue_pairs[self.qp_index as usize].state)
+        Ok(self.domain.enter()?.queue_pairs[self.qp_index as usize]
+            .core
+            .state)
     }
 
     pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
@@ -193,8 +198,9 @@ impl QueuePair {
         let gids = self.domain.gids;
         let state = self.domain.enter()?;
         let qp = &state.queue_pairs[self.qp_index as usize];
-        qp.check_values(attributes, gids.count())
-            .and_then(|()| qp.check_reach(attributes, gids.first()))
+        qp.core
+            .check_values(attributes, gids.count())
+            .and_then(|()| qp.core.check_reach(attributes, gids.first()))
             .map_err(|wrong| wrong.at(from, to))?;
         drop(state);
         let ready = match (from, to) {
@@ -348,13 +354,15 @@ impl QueuePair {
     ) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let (qp, common) = state.split(self.qp_index);
-        if qp.state == QpState::Reset {
-            let reason = PostErrorReason::State { state: qp.state };
+        if qp.core.state == QpState::Reset {
+            let reason = PostErrorReason::State {
+                state: qp.core.state,
+            };
             return Err(PostError { taken: 0, reason });
         }
         let capacity = qp.receives.capacity();
         let taken = qp.receives.push_lists(work, elements);
-        if qp.state == QpState::Error {
+        if qp.core.state == QpState::Error {
             qp.flush_receives(common);
             state.settle_overrun();
         }
@@ -365,13 +373,15 @@ impl QueuePair {
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let (qp, common) = state.split(self.qp_index);
-        if qp.state == QpState::Reset {
-            let reason = PostErrorReason::State { state: qp.state };
+        if qp.core.state == QpState::Reset {
+            let reason = PostErrorReason::State {
+                state: qp.core.state,
+            };
             return Err(PostError { taken: 0, reason });
         }
         let capacity = qp.receives.capacity();
         let taken = qp.receives.push(work);
-        if qp.state == QpState::Error {
+        if qp.core.state == QpState::Error {
             qp.flush_receives(common);
             state.settle_overrun();
         }

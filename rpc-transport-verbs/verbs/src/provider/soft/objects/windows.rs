@@ -29,7 +29,7 @@ impl Drop for MemoryWindow {
     fn drop(&mut self) {
         // In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
-            state.common.dealloc_window(self.index);
+            state.common.memory.dealloc_window(self.index);
         }
     }
 }
@@ -49,9 +49,11 @@ impl ProtectionDomain {
     pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
         let serial = self.domain.node.next_serial();
         let mut state = self.domain.enter()?;
-        let (index, first_key) = state
-            .common
-            .alloc_window(serial, self.number, window_type)?;
+        let (index, first_key) =
+            state
+                .common
+                .memory
+                .alloc_window(serial, self.number, window_type)?;
         Ok(MemoryWindow {
             domain: Arc::clone(&self.domain),
             index,

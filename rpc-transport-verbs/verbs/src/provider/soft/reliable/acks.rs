@@ -55,7 +55,7 @@ impl SoftQueuePair {
     pub(crate) fn await_progress(&mut self, common: &mut Common) {
         if !self.is_awaiting {
             self.is_awaiting = true;
-            common.awaiting.push(self.index);
+            common.awaiting.push(self.core.index);
             common.pending.add(Matter::Awaiting);
         }
     }
@@ -100,7 +100,7 @@ impl SoftQueuePair {
             let notify = self.draining.take();
             if notify == Some(NotifyDrained(true)) {
                 common.raise(AsyncEvent::SqDrained {
-                    qp_num: self.number,
+                    qp_num: self.core.number,
                 });
             }
         }
@@ -163,10 +163,10 @@ impl SoftQueuePair {
                 break;
             };
             if entry.signaled {
-                let this = (self.index, self.number);
+                let this = (self.core.index, self.core.number);
                 let status = CompletionStatus::Success;
                 let completion = Completion::of_send(entry.wr_id, this, number, status);
-                common.complete(self.send_cq, completion);
+                common.complete(self.core.send_cq, completion);
             }
         }
         AckOutcome::Valid

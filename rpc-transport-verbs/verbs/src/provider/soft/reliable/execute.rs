@@ -140,8 +140,13 @@ impl SoftQueuePair {
         outstanding: u8,
     ) -> Result<(), Rejection> {
         let (needs, is_counted) = (operation.needs(), operation.has_response());
-        let most = self.attributes.max_dest_rd_atomic.unwrap_or(0);
-        let has_access = self.attributes.access.unwrap_or_default().contains(needs);
+        let most = self.core.attributes.max_dest_rd_atomic.unwrap_or(0);
+        let has_access = self
+            .core
+            .attributes
+            .access
+            .unwrap_or_default()
+            .contains(needs);
         if has_access && (!is_counted || outstanding <= most) {
             return Ok(());
         }
@@ -154,7 +159,7 @@ impl SoftQueuePair {
     /// Checks that a receive is available; otherwise sends an RNR NAK.
     pub(super) fn need_receive(&mut self, common: &mut Common) -> Result<(), Rejection> {
         let shared = &common.shared_receive_queues;
-        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let queue = ReceiveQueue::seen_by(shared, self.core.srq, &self.receives);
         if queue.next().is_some_and(|_| !inject!(ReceiverNotReady)) {
             return Ok(());
         }
@@ -176,7 +181,7 @@ impl SoftQueuePair {
         self.need_receive(common)?;
         let body = self.locate_all(message, slot, start)?;
         let shared = &common.shared_receive_queues;
-        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let queue = ReceiveQueue::seen_by(shared, self.core.srq, &self.receives);
         let mut only = [Sge::NONE];
         let elements = queue.next_elements(&mut only).ok_or(Rejection::NotYet)?;
         if body.len as u64 > Sge::total_len(elements) {
@@ -186,8 +191,9 @@ impl SoftQueuePair {
         }
         if body.len > 0 {
             common
+                .memory
                 .regions
-                .check_all(elements, self.domain, Access::LOCAL_WRITE)
+                .check_all(elements, self.core.domain, Access::LOCAL_WRITE)
                 .map_err(|status| {
                     Rejection::Status(
                         CompletionStatus::RemoteOperation,
@@ -202,12 +208,15 @@ impl SoftQueuePair {
             // The receive stays posted.
             return Err(Rejection::Lost);
         }
-        let (domain, qp_num) = (self.domain, self.number);
+        let (domain, qp_num) = (self.core.domain, self.core.number);
         let mut extras = if solicited { Extras::SOLICITED } else { 0 };
         if let Some(key) = invalidate {
-            common.invalidate(key, domain, qp_num).map_err(|status| {
-                Rejection::Status(status, LocalReport::Receive(CompletionStatus::LocalAccess))
-            })?;
+            common
+                .memory
+                .invalidate(key, domain, qp_num)
+                .map_err(|status| {
+                    Rejection::Status(status, LocalReport::Receive(CompletionStatus::LocalAccess))
+                })?;
             extras |= Extras::INVALIDATED;
         }
         if imm.is_some() {
@@ -338,13 +347,16 @@ impl SoftQueuePair {
             memory,
             len,
             needs,
-            domain: self.domain,
-            qp_num: self.number,
+            domain: self.core.domain,
+            qp_num: self.core.number,
         };
-        common.check_remote(&request).ok_or(Rejection::Status(
-            CompletionStatus::RemoteAccess,
-            LocalReport::AccessError,
-        ))
+        common
+            .memory
+            .check_remote(&request)
+            .ok_or(Rejection::Status(
+                CompletionStatus::RemoteAccess,
+                LocalReport::AccessError,
+            ))
     }
 
     /// Returns true if the sender may have reclaimed the memory that its descriptors name.

@@ -31,18 +31,18 @@ impl SoftQueuePair {
     pub(crate) fn fail_from_here(&mut self, common: &mut Common, first: Option<CompletionStatus>) {
         self.flush_arriving(common);
         self.disconnect(common);
-        let was = std::mem::replace(&mut self.state, QpState::Error);
+        let was = std::mem::replace(&mut self.core.state, QpState::Error);
         self.sends.local_failure = None;
         if let Some(status) = first {
             self.complete_oldest_send(common, status);
         }
         self.flush_sends(common);
         self.flush_receives(common);
-        if was != QpState::Error && self.srq.is_some() {
+        if was != QpState::Error && self.core.srq.is_some() {
             // A receive is taken from the shared queue only together with its completion, so every
             // taken receive has completed.
             common.raise(AsyncEvent::QpLastWqeReached {
-                qp_num: self.number,
+                qp_num: self.core.number,
             });
         }
     }
@@ -62,9 +62,9 @@ impl SoftQueuePair {
             return false;
         };
         self.sends.forget_general(number);
-        let this = (self.index, self.number);
+        let this = (self.core.index, self.core.number);
         let completion = Completion::of_send(entry.wr_id, this, number, status);
-        common.complete(self.send_cq, completion);
+        common.complete(self.core.send_cq, completion);
         true
     }
 
@@ -73,9 +73,9 @@ impl SoftQueuePair {
     pub(crate) fn flush_receives(&mut self, common: &mut Common) {
         while let Some(receive) = self.receives.next() {
             let flushed = CompletionStatus::WorkRequestFlushed;
-            let completion = Completion::of_receive(receive.wr_id, self.number, flushed);
+            let completion = Completion::of_receive(receive.wr_id, self.core.number, flushed);
             self.receives.consume();
-            common.complete(self.recv_cq, completion);
+            common.complete(self.core.recv_cq, completion);
         }
     }
 
@@ -84,14 +84,14 @@ impl SoftQueuePair {
         self.leave_hot(common);
         if self.is_awaiting {
             self.is_awaiting = false;
-            common.awaiting.retain(|other| *other != self.index);
+            common.awaiting.retain(|other| *other != self.core.index);
             if common.awaiting.is_empty() {
                 common.pending.remove(Matter::Awaiting);
             }
         }
         if self.is_unacked {
             self.is_unacked = false;
-            common.unacked.retain(|other| *other != self.index);
+            common.unacked.retain(|other| *other != self.core.index);
         }
     }
 }
@@ -115,9 +115,11 @@ impl State {
             self.common
                 .raise(AsyncEvent::CompletionQueueError { cq: number });
             for (_, qp) in &mut self.queue_pairs {
-                let is_attached = qp.send_cq == cq as usize || qp.recv_cq == cq as usize;
-                if is_attached && !matches!(qp.state, QpState::Reset | QpState::Error) {
-                    self.common.raise(AsyncEvent::QpFatal { qp_num: qp.number });
+                let is_attached = qp.core.send_cq == cq as usize || qp.core.recv_cq == cq as usize;
+                if is_attached && !matches!(qp.core.state, QpState::Reset | QpState::Error) {
+                    self.common.raise(AsyncEvent::QpFatal {
+                        qp_num: qp.core.number,
+                    });
                     qp.fail(&mut self.common, None);
                 }
             }

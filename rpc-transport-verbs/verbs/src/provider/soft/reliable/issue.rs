@@ -83,8 +83,8 @@ impl SoftQueuePair {
         common: &mut Common,
         index: usize,
     ) -> Result<BeginOutcome, CompletionStatus> {
-        let (domain, qp_num) = (self.domain, self.number);
-        let (may_begin, may_go_on) = match self.state {
+        let (domain, qp_num) = (self.core.domain, self.core.number);
+        let (may_begin, may_go_on) = match self.core.state {
             QpState::Rts => (true, true),
             // In SQD, requests that have begun are finished.
             QpState::Sqd => (false, true),
@@ -103,7 +103,7 @@ impl SoftQueuePair {
             if send.fenced && self.outstanding.reads > 0 {
                 return Ok(BeginOutcome::Waiting);
             }
-            let most = self.attributes.max_rd_atomic.unwrap_or(0);
+            let most = self.core.attributes.max_rd_atomic.unwrap_or(0);
             if send.operation.has_response() && self.outstanding.reads >= most {
                 return Ok(BeginOutcome::Waiting);
             }
@@ -121,13 +121,13 @@ impl SoftQueuePair {
             Operation::LocalInvalidate(key) => {
                 send.slots = Some(next..next);
                 // Unlike in a peer's request, a wrong key is this side's mistake.
-                let invalidated = common.invalidate(key, domain, qp_num);
+                let invalidated = common.memory.invalidate(key, domain, qp_num);
                 invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
                 return Ok(BeginOutcome::Complete);
             }
             Operation::BindWindow(binding) => {
                 send.slots = Some(next..next);
-                common.bind_window(&binding, domain, qp_num)?;
+                common.memory.bind_window(&binding, domain, qp_num)?;
                 return Ok(BeginOutcome::Complete);
             }
             Operation::Remote(RemoteOperation::Read(memory)) => {
@@ -169,6 +169,7 @@ impl SoftQueuePair {
                 let bytes = (element.addr, element.len as usize);
                 let checked =
                     common
+                        .memory
                         .regions
                         .check(element.local_key, domain, bytes, Access::NONE)?;
                 if element.len == 0 {

@@ -205,7 +205,7 @@ impl State {
         if let Some((qp_index, number)) = completion.frees
             // A queue pair that has been destroyed since has no entry to free.
             && let Some(qp) = queue_pairs.get_mut(qp_index as usize)
-            && qp.number == completion.qp_num
+            && qp.core.number == completion.qp_num
         {
             qp.sends.free_through(number);
         }

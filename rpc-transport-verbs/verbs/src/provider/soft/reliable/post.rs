@@ -38,7 +38,7 @@ impl SoftQueuePair {
         else {
             return false;
         };
-        if self.state != QpState::Rts
+        if self.core.state != QpState::Rts
             || self.has_psn_mismatch
             || !self.sends.is_written()
             || self.sends.is_full()
@@ -49,7 +49,7 @@ impl SoftQueuePair {
             return false;
         }
         sender.send(NonNull::from(bytes).cast(), bytes.len(), 0);
-        let signaled = signaled || self.sq_sig_all;
+        let signaled = signaled || self.core.sq_sig_all;
         self.sends.add(wr_id, signaled);
         self.sends.started += 1;
         *unannounced = Unannounced::Messages;
@@ -75,7 +75,7 @@ impl SoftQueuePair {
             return Err(self.full(0));
         }
         let work = SendWork::of_bytes(wr_id, bytes, signaled);
-        self.sends.add(wr_id, signaled || self.sq_sig_all);
+        self.sends.add(wr_id, signaled || self.core.sq_sig_all);
         // SAFETY: `bytes` is readable.
         unsafe { self.push(&work) };
         match &mut self.link {
@@ -97,13 +97,14 @@ impl SoftQueuePair {
         list: &[SendWork],
     ) -> Result<(), PostError> {
         self.check_post(list.len())?;
-        let mut taken = accepted!(Sends, list.len(), Some(self.number.0));
+        let mut taken = accepted!(Sends, list.len(), Some(self.core.number.0));
         for (index, work) in list[..taken].iter().enumerate() {
             if self.sends.is_full() {
                 taken = index;
                 break;
             }
-            self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
+            self.sends
+                .add(work.wr_id, work.signaled || self.core.sq_sig_all);
             if self.sends.is_written() && self.try_write(common, work) {
                 self.sends.started += 1;
             } else {
@@ -127,7 +128,7 @@ impl SoftQueuePair {
         list: &[Work],
         elements: &[Sge],
     ) -> Result<(), PostError> {
-        if self.qp_type != QpType::ReliableConnection {
+        if self.core.qp_type != QpType::ReliableConnection {
             return self.post_unreliable(common, list, elements);
         }
         self.check_post(list.len())?;
@@ -136,7 +137,8 @@ impl SoftQueuePair {
             if self.sends.is_full() {
                 break;
             }
-            self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
+            self.sends
+                .add(work.wr_id, work.signaled || self.core.sq_sig_all);
             let is_plain = matches!(work.operation, Operation::Remote(RemoteOperation::Send))
                 && !work.fenced
                 && !work.inline;
@@ -169,7 +171,7 @@ impl SoftQueuePair {
     /// Fails if the state does not allow requests to be posted.
     #[inline]
     fn check_post(&self, count: usize) -> Result<(), PostError> {
-        let state = self.state;
+        let state = self.core.state;
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && count > 0 {
             return Err(PostError {
                 taken: 0,
@@ -241,7 +243,7 @@ impl SoftQueuePair {
     /// Does what follows the posting of requests: writes those that had to wait, or flushes them.
     #[inline]
     fn after_post(&mut self, common: &mut Common) {
-        if self.state == QpState::Error {
+        if self.core.state == QpState::Error {
             self.flush_sends(common);
         } else if self.sends.started == self.sends.posted {
             self.watch_acks(common);

@@ -280,19 +280,19 @@ impl SoftQueuePair {
         {
             self.is_hot = true;
             let next = rings.receiver.next_message();
-            common.hot.push(HotRing::new(next, self.index));
+            common.hot.push(HotRing::new(next, self.core.index));
         }
     }
 
     /// Makes a cold ring hot.
     fn make_hot_again(&mut self, hot: &mut Vec<HotRing>, cold: &mut ColdRings) {
         if let Link::Rings(rings) = &self.link
-            && let Some(mut next) = cold.remove(self.index)
+            && let Some(mut next) = cold.remove(self.core.index)
         {
             rings.receiver.go_hot();
             rings.receiver.update(&mut next);
             self.is_hot = true;
-            hot.push(HotRing::new(next, self.index));
+            hot.push(HotRing::new(next, self.core.index));
         }
     }
 
@@ -300,9 +300,9 @@ impl SoftQueuePair {
     pub(crate) fn leave_hot(&mut self, common: &mut Common) {
         if self.is_hot {
             self.is_hot = false;
-            common.hot.retain(|ring| ring.qp_index != self.index);
+            common.hot.retain(|ring| ring.qp_index != self.core.index);
         }
-        common.cold.remove(self.index);
+        common.cold.remove(self.core.index);
     }
 }
 

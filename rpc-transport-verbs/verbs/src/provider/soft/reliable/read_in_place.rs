@@ -61,7 +61,7 @@ impl SoftQueuePair {
         {
             return false;
         }
-        let Some(to) = self.attributes.dest_qp_num else {
+        let Some(to) = self.core.attributes.dest_qp_num else {
             return false;
         };
         let (published, to_index) = sender.published();
@@ -69,7 +69,7 @@ impl SoftQueuePair {
             memory,
             len: send.total,
             outstanding: self.outstanding.reads + 1,
-            from: self.number,
+            from: self.core.number,
             to,
             to_index,
         };
@@ -98,8 +98,9 @@ impl SoftQueuePair {
             let elements = send.elements();
             let needs = Access::LOCAL_WRITE;
             if common
+                .memory
                 .regions
-                .check_all(elements, self.domain, needs)
+                .check_all(elements, self.core.domain, needs)
                 .is_err()
             {
                 // The peer may reject the READ. If it does not, the local error is reported when

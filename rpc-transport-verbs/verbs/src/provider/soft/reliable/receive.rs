@@ -61,19 +61,24 @@ impl SoftQueuePair {
     ) -> Option<WorkCompletion> {
         let receiver = &mut self.link.rings_mut()?.receiver;
         let (from, len) = receiver.plain_payload(commit)?;
-        if self.state != QpState::Rts || self.recv_cq != cq {
+        if self.core.state != QpState::Rts || self.core.recv_cq != cq {
             return None;
         }
         let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
+        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
         let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
         if len > receive.len as usize {
             return None;
         }
         if len > 0 {
             let whole = (receive.addr, receive.len as usize);
-            let regions = &common.regions;
-            regions.find(receive.local_key, self.domain, whole, Access::LOCAL_WRITE)?;
+            let regions = &common.memory.regions;
+            regions.find(
+                receive.local_key,
+                self.core.domain,
+                whole,
+                Access::LOCAL_WRITE,
+            )?;
         }
         // SAFETY: `plain_payload` checked that the slot has `len` readable bytes; the sender leaves
         // them alone until the acknowledgement. The receive is at least as long, and was checked to
@@ -83,14 +88,14 @@ impl SoftQueuePair {
         unsafe { copy_message(from, receive.addr, len) };
         point!(Copied);
         if queue.consume_at(place) {
-            common.raise_limit_event(self.srq);
+            common.raise_limit_event(self.core.srq);
         }
         receiver.advance_and_ack(&mut common.hot[ring].next);
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
             status: 0,
-            qp_num: self.number,
+            qp_num: self.core.number,
             byte_len: u32::from(commit.len),
             data: 0,
             src_qp: 0,
@@ -115,7 +120,7 @@ impl SoftQueuePair {
             arena,
             ..
         } = self.link.rings_mut()?;
-        if commit.flags != Flags(Flags::DESCRIPTOR) || self.state != QpState::Rts {
+        if commit.flags != Flags(Flags::DESCRIPTOR) || self.core.state != QpState::Rts {
             return None;
         }
         let incoming = receiver.peek().ok()??;
@@ -123,14 +128,19 @@ impl SoftQueuePair {
             return None;
         };
         let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
+        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
         let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
-        if self.recv_cq != cq || len == 0 || len > receive.len as usize {
+        if self.core.recv_cq != cq || len == 0 || len > receive.len as usize {
             return None;
         }
         let whole = (receive.addr, receive.len as usize);
-        let regions = &common.regions;
-        regions.find(receive.local_key, self.domain, whole, Access::LOCAL_WRITE)?;
+        let regions = &common.memory.regions;
+        regions.find(
+            receive.local_key,
+            self.core.domain,
+            whole,
+            Access::LOCAL_WRITE,
+        )?;
         // SAFETY: `locate` found `len` readable bytes in an arena that `_arena` keeps mapped. The
         // receive is at least as long, and was checked to lie in a region of this context, which
         // stays registered while the owner word is held. Its bytes belong to the device until its
@@ -143,14 +153,14 @@ impl SoftQueuePair {
         }
         point!(Copied);
         if queue.consume_at(place) {
-            common.raise_limit_event(self.srq);
+            common.raise_limit_event(self.core.srq);
         }
         receiver.advance_and_ack(&mut common.hot[ring].next);
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
             status: 0,
-            qp_num: self.number,
+            qp_num: self.core.number,
             // Lossless: the length is at most the receive's.
             byte_len: len as u32,
             data: 0,
@@ -162,7 +172,7 @@ impl SoftQueuePair {
 
     /// Receives the messages in the queue pair's ring: at most a batch, with one acknowledgement.
     pub(crate) fn receive(&mut self, common: &mut Common) -> ReceiveOutcome {
-        if !self.receives_now() {
+        if !self.core.receives_now() {
             return ReceiveOutcome::Closed;
         }
         let mut received = 0;
@@ -203,7 +213,7 @@ impl SoftQueuePair {
             return self.execute(common, &incoming);
         }
         let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
+        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
         let Some(&receive) = queue.next().filter(|_| !inject!(ReceiverNotReady)) else {
             self.send_rnr_nak(common);
             return Step::Wait;
@@ -225,8 +235,13 @@ impl SoftQueuePair {
             None
         } else {
             let whole = (receive.addr, receive.len as usize);
-            let regions = &common.regions;
-            let check = regions.check(receive.local_key, self.domain, whole, Access::LOCAL_WRITE);
+            let regions = &common.memory.regions;
+            let check = regions.check(
+                receive.local_key,
+                self.core.domain,
+                whole,
+                Access::LOCAL_WRITE,
+            );
             check
                 .err()
                 .map(|status| (status, CompletionStatus::RemoteOperation))
@@ -301,9 +316,9 @@ impl SoftQueuePair {
     /// Raises `CommunicationEstablished` for the first message before RTS.
     #[inline]
     pub(crate) fn communication_established(&mut self, common: &mut Common) {
-        if self.state == QpState::Rtr && !self.established {
+        if self.core.state == QpState::Rtr && !self.established {
             self.established = true;
-            let qp_num = self.number;
+            let qp_num = self.core.number;
             common.raise(AsyncEvent::CommunicationEstablished { qp_num });
         }
     }
@@ -319,7 +334,11 @@ impl SoftQueuePair {
         if let Link::Rings(rings) = &mut self.link {
             // Acknowledge earlier messages first: the sender has to repeat only this one.
             rings.receiver.publish_ack();
-            let timer = self.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
+            let timer = self
+                .core
+                .attributes
+                .min_rnr_timer
+                .unwrap_or(RnrTimer::LONGEST);
             rings.receiver.send_rnr_nak(timer.code());
             common.counters.rnr_nak_sent += 1;
         }
@@ -352,20 +371,20 @@ impl SoftQueuePair {
         completion: impl FnOnce(WrId, QpNum) -> Completion,
     ) {
         let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
+        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
         let Some(receive) = queue.next() else { return };
-        let completion = completion(receive.wr_id, self.number);
+        let completion = completion(receive.wr_id, self.core.number);
         if queue.consume() {
-            common.raise_limit_event(self.srq);
+            common.raise_limit_event(self.core.srq);
         }
-        common.complete(self.recv_cq, completion);
+        common.complete(self.core.recv_cq, completion);
     }
 
     /// Handles input that no software device sends: sends a fatal NAK and fails the queue pair.
     #[cold]
     #[inline(never)]
     pub(crate) fn fail_invalid_message(&mut self, common: &mut Common) -> Step {
-        let qp_num = self.number;
+        let qp_num = self.core.number;
         log_limited!(warn, %qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
         common.raise(AsyncEvent::QpFatal { qp_num });
         self.refuse_message(common, CompletionStatus::RemoteInvalidRequest);

@@ -32,7 +32,7 @@ pub(super) enum LocalReport {
 impl SoftQueuePair {
     /// Reports on this side that a request of the peer has failed.
     pub(super) fn report(&mut self, common: &mut Common, report: LocalReport) {
-        let qp_num = self.number;
+        let qp_num = self.core.number;
         match report {
             LocalReport::Receive(local) => {
                 self.complete_receive(common, local, CompletionOpcode::Receive, 0, None, 0);

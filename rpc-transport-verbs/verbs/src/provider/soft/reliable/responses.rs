@@ -93,9 +93,11 @@ impl SoftQueuePair {
                 slot += send.pieces_received();
             }
             while slot < slots.end && slot <= sender.acked() {
-                common
-                    .regions
-                    .check_all(send.elements(), self.domain, Access::LOCAL_WRITE)?;
+                common.memory.regions.check_all(
+                    send.elements(),
+                    self.core.domain,
+                    Access::LOCAL_WRITE,
+                )?;
                 let piece = send.piece(send.received);
                 let from = if piece.is_staged {
                     let stage = sender.response_in_stage(*unstaged);
@@ -147,12 +149,12 @@ impl SoftQueuePair {
         if !entry.signaled {
             return;
         }
-        let this = (self.index, self.number);
+        let this = (self.core.index, self.core.number);
         let completion = Completion {
             opcode,
             byte_len,
             ..Completion::of_send(entry.wr_id, this, number, CompletionStatus::Success)
         };
-        common.complete(self.send_cq, completion);
+        common.complete(self.core.send_cq, completion);
     }
 }

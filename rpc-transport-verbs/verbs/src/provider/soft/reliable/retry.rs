@@ -43,7 +43,7 @@ impl SoftQueuePair {
         let nak = sender.nak();
         if nak.count != *naks {
             *naks = nak.count;
-            let rnr_retry = self.attributes.rnr_retry;
+            let rnr_retry = self.core.attributes.rnr_retry;
             self.retry
                 .begin_pause(&mut common.counters, rnr_retry, nak.timer, now)?;
         }
@@ -128,7 +128,7 @@ impl SoftQueuePair {
     /// that answers nothing for [`MAX_TIME_UNACKED`] is silent, too: what was sent to it stays here
     /// until it answers.
     fn has_retried_enough(&mut self, now: Instant, instantly: bool) -> bool {
-        let waits = match self.state {
+        let waits = match self.core.state {
             QpState::Rts => true,
             QpState::Sqd => self.has_sends_in_flight(),
             _ => false,
@@ -201,7 +201,7 @@ impl SoftQueuePair {
 
     /// Returns the time for the first try and all retries; `None` means to wait forever.
     fn retry_budget(&self) -> Option<Duration> {
-        let retries = self.attributes.retry_cnt.unwrap_or(RetryCount::NONE);
-        retries.budget(self.attributes.timeout?)
+        let retries = self.core.attributes.retry_cnt.unwrap_or(RetryCount::NONE);
+        retries.budget(self.core.attributes.timeout?)
     }
 }

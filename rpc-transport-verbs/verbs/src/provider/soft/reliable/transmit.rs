@@ -72,7 +72,7 @@ impl SoftQueuePair {
         }
         if !self.is_unacked && self.sends.acked < self.sends.posted {
             self.is_unacked = true;
-            common.unacked.push(self.index);
+            common.unacked.push(self.core.index);
         }
     }
 
@@ -89,8 +89,8 @@ impl SoftQueuePair {
         let mut place = (0, 0);
         if !work.inline {
             let bytes = (work.addr, len);
-            let regions = &common.regions;
-            match regions.check(work.local_key, self.domain, bytes, Access::NONE) {
+            let regions = &common.memory.regions;
+            match regions.check(work.local_key, self.core.domain, bytes, Access::NONE) {
                 Ok(found) => place = found,
                 Err(status) => {
                     // The request completes after all earlier ones: see `process_acks`.
@@ -136,7 +136,7 @@ impl SoftQueuePair {
     /// Returns true if messages may be sent in this state.
     #[inline]
     fn may_send(&self) -> bool {
-        self.state == QpState::Rts && !self.has_psn_mismatch
+        self.core.state == QpState::Rts && !self.has_psn_mismatch
     }
 }
 

@@ -48,7 +48,7 @@ impl Message {
         } = &mut *state;
         if let Some(qp) = queue_pairs.get_mut(qp_index as usize)
             // Indices are reused at once, numbers only after a long time.
-            && qp.number == to
+            && qp.core.number == to
             && qp.accepts(self, context.gids.first())
         {
             qp.take_message(common, self, context.gids.first());
@@ -72,15 +72,16 @@ impl SoftQueuePair {
             // Sequence numbers are not checked: a message may begin with any number, and messages
             // are delivered whole.
             Route::Connected => {
-                self.qp_type == QpType::UnreliableConnection
-                    && self.attributes.dest_qp_num == Some(message.from)
-                    && self.attributes.address.is_some_and(|to| to.gid == gid)
+                self.core.qp_type == QpType::UnreliableConnection
+                    && self.core.attributes.dest_qp_num == Some(message.from)
+                    && self.core.attributes.address.is_some_and(|to| to.gid == gid)
             }
             Route::Datagram { qkey, .. } => {
-                self.qp_type == QpType::UnreliableDatagram && self.attributes.qkey == Some(qkey)
+                self.core.qp_type == QpType::UnreliableDatagram
+                    && self.core.attributes.qkey == Some(qkey)
             }
         };
-        is_for && self.receives_now()
+        is_for && self.core.receives_now()
     }
 
     /// Receives a message for this queue pair.
@@ -95,7 +96,7 @@ impl SoftQueuePair {
     }
 
     fn take_write(&mut self, common: &mut Common, message: &Message, remote: RemoteMemory) {
-        let (access, has_receive) = (self.attributes.access, self.has_receive(common));
+        let (access, has_receive) = (self.core.attributes.access, self.has_receive(common));
         if !access.is_some_and(|access| access.contains(Access::REMOTE_WRITE))
             || (message.imm.is_some() && !has_receive)
         {
@@ -107,10 +108,10 @@ impl SoftQueuePair {
                 memory: remote,
                 len: message.payload.len() as u64,
                 needs: Access::REMOTE_WRITE,
-                domain: self.domain,
-                qp_num: self.number,
+                domain: self.core.domain,
+                qp_num: self.core.number,
             };
-            let Some(bytes) = common.check_remote(&request) else {
+            let Some(bytes) = common.memory.check_remote(&request) else {
                 return;
             };
             // SAFETY: `check_remote` found this many bytes in a registered region, which stays
@@ -130,7 +131,7 @@ impl SoftQueuePair {
         let header_len = message.header_len();
         let len = header_len + message.payload.len();
         let shared = &common.shared_receive_queues;
-        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let queue = ReceiveQueue::seen_by(shared, self.core.srq, &self.receives);
         let mut only = [Sge::NONE];
         let Some(elements) = queue.next_elements(&mut only) else {
             return;
@@ -142,8 +143,9 @@ impl SoftQueuePair {
             Ok(())
         } else {
             common
+                .memory
                 .regions
-                .check_all(elements, self.domain, Access::LOCAL_WRITE)
+                .check_all(elements, self.core.domain, Access::LOCAL_WRITE)
         };
         match checked {
             Ok(()) => {
@@ -170,7 +172,7 @@ impl SoftQueuePair {
 
     fn has_receive(&self, common: &Common) -> bool {
         let shared = &common.shared_receive_queues;
-        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let queue = ReceiveQueue::seen_by(shared, self.core.srq, &self.receives);
         queue.next().is_some()
     }
 

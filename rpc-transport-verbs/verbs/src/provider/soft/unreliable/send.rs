@@ -10,7 +10,7 @@ use super::datagram::interface_id;
 use super::message::{Message, Route};
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
-use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::queue_pair::{Core, SoftQueuePair};
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::context::waiting::{Body, WaitingSend};
 use crate::provider::soft::shared::copy::gather;
@@ -44,11 +44,7 @@ pub(crate) struct Started {
     pub(crate) has_more: bool,
 }
 
-impl SoftQueuePair {
-    pub(crate) fn is_reliable(&self) -> bool {
-        self.qp_type == QpType::ReliableConnection
-    }
-
+impl Core {
     /// Rejects a remote address that an unreliable connection cannot reach.
     pub(crate) fn check_reach(
         &self,
@@ -77,7 +73,7 @@ impl State {
         let (qp, _) = self.split(qp_index);
         Started {
             messages,
-            has_more: qp.state == QpState::Rts && !qp.waiting.is_empty(),
+            has_more: qp.core.state == QpState::Rts && !qp.waiting.is_empty(),
         }
     }
 
@@ -103,7 +99,7 @@ impl SoftQueuePair {
             self.take_unreliable(work, elements)
                 .map_err(|reason| PostError { taken, reason })
         });
-        if matches!(self.state, QpState::Sqe | QpState::Error) {
+        if matches!(self.core.state, QpState::Sqe | QpState::Error) {
             self.flush_sends(common);
         }
         posted
@@ -114,7 +110,7 @@ impl SoftQueuePair {
         let mut len = 0;
         for _ in 0..BATCH {
             let has_overrun = common.completion_queues.has_overrun();
-            if self.state != QpState::Rts || len >= BATCH_LEN || has_overrun {
+            if self.core.state != QpState::Rts || len >= BATCH_LEN || has_overrun {
                 break;
             }
             let Some(waiting) = self.waiting.pop_front() else {
@@ -130,7 +126,7 @@ impl SoftQueuePair {
                 }
                 Err(status) => {
                     // The queue pair goes only to SQE: it continues to receive.
-                    self.state = QpState::Sqe;
+                    self.core.state = QpState::Sqe;
                     self.complete_oldest_send(common, status);
                     self.flush_sends(common);
                 }
@@ -147,7 +143,7 @@ impl SoftQueuePair {
         common: &mut Common,
         waiting: &WaitingSend,
     ) -> Result<Option<Message>, CompletionStatus> {
-        let (domain, from) = (self.domain, self.number);
+        let (domain, from) = (self.core.domain, self.core.number);
         let work = &waiting.work;
         let (remote, imm) = match work.operation {
             Operation::Remote(RemoteOperation::Send) => (None, None),
@@ -157,7 +153,7 @@ impl SoftQueuePair {
                 (Some(remote), Some(imm))
             }
             Operation::BindWindow(binding) => {
-                common.bind_window(&binding, domain, from)?;
+                common.memory.bind_window(&binding, domain, from)?;
                 return Ok(None);
             }
             // The layer above rejects these operations for unreliable queue pairs.
@@ -172,7 +168,10 @@ impl SoftQueuePair {
         let payload = match &waiting.body {
             Body::Bytes(bytes) => bytes.clone(),
             Body::Elements(elements) => {
-                common.regions.check_all(elements, domain, Access::NONE)?;
+                common
+                    .memory
+                    .regions
+                    .check_all(elements, domain, Access::NONE)?;
                 // SAFETY: each element was just checked to lie in a region of this context, which
                 // stays registered while the owner word is held. The device may read the bytes
                 // until the request completes, which happens after this call.
@@ -192,7 +191,7 @@ impl SoftQueuePair {
 
     /// Puts a request into the send queue, and stores its details in `waiting`.
     fn take_unreliable(&mut self, work: &Work, elements: &[Sge]) -> Result<(), PostErrorReason> {
-        let state = self.state;
+        let state = self.core.state;
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostErrorReason::State { state });
         }
@@ -206,7 +205,8 @@ impl SoftQueuePair {
             let capacity = self.sends.capacity();
             return Err(PostErrorReason::QueueFull { capacity });
         }
-        self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
+        self.sends
+            .add(work.wr_id, work.signaled || self.core.sq_sig_all);
         if matches!(state, QpState::Sqe | QpState::Error) {
             // The caller is about to flush it.
             return Ok(());
@@ -234,13 +234,13 @@ impl SoftQueuePair {
                 let qkey = if destination.qkey >> 31 == 0 {
                     destination.qkey
                 } else {
-                    self.attributes.qkey?
+                    self.core.attributes.qkey?
                 };
                 let route = Route::Datagram { address, qkey };
                 Some((destination.qp_num, route, MAX_DATAGRAM_LEN))
             }
             None => {
-                let to = self.attributes.dest_qp_num?;
+                let to = self.core.attributes.dest_qp_num?;
                 Some((to, Route::Connected, MAX_MESSAGE_LEN as u64))
             }
         }

@@ -111,7 +111,7 @@ impl SoftQueuePair {
         if !is_sent || self.retry.rnr_until.is_some() {
             return Err(InvalidMessage);
         }
-        let rnr_retry = self.attributes.rnr_retry;
+        let rnr_retry = self.core.attributes.rnr_retry;
         let begun = self
             .retry
             .begin_pause(&mut common.counters, rnr_retry, timer, hooks::now);
@@ -183,7 +183,7 @@ impl SoftQueuePair {
 
     /// Ends the link's connection, or records that it has ended.
     pub(super) fn end_link(&mut self, common: &mut Common) {
-        let index = self.index;
+        let index = self.core.index;
         if let Some(link) = self.link.tcp_mut()
             && !link.has_ended()
         {

@@ -96,7 +96,7 @@ impl SoftQueuePair {
     ) -> Result<Target, Rejection> {
         self.need_receive(common)?;
         let shared = &common.shared_receive_queues;
-        let queue = ReceiveQueue::seen_by(shared, self.srq, &self.receives);
+        let queue = ReceiveQueue::seen_by(shared, self.core.srq, &self.receives);
         let mut only = [Sge::NONE];
         let elements = queue.next_elements(&mut only).ok_or(Rejection::NotYet)?;
         if u64::from(len) > Sge::total_len(elements) {
@@ -106,7 +106,10 @@ impl SoftQueuePair {
         }
         if len > 0 {
             let needs = Access::LOCAL_WRITE;
-            let checked = common.regions.check_all(elements, self.domain, needs);
+            let checked = common
+                .memory
+                .regions
+                .check_all(elements, self.core.domain, needs);
             checked.map_err(|status| {
                 Rejection::Status(
                     CompletionStatus::RemoteOperation,
@@ -128,10 +131,10 @@ impl SoftQueuePair {
     /// Takes the next receive out of its queue, without completing it.
     fn remove_receive(&mut self, common: &mut Common) -> Option<WrId> {
         let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
+        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
         let wr_id = queue.next()?.wr_id;
         if queue.consume() {
-            common.raise_limit_event(self.srq);
+            common.raise_limit_event(self.core.srq);
         }
         Some(wr_id)
     }
@@ -178,7 +181,10 @@ impl SoftQueuePair {
                 if let Some(data) = receive.data {
                     if receive.invalidates {
                         let key = RemoteKey(data);
-                        let done = common.invalidate(key, self.domain, self.number);
+                        let done =
+                            common
+                                .memory
+                                .invalidate(key, self.core.domain, self.core.number);
                         if let Err(status) = done {
                             let failed = CompletionStatus::LocalAccess;
                             let report = LocalReport::Taken(receive.wr_id, failed);
@@ -201,7 +207,7 @@ impl SoftQueuePair {
                     opcode: CompletionOpcode::ReceiveRdmaWithImm,
                     ..self.taken(wr_id, success, len, imm, solicited | Extras::IMMEDIATE)
                 };
-                common.complete(self.recv_cq, completion);
+                common.complete(self.core.recv_cq, completion);
             }
             Target::Memory { notice: None, .. } | Target::Response { .. } | Target::Nowhere => {}
         }
@@ -222,7 +228,7 @@ impl SoftQueuePair {
             extras: Extras(extras),
             byte_len,
             data,
-            ..Completion::of_receive(wr_id, self.number, status)
+            ..Completion::of_receive(wr_id, self.core.number, status)
         }
     }
 
@@ -237,7 +243,7 @@ impl SoftQueuePair {
         extras: u8,
     ) {
         let completion = self.taken(wr_id, status, byte_len, data, extras);
-        common.complete(self.recv_cq, completion);
+        common.complete(self.core.recv_cq, completion);
     }
 
     /// Flushes the receive of the message that was arriving when the queue pair failed.
@@ -260,7 +266,11 @@ impl SoftQueuePair {
 
     /// Answers a request, for which no receive is posted, with an RNR NAK.
     pub(crate) fn send_rnr_nak_over_tcp(&mut self, common: &mut Common) {
-        let timer = self.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
+        let timer = self
+            .core
+            .attributes
+            .min_rnr_timer
+            .unwrap_or(RnrTimer::LONGEST);
         if let Some(link) = self.link.tcp_mut() {
             link.inbound.is_refusing = true;
             let sequence = link.inbound.expected as u32;
@@ -282,7 +292,7 @@ impl SoftQueuePair {
         if let Link::Tcp(tcp) = &mut self.link
             && let Some(link) = tcp.connection.take()
         {
-            common.tcp.remove(&link, self.index);
+            common.tcp.remove(&link, self.core.index);
             if let Some(socket) = link.into_socket() {
                 common.tcp.linger(socket, hooks::now());
             }

@@ -60,7 +60,7 @@ impl SoftQueuePair {
                     .sends
                     .general_at(self.sends.started)
                     .ok_or(Stop::TornRequest)?;
-                check_payload(common, self.domain, send).map_err(|_| Stop::TornRequest)?;
+                check_payload(common, self.core.domain, send).map_err(|_| Stop::TornRequest)?;
                 batch.add(kind, header, written, payload_len(send));
                 add_payload(batch, send, skipped);
             }
@@ -96,12 +96,12 @@ impl SoftQueuePair {
 
     /// Returns where the bytes of a READ are, if the peer may still read them.
     fn readable(&self, common: &Common, memory: RemoteMemory, len: u32) -> Option<NonNull<u8>> {
-        common.check_remote(&RemoteRequest {
+        common.memory.check_remote(&RemoteRequest {
             memory,
             len: len.into(),
             needs: Access::REMOTE_READ,
-            domain: self.domain,
-            qp_num: self.number,
+            domain: self.core.domain,
+            qp_num: self.core.number,
         })
     }
 
@@ -180,7 +180,7 @@ impl SoftQueuePair {
             link.outbound.responses.clear();
             let status = CompletionStatus::RemoteAccess;
             common.raise(AsyncEvent::QpAccessError {
-                qp_num: self.number,
+                qp_num: self.core.number,
             });
             self.refuse_over_tcp(common, sequence, status);
         }
@@ -223,7 +223,7 @@ impl SoftQueuePair {
         (number, sequence): (u64, u64),
         reads: &mut u8,
     ) -> Result<Added, CompletionStatus> {
-        let (domain, qp_num) = (self.domain, self.number);
+        let (domain, qp_num) = (self.core.domain, self.core.number);
         let Some(link) = self.link.tcp() else {
             return Ok(Added::Nothing);
         };
@@ -242,7 +242,7 @@ impl SoftQueuePair {
             return Ok(Added::Nothing);
         };
         let is_begun = send.slots.is_some();
-        let may_begin = match self.state {
+        let may_begin = match self.core.state {
             QpState::Rts => true,
             // In SQD, requests that have begun are finished.
             QpState::Sqd => is_begun,
@@ -251,7 +251,7 @@ impl SoftQueuePair {
         if !may_begin || (send.fenced && *reads > 0) {
             return Ok(Added::Nothing);
         }
-        let most = self.attributes.max_rd_atomic.unwrap_or(0);
+        let most = self.core.attributes.max_rd_atomic.unwrap_or(0);
         if send.operation.has_response() && *reads >= most {
             return Ok(Added::Nothing);
         }
@@ -269,7 +269,7 @@ impl SoftQueuePair {
             Operation::LocalInvalidate(key) => {
                 send.slots = Some(sequence..sequence);
                 // Unlike in a peer's request, a wrong key is this side's mistake.
-                let invalidated = common.invalidate(key, domain, qp_num);
+                let invalidated = common.memory.invalidate(key, domain, qp_num);
                 invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
                 self.sends.started += 1;
                 self.complete_over_tcp(common);
@@ -278,7 +278,7 @@ impl SoftQueuePair {
             Operation::BindWindow(binding) => {
                 // A request before it may have been sent again: the window is bound once.
                 if !is_begun {
-                    common.bind_window(&binding, domain, qp_num)?;
+                    common.memory.bind_window(&binding, domain, qp_num)?;
                     send.slots = Some(sequence..sequence);
                 }
                 self.sends.started += 1;
@@ -340,7 +340,7 @@ fn check_payload(common: &Common, domain: u32, send: &GeneralSend) -> Result<(),
     if send.operation.has_response() || send.inline.is_some() {
         return Ok(());
     }
-    let regions = &common.regions;
+    let regions = &common.memory.regions;
     regions.check_all(send.elements(), domain, Access::NONE)
 }
 

@@ -40,15 +40,20 @@ impl SoftQueuePair {
             return None;
         }
         let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
+        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
         let (place, &receive) = queue.next_single()?;
         if len > receive.len as usize {
             return None;
         }
         if len > 0 {
             let whole = (receive.addr, receive.len as usize);
-            let regions = &common.regions;
-            regions.find(receive.local_key, self.domain, whole, Access::LOCAL_WRITE)?;
+            let regions = &common.memory.regions;
+            regions.find(
+                receive.local_key,
+                self.core.domain,
+                whole,
+                Access::LOCAL_WRITE,
+            )?;
         }
         if self.acknowledge(common, header.acked).is_err() {
             // The general way reports it.
@@ -59,9 +64,9 @@ impl SoftQueuePair {
         // the device until its completion is polled. The scratch memory is no registered memory.
         unsafe { copy_message(NonNull::from(payload).cast(), receive.addr, len) };
         let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.srq, &mut self.receives);
+        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
         if queue.consume_at(place) {
-            common.raise_limit_event(self.srq);
+            common.raise_limit_event(self.core.srq);
         }
         let solicited = if request.is_solicited {
             Extras::SOLICITED
@@ -77,7 +82,7 @@ impl SoftQueuePair {
             link.inbound.is_refusing = false;
             link.inbound.is_ack_requested |= request.is_ack_requested;
             link.inbound.expected += 1;
-            common.tcp.owe_ack(self.index, link);
+            common.tcp.owe_ack(self.core.index, link);
         }
         Some(after)
     }
@@ -96,16 +101,16 @@ impl SoftQueuePair {
             // There is no such queue pair.
             Ok(_) => {}
             Err(error @ GreetingError::Version(_)) => {
-                log_limited!(warn, qp_num = %self.number, %error, "the peer refuses a link");
+                log_limited!(warn, qp_num = %self.core.number, %error, "the peer refuses a link");
             }
             Err(error) => {
-                log_limited!(warn, qp_num = %self.number, %error, "a link was not answered as a link");
+                log_limited!(warn, qp_num = %self.core.number, %error, "a link was not answered as a link");
                 self.end_link(common);
                 return Err(End::Ended);
             }
         }
         common.raise(AsyncEvent::QpFatal {
-            qp_num: self.number,
+            qp_num: self.core.number,
         });
         self.fail(common, Some(CompletionStatus::RetryExceeded));
         Err(End::Ended)
@@ -243,7 +248,7 @@ impl SoftQueuePair {
     /// Ends the queue pair because of an answer of the peer to a request of this side.
     #[cold]
     fn fail_over_tcp(&mut self, common: &mut Common, _: InvalidMessage) -> End {
-        log_limited!(warn, qp_num = %self.number, "a peer answered a request that was not sent, or in a way that no queue pair does: closing the connection");
+        log_limited!(warn, qp_num = %self.core.number, "a peer answered a request that was not sent, or in a way that no queue pair does: closing the connection");
         self.fail(common, Some(CompletionStatus::BadResponse));
         End::Ended
     }

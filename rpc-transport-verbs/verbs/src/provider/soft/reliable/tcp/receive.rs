@@ -47,7 +47,8 @@ impl SoftQueuePair {
         let mut scratch = common.tcp.take_scratch();
         let mut executed = 0;
         for _ in 0..READS {
-            if !self.receives_now() || self.read(common, &mut scratch, &mut executed).is_err() {
+            if !self.core.receives_now() || self.read(common, &mut scratch, &mut executed).is_err()
+            {
                 break;
             }
         }
@@ -92,7 +93,7 @@ impl SoftQueuePair {
             Err(Errno::INTR) => return Ok(()),
             Err(Errno::AGAIN) => return Err(End::Empty),
             Err(error) => {
-                tracing::debug!(%error, qp_num = %self.number, "a link cannot be read from");
+                tracing::debug!(%error, qp_num = %self.core.number, "a link cannot be read from");
                 self.end_link(common);
                 return Err(End::Ended);
             }
@@ -148,7 +149,10 @@ impl SoftQueuePair {
             Target::Receive(receive) => {
                 let elements = receive.elements.as_slice();
                 let needs = Access::LOCAL_WRITE;
-                let checked = common.regions.check_all(elements, self.domain, needs);
+                let checked = common
+                    .memory
+                    .regions
+                    .check_all(elements, self.core.domain, needs);
                 checked.map_err(|status| {
                     Rejection::Status(
                         CompletionStatus::RemoteOperation,
@@ -165,9 +169,11 @@ impl SoftQueuePair {
             Target::Response { number } => {
                 let send = self.sends.general_at(*number).ok_or(Rejection::Invalid)?;
                 let needs = Access::LOCAL_WRITE;
-                let checked = common
-                    .regions
-                    .check_all(send.elements(), self.domain, needs);
+                let checked =
+                    common
+                        .memory
+                        .regions
+                        .check_all(send.elements(), self.core.domain, needs);
                 checked.map_err(Rejection::OfResponse)?;
                 Ok(Place::Elements(send.elements(), send.received as usize))
             }
@@ -229,7 +235,7 @@ impl SoftQueuePair {
             .map_err(|rejection| self.reject_over_tcp(common, rejection))?;
         if let Some(link) = self.link.tcp_mut() {
             link.inbound.expected += 1;
-            common.tcp.owe_ack(self.index, link);
+            common.tcp.owe_ack(self.core.index, link);
         }
         Ok(())
     }

@@ -28,12 +28,12 @@ impl SoftQueuePair {
     #[cold]
     pub(crate) fn transmit_or_defer(&mut self, common: &mut Common) {
         let unsent = self.sends.posted - self.sends.started;
-        let has_completions = !common.completion_queues.queue(self.recv_cq).is_empty();
+        let has_completions = !common.completion_queues.queue(self.core.recv_cq).is_empty();
         if unsent < MAX_MESSAGES as u64 && has_completions {
             if let Link::Tcp(tcp) = &mut self.link {
                 tcp.is_doorbell_due = false;
             }
-            common.tcp.defer(self.index);
+            common.tcp.defer(self.core.index);
         } else {
             self.transmit(common);
         }
@@ -105,7 +105,7 @@ impl SoftQueuePair {
                 Err(error) => {
                     // What the peer has sent before the end, such as a fatal NAK, is still to be
                     // read, and the end itself is found by a read.
-                    tracing::debug!(%error, qp_num = %self.number, "a link cannot be written to");
+                    tracing::debug!(%error, qp_num = %self.core.number, "a link cannot be written to");
                     return self.set_blocked(common, true);
                 }
             }
@@ -117,7 +117,7 @@ impl SoftQueuePair {
     #[cold]
     fn tear_response(&mut self, common: &mut Common) {
         common.raise(AsyncEvent::QpAccessError {
-            qp_num: self.number,
+            qp_num: self.core.number,
         });
         self.fail_gently(common);
     }
@@ -131,7 +131,7 @@ impl SoftQueuePair {
         let Some(link) = tcp.connection.take() else {
             return;
         };
-        common.tcp.remove(&link, self.index);
+        common.tcp.remove(&link, self.core.index);
         let outbound = &link.outbound;
         if link.is_open() && link.owes_ack() && outbound.partial.is_none() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -143,7 +143,7 @@ impl SoftQueuePair {
 
     /// Records whether the socket takes more.
     pub(super) fn set_blocked(&mut self, common: &mut Common, is_blocked: bool) {
-        let index = self.index;
+        let index = self.core.index;
         if let Some(link) = self.link.tcp_mut()
             && link.outbound.is_blocked != is_blocked
         {
