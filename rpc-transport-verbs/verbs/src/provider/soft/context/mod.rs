@@ -17,6 +17,7 @@ pub(super) mod ready_peers;
 pub(super) mod receive_queue;
 pub(super) mod regions;
 pub(super) mod remote_access;
+pub(super) mod responder;
 pub(super) mod send_queue;
 pub(super) mod state;
 pub(super) mod tcp_link;

@@ -50,19 +50,6 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns the same queue, to look at it.
-    #[inline(always)]
-    pub(crate) fn seen_by<'a>(
-        shared: &'a Slab<SharedReceives>,
-        srq: Option<usize>,
-        own: &'a Self,
-    ) -> &'a Self {
-        match srq {
-            Some(srq) => &shared[srq].queue,
-            None => own,
-        }
-    }
-
     pub(crate) fn new(capacity: usize, order: ReceiveOrder) -> Self {
         Self {
             places: vec![None; capacity.next_power_of_two()].into(),

@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::Shutdown;
 
-use super::element_list::ElementList;
+use super::responder::Placement;
 use crate::provider::soft::wire::header::{EncodedHeader, MAX_LEN};
-use crate::types::{RemoteMemory, WrId};
+use crate::types::RemoteMemory;
 
 /// A queue pair's TCP connection.
 #[derive(Debug)]
@@ -148,31 +148,15 @@ pub(crate) struct Arriving {
     pub(crate) target: Target,
 }
 
-/// Where a payload goes.
+/// What a payload belongs to.
 #[derive(Debug)]
 pub(crate) enum Target {
-    Receive(TakenReceive),
-    Memory {
-        memory: RemoteMemory,
-        /// The receive of a WRITE with an immediate.
-        notice: Option<(WrId, u32, bool)>,
-    },
+    /// A request of the peer.
+    Request(Placement),
     /// The destination of a READ or atomic, by its number in the send queue.
-    Response {
-        number: u64,
-    },
+    Response { number: u64 },
     /// The message is not executed.
     Nowhere,
-}
-
-/// A receive that was taken out of its queue for the message that is arriving.
-#[derive(Debug)]
-pub(crate) struct TakenReceive {
-    pub(crate) wr_id: WrId,
-    pub(crate) elements: ElementList,
-    pub(crate) data: Option<u32>,
-    pub(crate) invalidates: bool,
-    pub(crate) is_solicited: bool,
 }
 
 impl Inbound {
@@ -315,6 +299,20 @@ impl TcpLink {
     /// socket has taken.
     pub(crate) fn awaits_ack(&self) -> bool {
         self.outbound.acked < self.outbound.next
+    }
+
+    /// Answers the request that is to come next, for which no receive is posted, with an RNR NAK.
+    pub(crate) fn push_rnr_nak(&mut self, timer: u8) {
+        self.inbound.is_refusing = true;
+        let nak = Response::ReceiverNotReady {
+            // The cast takes the lower bits, as on the wire.
+            sequence: self.inbound.expected as u32,
+            timer,
+        };
+        // A peer that repeats the request without waiting for the answer gets one.
+        if !self.outbound.responses.contains(&nak) {
+            self.outbound.responses.push_back(nak);
+        }
     }
 
     /// Returns true if nothing was sent or received since the link was opened.

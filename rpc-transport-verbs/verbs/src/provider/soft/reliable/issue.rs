@@ -50,7 +50,7 @@ impl SoftQueuePair {
             return false;
         };
         let before = self.link.sender().map(RingSender::next);
-        let outcome = self.begin_request(common, index);
+        let outcome = self.begin_in_ring(common, index);
         if let (Link::Rings(rings), Some(before)) = (&mut self.link, before)
             && let Some(sender) = &mut rings.sender
         {
@@ -78,7 +78,7 @@ impl SoftQueuePair {
 
     /// Begins a request or continues to begin it: writes as much as there is room for. An error is
     /// the status that the request completes with.
-    fn begin_request(
+    fn begin_in_ring(
         &mut self,
         common: &mut Common,
         index: usize,

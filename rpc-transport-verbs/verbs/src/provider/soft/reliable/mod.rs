@@ -9,7 +9,6 @@ pub(super) mod post;
 pub(super) mod progress;
 mod read_in_place;
 pub(super) mod receive;
-pub(super) mod rejection;
 pub(super) mod responses;
 pub(super) mod retry;
 pub(super) mod sleep;

@@ -3,12 +3,13 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use crate::hooks::{inject, point};
+use crate::hooks::point;
 use crate::provider::soft::context::completion_queues::Completion;
-use crate::provider::soft::context::link::{Link, Rings};
+use crate::provider::soft::context::link::{Link, Rings, Tcp};
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
+use crate::provider::soft::context::responder::{Done, LocalReport, Responder, straight_receive};
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::{Commit, Flags};
 use crate::provider::soft::shared::copy::copy_message;
@@ -16,8 +17,8 @@ use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::Incoming;
 use crate::types::{
-    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpNum, QpState, RnrTimer,
-    SrqNum, WorkCompletion, WrId,
+    AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState, RnrTimer, SrqNum,
+    WorkCompletion,
 };
 
 /// Messages taken from one ring before the next ring is served. Half a ring: the sender can write
@@ -66,20 +67,7 @@ impl SoftQueuePair {
         }
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
-        if len > receive.len as usize {
-            return None;
-        }
-        if len > 0 {
-            let whole = (receive.addr, receive.len as usize);
-            let regions = &common.memory.regions;
-            regions.find(
-                receive.local_key,
-                self.core.domain,
-                whole,
-                Access::LOCAL_WRITE,
-            )?;
-        }
+        let (place, receive) = straight_receive(&self.core, &common.memory, queue, len)?;
         // SAFETY: `plain_payload` checked that the slot has `len` readable bytes; the sender leaves
         // them alone until the acknowledgement. The receive is at least as long, and was checked to
         // lie in a region of this context, which stays registered while the owner word is held. Its
@@ -129,18 +117,10 @@ impl SoftQueuePair {
         };
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
-        if self.core.recv_cq != cq || len == 0 || len > receive.len as usize {
+        let (place, receive) = straight_receive(&self.core, &common.memory, queue, len)?;
+        if self.core.recv_cq != cq {
             return None;
         }
-        let whole = (receive.addr, receive.len as usize);
-        let regions = &common.memory.regions;
-        regions.find(
-            receive.local_key,
-            self.core.domain,
-            whole,
-            Access::LOCAL_WRITE,
-        )?;
         // SAFETY: `locate` found `len` readable bytes in an arena that `_arena` keeps mapped. The
         // receive is at least as long, and was checked to lie in a region of this context, which
         // stays registered while the owner word is held. Its bytes belong to the device until its
@@ -214,41 +194,13 @@ impl SoftQueuePair {
         }
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let Some(&receive) = queue.next().filter(|_| !inject!(ReceiverNotReady)) else {
-            self.send_rnr_nak(common);
-            return Step::Wait;
-        };
-        if queue.has_lists() {
+        let Body::At(from, len, _arena) = locate(&incoming, peer, arena) else {
             return self.execute(common, &incoming);
-        }
-        let (from, len, _arena) = match locate(&incoming, peer, arena) {
-            Body::At(from, len, arena) => (from, len, arena),
-            Body::NotMapped => return Step::Wait,
-            Body::Invalid => return self.fail_invalid_message(common),
         };
-        let rejection = if len > receive.len as usize {
-            Some((
-                CompletionStatus::LocalLength,
-                CompletionStatus::RemoteInvalidRequest,
-            ))
-        } else if len == 0 {
-            None
-        } else {
-            let whole = (receive.addr, receive.len as usize);
-            let regions = &common.memory.regions;
-            let check = regions.check(
-                receive.local_key,
-                self.core.domain,
-                whole,
-                Access::LOCAL_WRITE,
-            );
-            check
-                .err()
-                .map(|status| (status, CompletionStatus::RemoteOperation))
+        let receive = straight_receive(&self.core, &common.memory, queue, len);
+        let Some((place, receive)) = receive else {
+            return self.execute(common, &incoming);
         };
-        if let Some((local, remote)) = rejection {
-            return self.reject_message(common, local, remote);
-        }
         // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender leaves
         // alone until the acknowledgement, or in an arena that `_arena` keeps mapped. The receive
         // was checked to lie in a region of this context, which stays registered while the owner
@@ -256,9 +208,7 @@ impl SoftQueuePair {
         // ranges are in different mappings, so they do not overlap.
         unsafe { copy_message(from, receive.addr, len) };
         if incoming.flags.has(Flags::DESCRIPTOR) && receiver.is_closed_after_copy() {
-            // The sender has reclaimed its memory, so the message no longer exists. Messages behind
-            // it may be whole, in the ring, but a reliable connection delivers nothing behind a
-            // message that it has lost. The receive stays posted.
+            // The sender has reclaimed its memory, so the message no longer exists: see `execute`.
             receiver.stop();
             return Step::Wait;
         }
@@ -269,32 +219,54 @@ impl SoftQueuePair {
         } else {
             0
         };
-        // The cast is lossless: the length is at most the receive's.
-        let (len, opcode) = (len as u32, CompletionOpcode::Receive);
-        self.complete_receive(
-            common,
-            CompletionStatus::Success,
-            opcode,
-            len,
-            None,
-            solicited,
-        );
+        let success = CompletionStatus::Success;
+        let done = Done {
+            reached_limit: queue.consume_at(place),
+            completion: Some(Completion {
+                extras: Extras(solicited),
+                // The cast is lossless: the length is at most the receive's.
+                byte_len: len as u32,
+                ..Completion::of_receive(receive.wr_id, self.core.number, success)
+            }),
+        };
+        self.apply(common, done);
         self.communication_established(common);
         Step::Received
     }
 
-    /// Fails a message that does not fit its receive: completes the receive with one status, and
-    /// lets the sender complete with the other.
+    /// Carries out what a request of the peer has led to.
+    #[inline]
+    pub(crate) fn apply(&mut self, common: &mut Common, done: Done) {
+        if done.reached_limit {
+            common.raise_limit_event(self.core.srq);
+        }
+        if let Some(completion) = done.completion {
+            common.complete(self.core.recv_cq, completion);
+        }
+    }
+
+    /// Reports on this side that a request of the peer has failed.
     #[cold]
-    pub(crate) fn reject_message(
-        &mut self,
-        common: &mut Common,
-        local: CompletionStatus,
-        remote: CompletionStatus,
-    ) -> Step {
-        self.complete_receive(common, local, CompletionOpcode::Receive, 0, None, 0);
-        self.refuse_message(common, remote);
-        Step::Failed
+    pub(crate) fn report(&mut self, common: &mut Common, report: LocalReport) {
+        let qp_num = self.core.number;
+        match report {
+            LocalReport::Receive {
+                wr_id,
+                is_taken,
+                status,
+            } => {
+                let done = Responder::new(
+                    &self.core,
+                    &mut self.receives,
+                    &mut common.memory,
+                    &mut common.shared_receive_queues,
+                )
+                .fail_receive(wr_id, is_taken, status);
+                self.apply(common, done);
+            }
+            LocalReport::RequestError => common.raise(AsyncEvent::QpRequestError { qp_num }),
+            LocalReport::AccessError => common.raise(AsyncEvent::QpAccessError { qp_num }),
+        }
     }
 
     /// Sends a fatal NAK for the next message, with the status for its sender, and fails the queue
@@ -328,56 +300,21 @@ impl SoftQueuePair {
     #[cold]
     #[inline(never)]
     pub(crate) fn send_rnr_nak(&mut self, common: &mut Common) {
-        if let Link::Tcp(_) = self.link {
-            return self.send_rnr_nak_over_tcp(common);
+        let timer = self.core.attributes.min_rnr_timer;
+        let timer = timer.unwrap_or(RnrTimer::LONGEST).code();
+        match &mut self.link {
+            Link::Rings(rings) => {
+                // Acknowledge earlier messages first: the sender has to repeat only this one.
+                rings.receiver.publish_ack();
+                rings.receiver.send_rnr_nak(timer);
+            }
+            Link::Tcp(Tcp {
+                connection: Some(link),
+                ..
+            }) => link.push_rnr_nak(timer),
+            Link::Tcp(_) | Link::Down => return,
         }
-        if let Link::Rings(rings) = &mut self.link {
-            // Acknowledge earlier messages first: the sender has to repeat only this one.
-            rings.receiver.publish_ack();
-            let timer = self
-                .core
-                .attributes
-                .min_rnr_timer
-                .unwrap_or(RnrTimer::LONGEST);
-            rings.receiver.send_rnr_nak(timer.code());
-            common.counters.rnr_nak_sent += 1;
-        }
-    }
-
-    /// Consumes the next receive and completes it. `extras` specifies which optional fields are
-    /// valid, and whether `data` is an immediate or a key.
-    pub(crate) fn complete_receive(
-        &mut self,
-        common: &mut Common,
-        status: CompletionStatus,
-        opcode: CompletionOpcode,
-        byte_len: u32,
-        data: Option<u32>,
-        extras: u8,
-    ) {
-        self.take_receive(common, |wr_id, qp_num| Completion {
-            opcode,
-            extras: Extras(extras),
-            byte_len,
-            data: data.unwrap_or(0),
-            ..Completion::of_receive(wr_id, qp_num, status)
-        });
-    }
-
-    /// Consumes the next receive and completes it with the result of `completion`.
-    pub(crate) fn take_receive(
-        &mut self,
-        common: &mut Common,
-        completion: impl FnOnce(WrId, QpNum) -> Completion,
-    ) {
-        let shared = &mut common.shared_receive_queues;
-        let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let Some(receive) = queue.next() else { return };
-        let completion = completion(receive.wr_id, self.core.number);
-        if queue.consume() {
-            common.raise_limit_event(self.core.srq);
-        }
-        common.complete(self.core.recv_cq, completion);
+        common.counters.rnr_nak_sent += 1;
     }
 
     /// Handles input that no software device sends: sends a fatal NAK and fails the queue pair.

@@ -3,7 +3,7 @@
 use super::message::Message;
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::capacities::ATTRIBUTE_LIMITS;
-use crate::types::{AddressVector, Attribute, Gid};
+use crate::types::{AddressVector, Attribute, Gid, RemoteOperation};
 
 /// Bytes in front of a received datagram: its global route header.
 pub(crate) const GLOBAL_ROUTE_LEN: usize = 40;
@@ -32,7 +32,10 @@ pub(crate) fn global_route_header(
     message: &Message,
 ) -> [u8; GLOBAL_ROUTE_LEN] {
     let first = 6 << 28 | u32::from(address.traffic_class) << 20 | address.flow_label & 0x000f_ffff;
-    let imm_len = message.imm.map_or(0, |_| IMMEDIATE_LEN);
+    let imm_len = match message.operation {
+        RemoteOperation::SendWithImm(_) => IMMEDIATE_LEN,
+        _ => 0,
+    };
     // 16 bits are enough: the length is at most an MTU and a few headers.
     let len = (message.payload.len().next_multiple_of(4) + imm_len + TRANSPORT_LEN) as u16;
     let mut header = [0; GLOBAL_ROUTE_LEN];

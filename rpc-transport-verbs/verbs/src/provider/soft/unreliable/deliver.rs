@@ -7,17 +7,13 @@ use std::ptr::NonNull;
 
 use super::datagram::{GLOBAL_ROUTE_LEN, global_route_header};
 use super::message::{Message, Route};
-use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::receive_queue::ReceiveQueue;
-use crate::provider::soft::context::remote_access::RemoteRequest;
+use crate::provider::soft::context::responder::{Arrived, Place, Rejection, Responder};
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::process::node::Node;
 use crate::provider::soft::shared::copy::{copy_shared, scatter};
 use crate::provider::work::Sge;
-use crate::types::{
-    Access, CompletionOpcode, CompletionStatus, Extras, Gid, QpNum, QpType, RemoteMemory,
-};
+use crate::types::{CompletionStatus, Extras, Gid, QpNum, QpType};
 
 impl Message {
     /// Delivers the message to its receivers. Call it without holding any context's owner word.
@@ -89,124 +85,64 @@ impl SoftQueuePair {
         if matches!(message.route, Route::Connected) {
             self.communication_established(common);
         }
-        match message.remote {
-            Some(remote) => self.take_write(common, message, remote),
-            None => self.take_send(common, message, from),
-        }
-    }
-
-    fn take_write(&mut self, common: &mut Common, message: &Message, remote: RemoteMemory) {
-        let (access, has_receive) = (self.core.attributes.access, self.has_receive(common));
-        if !access.is_some_and(|access| access.contains(Access::REMOTE_WRITE))
-            || (message.imm.is_some() && !has_receive)
-        {
-            return;
-        }
-        // Zero bytes touch nothing, so nothing is checked.
-        if !message.payload.is_empty() {
-            let request = RemoteRequest {
-                memory: remote,
-                len: message.payload.len() as u64,
-                needs: Access::REMOTE_WRITE,
-                domain: self.core.domain,
-                qp_num: self.core.number,
-            };
-            let Some(bytes) = common.memory.check_remote(&request) else {
-                return;
-            };
-            // SAFETY: `check_remote` found this many bytes in a registered region, which stays
-            // registered while the owner word is held. The region is exposed, so everything else
-            // accesses it by atomics or through the device.
-            unsafe {
-                let from = NonNull::from(&*message.payload).cast();
-                copy_shared(from, bytes, message.payload.len());
-            }
-        }
-        if message.imm.is_some() {
-            self.complete_receive_of(common, message, CompletionStatus::Success);
-        }
-    }
-
-    fn take_send(&mut self, common: &mut Common, message: &Message, from: Gid) {
         let header_len = message.header_len();
-        let len = header_len + message.payload.len();
-        let shared = &common.shared_receive_queues;
-        let queue = ReceiveQueue::seen_by(shared, self.core.srq, &self.receives);
-        let mut only = [Sge::NONE];
-        let Some(elements) = queue.next_elements(&mut only) else {
-            return;
-        };
-        if len as u64 > Sge::total_len(elements) {
-            return;
-        }
-        let checked = if len == 0 {
-            Ok(())
-        } else {
-            common
-                .memory
-                .regions
-                .check_all(elements, self.core.domain, Access::LOCAL_WRITE)
-        };
-        match checked {
-            Ok(()) => {
-                if let Route::Datagram { address, .. } = &message.route {
-                    let header = global_route_header(address, from, message);
-                    // SAFETY: the elements are valid and long enough, as explained for the payload
-                    // below.
-                    unsafe { scatter(&header, elements, 0) };
+        let len = (header_len + message.payload.len()) as u64;
+        let mut responder = Responder::new(
+            &self.core,
+            &mut self.receives,
+            &mut common.memory,
+            &mut common.shared_receive_queues,
+        );
+        let admitted = responder.admit(&Arrived {
+            operation: &message.operation,
+            len,
+            outstanding: 0,
+            is_solicited: message.solicited,
+        });
+        let received = admitted.and_then(|placement| {
+            if len > 0 {
+                let mut only = [Sge::NONE];
+                match responder.place(&placement, &mut only, 0, len)? {
+                    // SAFETY: the elements were just checked to lie in regions of this context, which
+                    // stay registered while the owner word is held, and to have room for header and
+                    // payload. Their bytes belong to the device until the receive's completion is
+                    // polled.
+                    Place::Elements(elements, _) => unsafe {
+                        if let Route::Datagram { address, .. } = &message.route {
+                            scatter(&global_route_header(address, from, message), elements, 0);
+                        }
+                        scatter(&message.payload, elements, header_len);
+                    },
+                    // SAFETY: as above, for the memory that the key permits to write. The region is
+                    // exposed, so everything else accesses it by atomics or through the device.
+                    Place::At(to) => unsafe {
+                        let from = NonNull::from(&*message.payload).cast();
+                        copy_shared(from, to, message.payload.len());
+                    },
                 }
-                // SAFETY: each element was just checked to lie in a region of this context, which
-                // stays registered while the owner word is held. The bytes belong to the device
-                // until the receive's completion is polled. Header and payload fit into the
-                // elements.
-                unsafe { scatter(&message.payload, elements, header_len) };
-                self.complete_receive_of(common, message, CompletionStatus::Success);
             }
-            Err(status) => {
-                // The receiver caused this error, so its queue pair fails.
-                self.complete_receive_of(common, message, status);
+            // The cast is lossless: the longest message's length fits in 32 bits.
+            responder.finish(placement, len as u32)
+        });
+        match received {
+            Ok(mut done) => {
+                if let Some(completion) = &mut done.completion {
+                    common.counters.receives += 1;
+                    if let Route::Datagram { .. } = message.route {
+                        completion.extras.0 |= Extras::GLOBAL_ROUTE | Extras::SOURCE;
+                        completion.src_qp = message.from.0;
+                    }
+                }
+                self.apply(common, done);
+            }
+            // The receiver caused this error, so its queue pair fails.
+            Err(Rejection::Status(CompletionStatus::RemoteOperation, report)) => {
+                common.counters.receives += 1;
+                self.report(common, report);
                 self.fail(common, None);
             }
+            // It is dropped.
+            Err(_) => {}
         }
-    }
-
-    fn has_receive(&self, common: &Common) -> bool {
-        let shared = &common.shared_receive_queues;
-        let queue = ReceiveQueue::seen_by(shared, self.core.srq, &self.receives);
-        queue.next().is_some()
-    }
-
-    /// Consumes the next receive for this message and completes it.
-    fn complete_receive_of(
-        &mut self,
-        common: &mut Common,
-        message: &Message,
-        status: CompletionStatus,
-    ) {
-        let mut extras = 0;
-        let mut src_qp = 0;
-        if message.solicited {
-            extras |= Extras::SOLICITED;
-        }
-        if message.imm.is_some() {
-            extras |= Extras::IMMEDIATE;
-        }
-        if matches!(message.route, Route::Datagram { .. }) {
-            extras |= Extras::GLOBAL_ROUTE | Extras::SOURCE;
-            src_qp = message.from.0;
-        }
-        self.take_receive(common, |wr_id, qp_num| Completion {
-            opcode: match message.remote {
-                Some(_) => CompletionOpcode::ReceiveRdmaWithImm,
-                None => CompletionOpcode::Receive,
-            },
-            extras: Extras(extras),
-            data: message.imm.unwrap_or(0),
-            src_qp,
-            // The cast is lossless: the longest message's length fits in 32 bits.
-            byte_len: (message.header_len() + message.payload.len()) as u32,
-            ..Completion::of_receive(wr_id, qp_num, status)
-        });
-        common.counters.receives += 1;
     }
 }

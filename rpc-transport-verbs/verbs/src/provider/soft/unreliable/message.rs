@@ -1,6 +1,6 @@
 //! Messages between unreliable queue pairs, with their bytes gathered.
 
-use crate::types::{AddressVector, QpNum, RemoteMemory};
+use crate::types::{AddressVector, QpNum, RemoteOperation};
 
 /// A message in flight.
 #[derive(Debug)]
@@ -8,9 +8,8 @@ pub(crate) struct Message {
     pub(crate) from: QpNum,
     pub(crate) to: QpNum,
     pub(crate) route: Route,
-    /// Of a WRITE: the destination.
-    pub(crate) remote: Option<RemoteMemory>,
-    pub(crate) imm: Option<u32>,
+    /// A SEND or a WRITE, also with an immediate.
+    pub(crate) operation: RemoteOperation,
     pub(crate) solicited: bool,
     pub(crate) payload: Vec<u8>,
 }

@@ -145,13 +145,13 @@ impl SoftQueuePair {
     ) -> Result<Option<Message>, CompletionStatus> {
         let (domain, from) = (self.core.domain, self.core.number);
         let work = &waiting.work;
-        let (remote, imm) = match work.operation {
-            Operation::Remote(RemoteOperation::Send) => (None, None),
-            Operation::Remote(RemoteOperation::SendWithImm(imm)) => (None, Some(imm)),
-            Operation::Remote(RemoteOperation::Write(remote)) => (Some(remote), None),
-            Operation::Remote(RemoteOperation::WriteWithImm(remote, imm)) => {
-                (Some(remote), Some(imm))
-            }
+        let operation = match work.operation {
+            Operation::Remote(
+                operation @ (RemoteOperation::Send
+                | RemoteOperation::SendWithImm(_)
+                | RemoteOperation::Write(_)
+                | RemoteOperation::WriteWithImm(..)),
+            ) => operation,
             Operation::BindWindow(binding) => {
                 common.memory.bind_window(&binding, domain, from)?;
                 return Ok(None);
@@ -182,8 +182,7 @@ impl SoftQueuePair {
             from,
             to,
             route,
-            remote,
-            imm,
+            operation,
             solicited: work.solicited,
             payload,
         }))

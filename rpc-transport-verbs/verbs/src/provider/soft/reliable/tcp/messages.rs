@@ -4,16 +4,16 @@ use std::ptr::NonNull;
 
 use super::acknowledge::InvalidMessage;
 use super::receive::{End, LONG_PAYLOAD};
-use crate::hooks::inject;
+use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
+use crate::provider::soft::context::responder::{Done, LocalReport, Rejection, straight_receive};
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Arriving, Target, extended};
-use crate::provider::soft::reliable::rejection::{LocalReport, Rejection};
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::wire::header::{Header, Message, Request};
 use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer, GreetingError};
-use crate::types::{Access, AsyncEvent, CompletionStatus, Extras, RemoteOperation};
+use crate::types::{AsyncEvent, CompletionStatus, Extras, RemoteOperation};
 
 impl SoftQueuePair {
     /// Receives a message that has arrived completely, if everything about it is usual: a plain
@@ -32,29 +32,12 @@ impl SoftQueuePair {
         let (payload, after) = bytes.split_at_checked(len)?;
         let link = self.link.tcp()?;
         let is_next = header.sequence == link.inbound.expected as u32;
-        if request.operation != RemoteOperation::Send
-            || !is_next
-            || link.outbound.awaits_reads()
-            || inject!(ReceiverNotReady)
-        {
+        if request.operation != RemoteOperation::Send || !is_next || link.outbound.awaits_reads() {
             return None;
         }
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let (place, &receive) = queue.next_single()?;
-        if len > receive.len as usize {
-            return None;
-        }
-        if len > 0 {
-            let whole = (receive.addr, receive.len as usize);
-            let regions = &common.memory.regions;
-            regions.find(
-                receive.local_key,
-                self.core.domain,
-                whole,
-                Access::LOCAL_WRITE,
-            )?;
-        }
+        let (place, receive) = straight_receive(&self.core, &common.memory, queue, len)?;
         if self.acknowledge(common, header.acked).is_err() {
             // The general way reports it.
             return None;
@@ -65,16 +48,21 @@ impl SoftQueuePair {
         unsafe { copy_message(NonNull::from(payload).cast(), receive.addr, len) };
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        if queue.consume_at(place) {
-            common.raise_limit_event(self.core.srq);
-        }
         let solicited = if request.is_solicited {
             Extras::SOLICITED
         } else {
             0
         };
         let success = CompletionStatus::Success;
-        self.complete_taken(common, receive.wr_id, success, header.len, 0, solicited);
+        let done = Done {
+            reached_limit: queue.consume_at(place),
+            completion: Some(Completion {
+                extras: Extras(solicited),
+                byte_len: header.len,
+                ..Completion::of_receive(receive.wr_id, self.core.number, success)
+            }),
+        };
+        self.apply(common, done);
         common.counters.receives += 1;
         self.communication_established(common);
         if let Some(link) = self.link.tcp_mut() {
@@ -175,16 +163,17 @@ impl SoftQueuePair {
                 return Err(End::Ended);
             }
         }
-        match self.begin_request_over_tcp(common, header, request) {
-            Ok(target) if header.len == 0 => {
+        match self.begin_request(common, header, request) {
+            Ok(placement) if header.len == 0 => {
                 *executed += 1;
-                self.finish_request(common, 0, target)
+                self.finish_request(common, 0, placement)
             }
-            Ok(target) => {
-                self.expect_payload(header.len, target);
+            Ok(placement) => {
+                self.expect_payload(header.len, Target::Request(placement));
                 Ok(())
             }
-            Err(Rejection::NotYet) => {
+            Err(Rejection::NotReady) => {
+                self.send_rnr_nak(common);
                 self.expect_payload(header.len, Target::Nowhere);
                 Ok(())
             }
@@ -226,22 +215,28 @@ impl SoftQueuePair {
         let sequence = sequence.unwrap_or_default();
         match rejection {
             Rejection::Status(status, report) => {
-                if let (LocalReport::Taken(..), Some(link)) = (&report, self.link.tcp_mut()) {
+                if let LocalReport::Receive { is_taken: true, .. } = report
+                    && let Some(link) = self.link.tcp_mut()
+                {
                     // It completes now: nothing is left to be flushed.
                     link.inbound.arriving = None;
                 }
                 self.report(common, report);
                 self.refuse_over_tcp(common, sequence, status);
             }
-            Rejection::OfResponse(status) => {
-                self.complete_over_tcp(common);
-                self.complete_oldest_send(common, status);
-                self.fail_from_here(common, None);
-            }
-            Rejection::Invalid | Rejection::NotYet | Rejection::Lost => {
+            Rejection::Invalid | Rejection::NotReady | Rejection::NotYet | Rejection::Lost => {
                 self.fail_invalid_message(common);
             }
         }
+        End::Ended
+    }
+
+    /// Ends the queue pair because the response to its oldest request cannot be stored.
+    #[cold]
+    pub(super) fn fail_response(&mut self, common: &mut Common, status: CompletionStatus) -> End {
+        self.complete_over_tcp(common);
+        self.complete_oldest_send(common, status);
+        self.fail_from_here(common, None);
         End::Ended
     }
 

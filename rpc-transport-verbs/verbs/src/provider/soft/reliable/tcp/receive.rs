@@ -10,14 +10,14 @@ use super::batch::Parts;
 use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::context::element_list::for_each_part;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::responder::{Place, Placement, Rejection, Responder};
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Arriving, Phase, Target};
-use crate::provider::soft::reliable::rejection::{LocalReport, Rejection};
 use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::wire::header::{Header, MAX_LEN};
 use crate::provider::soft::wire::hello::ANSWER_LEN;
 use crate::provider::work::Sge;
-use crate::types::{Access, CompletionStatus, RemoteMemory};
+use crate::types::Access;
 
 /// Maximum number of reads from a link before other links have their turn.
 const READS: usize = 4;
@@ -32,13 +32,6 @@ pub(super) enum End {
     Empty,
     /// The queue pair or its link has ended.
     Ended,
-}
-
-/// Where the bytes of a payload are that arrive now.
-enum Place<'a> {
-    Elements(&'a [Sge], usize),
-    At(NonNull<u8>),
-    Nowhere,
 }
 
 impl SoftQueuePair {
@@ -114,68 +107,59 @@ impl SoftQueuePair {
         common: &mut Common,
         parts: &mut Parts<{ MAX_SGE + 1 }>,
     ) -> Result<(), End> {
-        let Some(arriving) = self
+        let arriving = self
             .link
             .tcp()
-            .and_then(|link| link.inbound.arriving.as_ref())
-        else {
-            return Ok(());
-        };
-        let left = (arriving.len - arriving.arrived) as usize;
-        match self.place(common, arriving, left) {
-            Ok(Place::Elements(elements, start)) => {
+            .and_then(|link| link.inbound.arriving.as_ref());
+        let left = arriving.map_or(0, |arriving| (arriving.len - arriving.arrived) as usize);
+        self.find_place(common, left, |place| match place {
+            Place::Elements(elements, start) => {
                 for_each_part(elements, start, left, |start, len| parts.push(start, len));
-                Ok(())
             }
-            Ok(Place::At(start)) => {
-                parts.push(start, left);
-                Ok(())
-            }
-            Ok(Place::Nowhere) => Ok(()),
-            Err(rejection) => Err(self.reject_over_tcp(common, rejection)),
-        }
+            Place::At(start) => parts.push(start, left),
+        })
     }
 
-    /// Returns where the next `len` bytes of a payload go, after a check of that memory.
-    fn place<'a>(
-        &'a self,
-        common: &Common,
-        arriving: &'a Arriving,
+    /// Finds where the next `len` bytes of the payload that is arriving go, if they go anywhere, after a
+    /// check of that memory.
+    fn find_place(
+        &mut self,
+        common: &mut Common,
         len: usize,
-    ) -> Result<Place<'a>, Rejection> {
-        let arrived = arriving.arrived as usize;
+        found: impl FnOnce(Place<'_>),
+    ) -> Result<(), End> {
+        let link = self.link.tcp();
+        let Some(arriving) = link.and_then(|link| link.inbound.arriving.as_ref()) else {
+            return Ok(());
+        };
         match &arriving.target {
-            Target::Nowhere => Ok(Place::Nowhere),
-            Target::Receive(receive) => {
-                let elements = receive.elements.as_slice();
-                let needs = Access::LOCAL_WRITE;
-                let checked = common
-                    .memory
-                    .regions
-                    .check_all(elements, self.core.domain, needs);
-                checked.map_err(|status| {
-                    Rejection::Status(
-                        CompletionStatus::RemoteOperation,
-                        LocalReport::Taken(receive.wr_id, status),
-                    )
-                })?;
-                Ok(Place::Elements(elements, arrived))
-            }
-            Target::Memory { memory, .. } => {
-                let memory: RemoteMemory = memory.offset(arrived as u64);
-                self.permitted(common, memory, len as u64, Access::REMOTE_WRITE)
-                    .map(Place::At)
+            Target::Nowhere => Ok(()),
+            Target::Request(placement) => {
+                let responder = Responder::new(
+                    &self.core,
+                    &mut self.receives,
+                    &mut common.memory,
+                    &mut common.shared_receive_queues,
+                );
+                let (from, len) = (arriving.arrived.into(), len as u64);
+                let mut only = [Sge::NONE];
+                let placed = responder.place(placement, &mut only, from, len);
+                let placed = placed.map(found);
+                placed.map_err(|rejection| self.reject_over_tcp(common, rejection))
             }
             Target::Response { number } => {
-                let send = self.sends.general_at(*number).ok_or(Rejection::Invalid)?;
-                let needs = Access::LOCAL_WRITE;
-                let checked =
-                    common
-                        .memory
-                        .regions
-                        .check_all(send.elements(), self.core.domain, needs);
-                checked.map_err(Rejection::OfResponse)?;
-                Ok(Place::Elements(send.elements(), send.received as usize))
+                let Some(send) = self.sends.general_at(*number) else {
+                    return Err(self.reject_over_tcp(common, Rejection::Invalid));
+                };
+                let (regions, domain) = (&common.memory.regions, self.core.domain);
+                let elements = send.elements();
+                match regions.check_all(elements, domain, Access::LOCAL_WRITE) {
+                    Ok(()) => {
+                        found(Place::Elements(elements, send.received as usize));
+                        Ok(())
+                    }
+                    Err(status) => Err(self.fail_response(common, status)),
+                }
             }
         }
     }
@@ -221,7 +205,7 @@ impl SoftQueuePair {
                 self.complete_over_tcp(common);
                 Ok(())
             }
-            target => self.finish_request(common, len, target),
+            Target::Request(placement) => self.finish_request(common, len, placement),
         }
     }
 
@@ -229,9 +213,9 @@ impl SoftQueuePair {
         &mut self,
         common: &mut Common,
         len: u32,
-        target: Target,
+        placement: Placement,
     ) -> Result<(), End> {
-        self.finish_request_over_tcp(common, len, target)
+        self.finish_placed(common, placement, len)
             .map_err(|rejection| self.reject_over_tcp(common, rejection))?;
         if let Some(link) = self.link.tcp_mut() {
             link.inbound.expected += 1;
@@ -295,16 +279,9 @@ impl SoftQueuePair {
 
     /// Copies bytes of the payload from the scratch memory.
     fn copy(&mut self, common: &mut Common, bytes: &[u8]) -> Result<(), End> {
-        let Some(arriving) = self
-            .link
-            .tcp()
-            .and_then(|link| link.inbound.arriving.as_ref())
-        else {
-            return Ok(());
-        };
         let mut from = NonNull::from(bytes).cast::<u8>();
-        match self.place(common, arriving, bytes.len()) {
-            Ok(Place::Elements(elements, start)) => {
+        self.find_place(common, bytes.len(), |place| match place {
+            Place::Elements(elements, start) => {
                 for_each_part(elements, start, bytes.len(), |to, len| {
                     // SAFETY: the elements were just checked to lie in registered memory, which
                     // stays registered while the owner word is held; the parts are as long as
@@ -314,15 +291,9 @@ impl SoftQueuePair {
                         from = from.add(len);
                     }
                 });
-                Ok(())
             }
-            Ok(Place::At(to)) => {
-                // SAFETY: as above, for the range that the peer may write.
-                unsafe { copy_shared(from, to, bytes.len()) };
-                Ok(())
-            }
-            Ok(Place::Nowhere) => Ok(()),
-            Err(rejection) => Err(self.reject_over_tcp(common, rejection)),
-        }
+            // SAFETY: as above, for the range that the peer may write.
+            Place::At(to) => unsafe { copy_shared(from, to, bytes.len()) },
+        })
     }
 }
