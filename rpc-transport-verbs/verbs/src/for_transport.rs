@@ -10,8 +10,8 @@ pub use crate::destination::Destination;
 pub use crate::event_fd::EventFd;
 pub use crate::fork_sockets::keep_from_children;
 pub use crate::provider::{
-    AwaitedClaim, Credentials, InlineError, LinkTarget, is_forked, kernel_device_names,
-    rdma_device_names,
+    AwaitedClaim, BadRecord, Credentials, InlineError, LinkBytes, LinkTarget, Opened, RecordLayer,
+    is_forked, kernel_device_names, rdma_device_names,
 };
 pub use crate::system_error::epoll_add;
 pub use crate::types::LockedMemory;

@@ -1,13 +1,12 @@
 //! A queue pair of either provider.
 
 use std::io;
-use std::net::TcpStream;
 
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{
-    InlineError, LinkTarget, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work, forward,
-    soft,
+    InlineError, LinkBytes, LinkTarget, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding,
+    Work, forward, soft,
 };
 use crate::types::{
     Gid, ModifyError, PostError, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey,
@@ -58,9 +57,9 @@ impl QueuePair {
     }
 
     /// Uses the TCP connection that this side has dialed for the queue pair.
-    pub(crate) fn adopt_link(&mut self, socket: TcpStream) -> io::Result<()> {
+    pub(crate) fn adopt_link(&mut self, bytes: LinkBytes) -> io::Result<()> {
         match self {
-            Self::Soft(qp) => qp.adopt_link(socket),
+            Self::Soft(qp) => qp.adopt_link(bytes),
             #[cfg(feature = "rdma")]
             Self::Rdma(_) => Err(io::ErrorKind::Unsupported.into()),
         }

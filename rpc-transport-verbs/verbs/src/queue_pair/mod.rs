@@ -7,11 +7,10 @@ mod transitions;
 
 pub use post::SendRequest;
 
-use crate::provider::{InlineError, LinkTarget};
+use crate::provider::{InlineError, LinkBytes, LinkTarget};
 
 use std::io;
 use std::mem;
-use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::completion_queue::CompletionQueueHandle;
@@ -130,10 +129,10 @@ impl QueuePair {
     }
 
     /// Uses the TCP connection that this side has dialed for the queue pair, which is connected over
-    /// TCP. Its first bytes, the peer's answer, have not been read.
+    /// TCP. Its first bytes, the peer's answer, have not been taken from it.
     #[doc(hidden)]
-    pub fn adopt_link(&mut self, socket: TcpStream) -> io::Result<()> {
-        self.raw.adopt_link(socket)
+    pub fn adopt_link(&mut self, bytes: impl Into<LinkBytes>) -> io::Result<()> {
+        self.raw.adopt_link(bytes.into())
     }
 }
 

@@ -20,6 +20,11 @@ pub struct SoftOptions {
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub window_fault: WindowFault,
+    /// Whether the context's links over TCP are in records, as over TLS, for tests. Both sides have to
+    /// say the same.
+    #[cfg(any(test, feature = "test-util"))]
+    #[doc(hidden)]
+    pub link_records: bool,
 }
 
 /// What is wrong with the memory windows of a device, as far as it has any.

@@ -43,8 +43,13 @@ pub(crate) fn device() -> &'static str {
 
 /// Returns the options under which `soft` is tested: its own, unless these variables change them. If
 /// `SHARED_RECEIVES` is `oldest`, it takes the receives of a shared queue in the order of network
-/// devices. If `READS` is `target`, the side that owns the memory executes READs.
+/// devices. If `READS` is `target`, the side that owns the memory executes READs. If `RECORDS` is
+/// `test`, links over TCP are in records, as over TLS.
 pub(crate) fn soft_options() -> SoftOptions {
+    if cfg!(not(feature = "test-util")) {
+        let records = std::env::var("RECORDS");
+        assert!(records.is_err(), "RECORDS needs the feature test-util");
+    }
     static IS_OLDEST_FIRST: OnceLock<bool> = OnceLock::new();
     let is_oldest_first = *IS_OLDEST_FIRST.get_or_init(|| {
         match std::env::var("SHARED_RECEIVES")
@@ -67,8 +72,19 @@ pub(crate) fn soft_options() -> SoftOptions {
             "tcp" => SoftPath::TCP_OVER_LOOPBACK,
             _ => SoftPath::SharedMemory,
         },
+        #[cfg(feature = "test-util")]
+        link_records: is_in_records(),
         ..SoftOptions::default()
     }
+}
+
+#[cfg(feature = "test-util")]
+fn is_in_records() -> bool {
+    std::env::var("RECORDS").is_ok_and(|records| match records.as_str() {
+        "none" => false,
+        "test" => true,
+        other => panic!("RECORDS is none or test, not {other:?}"),
+    })
 }
 
 /// Returns true if the device under test is the software device, over shared memory or over TCP.

@@ -117,12 +117,13 @@ mod unreliable;
 mod wire;
 
 pub(super) use capacities::{DEVICE_NAME, TCP_DEVICE_NAME};
-pub use objects::LinkTarget;
+pub use context::record_layer::{BadRecord, Opened, RecordLayer};
 pub(super) use objects::completion_channel::CompletionChannel;
 pub(super) use objects::device::device_infos;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
+pub use objects::{LinkBytes, LinkTarget};
 pub use process::claims::AwaitedClaim;
 pub(crate) use process::claims::{Nonce, OnClaim};
 pub use process::credentials::Credentials;

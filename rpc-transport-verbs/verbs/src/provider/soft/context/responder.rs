@@ -15,9 +15,9 @@ use std::sync::atomic::AtomicU64;
 use slab::Slab;
 
 use super::completion_queues::Completion;
+use super::core::Core;
 use super::element_list::ElementList;
 use super::memory::Memory;
-use super::queue_pair::Core;
 use super::receive_queue::{ReceiveQueue, SharedReceives};
 use super::remote_access::RemoteRequest;
 use crate::hooks::inject;

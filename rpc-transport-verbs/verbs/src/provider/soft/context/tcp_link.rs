@@ -7,10 +7,8 @@
 //! that has no receive.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::Shutdown;
-
+use super::link_stream::LinkStream;
 use super::responder::Placement;
 use crate::provider::soft::wire::header::{EncodedHeader, MAX_LEN};
 use crate::types::RemoteMemory;
@@ -18,24 +16,13 @@ use crate::types::RemoteMemory;
 /// A queue pair's TCP connection.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
-    files: Files,
+    pub(crate) stream: LinkStream,
     pub(crate) phase: Phase,
     /// The context's epoll set does not tell when the link can be read from, because polls read it
     /// in any case. Every message would be told to the set otherwise, at the cost of its sender.
     pub(crate) is_silent: bool,
     pub(crate) outbound: Outbound,
     pub(crate) inbound: Inbound,
-}
-
-/// The files of a link.
-#[derive(Debug)]
-enum Files {
-    Socket(OwnedFd),
-    /// The queue pair is connected to itself: it writes into one end and reads from the other.
-    ToItself {
-        written: OwnedFd,
-        read: OwnedFd,
-    },
 }
 
 /// How far the set-up of a link has come.
@@ -186,22 +173,13 @@ impl Outbound {
 }
 
 impl TcpLink {
-    /// Creates the link of a connected socket. `peer_psn` is the sequence number of the first request
-    /// that the peer expects, if its answer has arrived; `own_psn` is that which this side expects.
-    pub(crate) fn new(socket: OwnedFd, peer_psn: Option<u32>, own_psn: u32) -> Self {
-        Self::with(Files::Socket(socket), peer_psn, own_psn)
-    }
-
-    /// Creates the link of a queue pair to itself, from a pair of connected sockets.
-    pub(crate) fn to_itself((written, read): (OwnedFd, OwnedFd), expected_psn: u32) -> Self {
-        let files = Files::ToItself { written, read };
-        Self::with(files, Some(expected_psn), expected_psn)
-    }
-
-    fn with(files: Files, peer_psn: Option<u32>, own_psn: u32) -> Self {
+    /// Creates the link whose bytes are `stream`. `peer_psn` is the sequence number of the first
+    /// request that the peer expects, if its answer has arrived; `own_psn` is that which this side
+    /// expects.
+    pub(crate) fn new(stream: LinkStream, peer_psn: Option<u32>, own_psn: u32) -> Self {
         let expected = u64::from(own_psn);
         let mut link = Self {
-            files,
+            stream,
             phase: Phase::Dialed,
             is_silent: false,
             outbound: Outbound::default(),
@@ -226,43 +204,9 @@ impl TcpLink {
         link
     }
 
-    pub(crate) fn readable(&self) -> BorrowedFd<'_> {
-        match &self.files {
-            Files::Socket(socket) => socket.as_fd(),
-            Files::ToItself { read, .. } => read.as_fd(),
-        }
-    }
-
-    pub(crate) fn writable(&self) -> BorrowedFd<'_> {
-        match &self.files {
-            Files::Socket(socket) => socket.as_fd(),
-            Files::ToItself { written, .. } => written.as_fd(),
-        }
-    }
-
-    /// Returns the socket to the peer.
-    pub(crate) fn into_socket(self) -> Option<OwnedFd> {
-        match self.files {
-            Files::Socket(socket) => Some(socket),
-            Files::ToItself { .. } => None,
-        }
-    }
-
-    /// Closes the connection for all copies of its files, such as those of a forked process.
-    pub(crate) fn shut_down(&self) {
-        for file in [self.readable(), self.writable()] {
-            // The peer may have closed it.
-            let _ = rustix::net::shutdown(file, Shutdown::Both);
-        }
-    }
-
-    pub(crate) fn is_to_itself(&self) -> bool {
-        matches!(self.files, Files::ToItself { .. })
-    }
-
     /// Returns true if the epoll set waits until the link can be written to.
     pub(crate) fn is_watched_for_writing(&self) -> bool {
-        self.outbound.is_blocked && !self.is_to_itself()
+        self.outbound.is_blocked && !self.stream.is_to_itself()
     }
 
     pub(crate) fn has_ended(&self) -> bool {

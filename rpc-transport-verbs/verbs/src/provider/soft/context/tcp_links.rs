@@ -142,7 +142,7 @@ impl TcpLinks {
     pub(crate) fn add(&mut self, link: &TcpLink, qp_index: u32) -> io::Result<()> {
         let files = self.files.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let data = epoll::EventData::new_u64(qp_index.into());
-        epoll_add(files, link.readable(), data, epoll::EventFlags::IN)?;
+        epoll_add(files, link.stream.readable(), data, epoll::EventFlags::IN)?;
         self.count += 1;
         Ok(())
     }
@@ -151,7 +151,7 @@ impl TcpLinks {
     pub(crate) fn set_blocked(&mut self, link: &mut TcpLink, qp_index: u32, is_blocked: bool) {
         link.outbound.is_blocked = is_blocked;
         // A link to itself can be written to again when it has been read from.
-        if link.is_to_itself() {
+        if link.stream.is_to_itself() {
             return;
         }
         match is_blocked {
@@ -180,7 +180,7 @@ impl TcpLinks {
             flags |= epoll::EventFlags::OUT;
         }
         let data = epoll::EventData::new_u64(qp_index.into());
-        if let Err(error) = epoll::modify(files, link.readable(), data, flags) {
+        if let Err(error) = epoll::modify(files, link.stream.readable(), data, flags) {
             // The engine's tick looks at the link.
             tracing::debug!(%error, qp_index, "a link cannot be watched");
         }
@@ -189,7 +189,7 @@ impl TcpLinks {
     /// Removes a link's file.
     pub(crate) fn remove(&mut self, link: &TcpLink, qp_index: u32) {
         if let Some(files) = &self.files
-            && epoll::delete(files, link.readable()).is_ok()
+            && epoll::delete(files, link.stream.readable()).is_ok()
         {
             self.count -= 1;
             if link.is_watched_for_writing() {

@@ -4,17 +4,18 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 
 use super::general_send::Outstanding;
 use super::link::{Link, NewRing, NewTcpLink, Rings, Tcp};
+use super::link_stream::LinkStream;
 use super::peer::Peer;
 use super::queue_pair::{NotifyDrained, Retry, SoftQueuePair};
 use super::state::{Common, State};
 use super::tcp_link::TcpLink;
 use crate::hooks;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
-use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer};
+use crate::provider::soft::wire::hello::Answer;
 use crate::types::{
     AsyncEvent, CompletionStatus, Gid, ModifyError, PathMigration, QpAttributes, QpNum, QpState,
     QpType,
@@ -89,24 +90,17 @@ impl State {
         &mut self,
         qp_index: u32,
         number: QpNum,
-        socket: OwnedFd,
+        stream: LinkStream,
     ) -> bool {
         let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
-            return false;
-        };
-        let Some((gid, remote)) = remote_of(&qp.core.attributes) else {
             return false;
         };
         if qp.core.number != number || qp.link.tcp().is_some() || !qp.core.receives_now() {
             return false;
         }
-        let link = NewTcpLink {
-            gid,
-            qp_num: remote.0,
-            socket,
-            peer_psn: qp.core.attributes.sq_psn.unwrap_or_default().get(),
-        };
-        qp.accept_link(&mut self.common, link);
+        let peer_psn = qp.core.attributes.sq_psn.unwrap_or_default().get();
+        qp.accept_link(&mut self.common, stream, peer_psn);
+        self.read_held(qp_index);
         if self.common.is_asleep() {
             self.stay_asleep();
         }
@@ -115,15 +109,25 @@ impl State {
     }
 
     /// Hands a queue pair the connection that this side has dialed, whose answer has not been read.
-    pub(crate) fn adopt_agreed_link(&mut self, qp_index: u32, socket: OwnedFd) {
+    pub(crate) fn adopt_agreed_link(&mut self, qp_index: u32, stream: LinkStream) {
         let (qp, common) = self.split(qp_index);
         // It may have failed since the connection was dialed.
         if !qp.core.receives_now() {
             return;
         }
         let expected_psn = qp.core.attributes.rq_psn.unwrap_or_default().get();
-        let link = TcpLink::new(socket, None, expected_psn);
+        let link = TcpLink::new(stream, None, expected_psn);
         qp.adopt_link(common, Box::new(link));
+        self.read_held(qp_index);
+    }
+
+    /// Reads what the stream of a new link holds: nothing else tells of it.
+    fn read_held(&mut self, qp_index: u32) {
+        let link = self.queue_pairs[qp_index as usize].link.tcp();
+        if link.is_some_and(|link| link.stream.holds_unread()) {
+            self.read_link(qp_index);
+            self.settle_overrun();
+        }
     }
 
     /// Handles the refusal of this side's ring by the process of the remote queue pair: it never
@@ -264,7 +268,8 @@ impl SoftQueuePair {
         let mut own = own.filter(|link| self.core.is_connected_to((link.gid, link.qp_num)));
         if let Some(link) = own.next() {
             drop(own);
-            self.accept_link(common, link);
+            let stream = LinkStream::new(link.socket, &common.options);
+            self.accept_link(common, stream, link.peer_psn);
         }
     }
 
@@ -276,7 +281,8 @@ impl SoftQueuePair {
         let is_used = self.link.tcp().is_some_and(|link| !link.is_unused());
         let is_ours = self.core.is_connected_to((link.gid, link.qp_num));
         if matches!(self.link, Link::Tcp(_)) && !is_used && is_ours {
-            return self.accept_link(common, link);
+            let stream = LinkStream::new(link.socket, &common.options);
+            return self.accept_link(common, stream, link.peer_psn);
         }
         let may_be_connected = self.core.qp_type == QpType::ReliableConnection
             && matches!(self.core.state, QpState::Reset | QpState::Init);
@@ -291,17 +297,15 @@ impl SoftQueuePair {
     }
 
     /// Answers the peer that has dialed, and uses its connection.
-    fn accept_link(&mut self, common: &mut Common, link: NewTcpLink) {
+    fn accept_link(&mut self, common: &mut Common, mut stream: LinkStream, peer_psn: u32) {
         let expected_psn = self.core.attributes.rq_psn.unwrap_or_default().get();
         let answer = Answer {
             is_accepted: true,
             expected_psn,
         };
         // The first bytes on the connection fit its buffer, unless it has ended.
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let sent = rustix::net::send(&link.socket, &answer.encode(), flags);
-        if sent == Ok(ANSWER_LEN) {
-            let link = TcpLink::new(link.socket, Some(link.peer_psn), expected_psn);
+        if stream.write_message(&answer.encode()) {
+            let link = TcpLink::new(stream, Some(peer_psn), expected_psn);
             self.adopt_link(common, Box::new(link));
         }
     }
@@ -311,9 +315,9 @@ impl SoftQueuePair {
         let Link::Tcp(Tcp { connection, .. }) = &mut self.link else {
             return;
         };
-        if let Some(old) = connection.take() {
+        if let Some(mut old) = connection.take() {
             common.tcp.remove(&old, self.core.index);
-            old.shut_down();
+            old.stream.shut_down();
         }
         if let Err(error) = common.tcp.add(&link, self.core.index) {
             log_limited!(warn, %error, qp_num = %self.core.number, "a link cannot be watched: closing it");

@@ -1,4 +1,5 @@
 mod ends;
+mod records;
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -39,7 +39,7 @@ pub(crate) use completion_queue::CompletionQueue;
 pub(crate) use memory::{MemoryRegion, ProtectionDomain};
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
-pub use tcp_link::LinkTarget;
+pub use tcp_link::{LinkBytes, LinkTarget};
 
 #[cfg(feature = "shim")]
 pub(crate) use super::shared::memory::SharedMemory;

@@ -10,10 +10,11 @@ use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue, all_taken, no
 use crate::hooks::{accepted, point};
 use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, index32};
+use crate::provider::soft::context::core::Core;
 use crate::provider::soft::context::general_send::Outstanding;
 use crate::provider::soft::context::link::{Early, Link};
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::queue_pair::{Core, Retry, SoftQueuePair};
+use crate::provider::soft::context::queue_pair::{Retry, SoftQueuePair};
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::send_queue::SendQueue;
 use crate::provider::soft::context::state::State;

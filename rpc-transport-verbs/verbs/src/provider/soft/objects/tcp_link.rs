@@ -10,11 +10,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::queue_pair::QueuePair;
 use crate::provider::soft::context::link::Link;
+use crate::provider::soft::context::link_stream::LinkStream;
+use crate::provider::soft::context::record_layer::RecordLayer;
 use crate::provider::soft::context::tcp_link::TcpLink;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::process::tcp_port;
 use crate::provider::soft::wire::hello::{Hello, LinkAddress};
-use crate::types::{Gid, ModifyError, Psn, QpNum};
+use crate::types::{Gid, ModifyError, Psn, QpNum, SoftOptions};
 
 impl QueuePair {
     /// Dials the process of the remote queue pair, unless it is the one that dials: of two that both
@@ -48,7 +50,9 @@ impl QueuePair {
                 action: "make a link to itself",
                 source: source.into(),
             };
-            let link = TcpLink::to_itself(pair.map_err(fail)?, psn.get());
+            let (written, read) = pair.map_err(fail)?;
+            let stream = LinkStream::ToItself { written, read };
+            let link = TcpLink::new(stream, Some(psn.get()), psn.get());
             return Ok(Some(Box::new(link)));
         }
         let is_first = (own.0, self.number.0) < (gid.0, remote.0);
@@ -67,7 +71,9 @@ impl QueuePair {
             action: "be dialed",
             source,
         })?;
-        Ok(Some(Box::new(TcpLink::new(socket, None, psn.get()))))
+        let options = self.domain.enter()?.common.options;
+        let stream = LinkStream::new(socket, &options);
+        Ok(Some(Box::new(TcpLink::new(stream, None, psn.get()))))
     }
 }
 
@@ -80,6 +86,44 @@ pub struct LinkTarget {
     number: QpNum,
 }
 
+/// A connected socket, on its way to a queue pair whose link it becomes.
+#[derive(Debug)]
+pub struct LinkBytes {
+    socket: TcpStream,
+    /// The layer, and what was read from the socket and has not been opened. Without a layer, nothing
+    /// is read ahead: whoever reads the first bytes of a connection stops at their end.
+    records: Option<(Box<dyn RecordLayer>, Vec<u8>)>,
+}
+
+impl LinkBytes {
+    /// A connection whose bytes travel in the records of `layer`. `read_ahead` was read from the
+    /// socket, and is still sealed: any number of records, and perhaps a part of one.
+    pub fn in_records(socket: TcpStream, layer: Box<dyn RecordLayer>, read_ahead: Vec<u8>) -> Self {
+        Self {
+            socket,
+            records: Some((layer, read_ahead)),
+        }
+    }
+
+    fn into_stream(self, options: &SoftOptions) -> LinkStream {
+        let socket = self.socket.into();
+        match self.records {
+            Some((layer, read_ahead)) => LinkStream::sealed(socket, layer, read_ahead),
+            None => LinkStream::new(socket, options),
+        }
+    }
+}
+
+impl From<TcpStream> for LinkBytes {
+    /// A connection whose bytes travel as they are.
+    fn from(socket: TcpStream) -> Self {
+        Self {
+            socket,
+            records: None,
+        }
+    }
+}
+
 impl LinkTarget {
     /// Hands the connection to the queue pair, which answers its peer. Returns false if the queue
     /// pair is gone or has a connection.
@@ -87,11 +131,13 @@ impl LinkTarget {
     /// # Errors
     ///
     /// If the socket's options cannot be set.
-    pub fn attach(&self, socket: TcpStream) -> io::Result<bool> {
-        tcp_port::set_up(&socket)?;
+    pub fn attach(&self, bytes: impl Into<LinkBytes>) -> io::Result<bool> {
+        let bytes = bytes.into();
+        tcp_port::set_up(&bytes.socket)?;
         match self.domain.enter() {
             Ok(mut state) => {
-                Ok(state.accept_agreed_link(self.qp_index, self.number, socket.into()))
+                let stream = bytes.into_stream(&state.common.options);
+                Ok(state.accept_agreed_link(self.qp_index, self.number, stream))
             }
             Err(_) => Ok(false),
         }
@@ -120,11 +166,12 @@ impl QueuePair {
     }
 
     /// Uses the connection that this side has dialed for the queue pair. Its first bytes, the peer's
-    /// answer, have not been read.
-    pub(crate) fn adopt_link(&mut self, socket: TcpStream) -> io::Result<()> {
-        tcp_port::set_up(&socket)?;
+    /// answer, have not been taken from it.
+    pub(crate) fn adopt_link(&mut self, bytes: LinkBytes) -> io::Result<()> {
+        tcp_port::set_up(&bytes.socket)?;
         if let Ok(mut state) = self.domain.enter() {
-            state.adopt_agreed_link(self.qp_index, socket.into());
+            let stream = bytes.into_stream(&state.common.options);
+            state.adopt_agreed_link(self.qp_index, stream);
         }
         Ok(())
     }

@@ -189,7 +189,7 @@ impl SoftQueuePair {
         {
             link.phase = Phase::Ended;
             common.tcp.remove(link, index);
-            link.shut_down();
+            link.stream.shut_down();
             common.note_tcp_links();
         }
     }

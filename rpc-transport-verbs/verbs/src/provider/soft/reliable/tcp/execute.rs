@@ -110,7 +110,7 @@ impl SoftQueuePair {
             && let Some(link) = tcp.connection.take()
         {
             common.tcp.remove(&link, self.core.index);
-            if let Some(socket) = link.into_socket() {
+            if let Some(socket) = link.stream.into_socket() {
                 common.tcp.linger(socket, hooks::now());
             }
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::batch::Parts;
 use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::context::element_list::for_each_part;
+use crate::provider::soft::context::parts::Parts;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::responder::{Place, Placement, Rejection, Responder};
 use crate::provider::soft::context::state::Common;
@@ -39,14 +39,22 @@ impl SoftQueuePair {
     pub(super) fn receive_over_tcp(&mut self, common: &mut Common) -> usize {
         let mut scratch = common.tcp.take_scratch();
         let mut executed = 0;
-        for _ in 0..READS {
-            if !self.core.receives_now() || self.read(common, &mut scratch, &mut executed).is_err()
-            {
-                break;
-            }
+        let mut reads = 0;
+        // Nothing else would tell of what the stream holds. It reads no more before that is taken, so
+        // this ends.
+        while (reads < READS || self.holds_unread())
+            && self.core.receives_now()
+            && self.read(common, &mut scratch, &mut executed).is_ok()
+        {
+            reads += 1;
         }
         common.tcp.put_scratch_back(scratch);
         executed
+    }
+
+    fn holds_unread(&self) -> bool {
+        let link = self.link.tcp();
+        link.is_some_and(|link| link.stream.holds_unread())
     }
 
     /// Makes one read. Succeeds if more may have arrived.
@@ -77,7 +85,7 @@ impl SoftQueuePair {
         // stays so while the owner word is held. Its bytes belong to the device, or are accessed by
         // the application only through atomics or raw copies. The scratch memory is lent to this
         // call, which does not use it until the read has returned.
-        let len = match unsafe { parts.read(link.readable()) } {
+        let len = match unsafe { link.stream.read(parts.as_mut_slice()) } {
             Ok(0) => {
                 self.end_link(common);
                 return Err(End::Ended);
@@ -92,13 +100,17 @@ impl SoftQueuePair {
             }
         };
         common.tcp.moved += len;
-        let is_full = len == parts.bytes;
+        let is_more_likely = len == parts.bytes || link.stream.may_have_more();
         if direct > 0 {
             self.advance(common, direct.min(len), executed)?;
         }
         let in_scratch = stashed + len.saturating_sub(direct);
         self.take_messages(common, &scratch[..in_scratch], executed)?;
-        if is_full { Ok(()) } else { Err(End::Empty) }
+        if is_more_likely {
+            Ok(())
+        } else {
+            Err(End::Empty)
+        }
     }
 
     /// Adds the destination of the rest of the payload that is arriving.

@@ -5,7 +5,6 @@
 //! much of a batch as it has room for, and [`Partial`] remembers where the next batch begins.
 
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 
 use super::batch::{Batch, Batched, MAX_MESSAGES};
 use super::gather::{RESPONSE_PIECE, Stop};
@@ -76,7 +75,9 @@ impl SoftQueuePair {
                 }
                 Err(Stop::TornResponse) => return self.tear_response(common),
             }
-            let Some(link) = self.link.tcp() else { return };
+            let Some(link) = self.link.tcp_mut() else {
+                return;
+            };
             if batch.is_empty() && is_ack_due && link.owes_ack() {
                 batch.add(PartialKind::Ack, ack(link).encode(), 0, 0);
             }
@@ -87,21 +88,23 @@ impl SoftQueuePair {
             // SAFETY: `gather` has found every payload in registered memory, which stays registered
             // while the owner word is held, or in memory of the request or of the response, which
             // this queue pair holds.
-            match unsafe { batch.write(link.writable()) } {
+            match unsafe { batch.write(&mut link.stream) } {
                 Ok(written) => {
+                    let is_full = written < batch.bytes() || link.stream.holds_unsent();
                     common.tcp.moved += written;
                     self.account_for(common, &batch, written);
                     left = left.saturating_sub(written);
                     // With nothing left, other links have their turn: the epoll set tells at once
                     // that this one can be written to.
-                    if written < batch.bytes() || left == 0 {
+                    if is_full || left == 0 {
                         return self.set_blocked(common, true);
                     }
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return self.set_blocked(common, true),
-                // A part of a payload is not there, such as the end of a file that was cut short.
-                Err(Errno::FAULT) => return self.end_link(common),
+                // A part of a payload is not there, such as the end of a file that was cut short; or
+                // the record layer seals nothing more.
+                Err(Errno::FAULT | Errno::BADMSG) => return self.end_link(common),
                 Err(error) => {
                     // What the peer has sent before the end, such as a fatal NAK, is still to be
                     // read, and the end itself is found by a read.
@@ -128,17 +131,31 @@ impl SoftQueuePair {
         let Link::Tcp(tcp) = &mut self.link else {
             return;
         };
-        let Some(link) = tcp.connection.take() else {
+        let Some(mut link) = tcp.connection.take() else {
             return;
         };
         common.tcp.remove(&link, self.core.index);
         let outbound = &link.outbound;
         if link.is_open() && link.owes_ack() && outbound.partial.is_none() {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let last = ack(&link).encode();
             // If the socket does not take it, the peer finds the end of the connection.
-            let _ = rustix::net::send(link.writable(), ack(&link).encode().as_bytes(), flags);
+            link.stream.write_message(last.as_bytes());
         }
-        link.shut_down();
+        link.stream.shut_down();
+    }
+
+    /// Goes on with what waited until the socket takes more.
+    pub(super) fn write_again(&mut self, common: &mut Common) {
+        let Some(link) = self.link.tcp_mut() else {
+            return;
+        };
+        if link.stream.flush().is_err() {
+            // If the socket has ended, a read finds that.
+            return;
+        }
+        self.set_blocked(common, false);
+        // An acknowledgement that fell due while the socket was full is in no list.
+        self.write_link(common, true);
     }
 
     /// Records whether the socket takes more.

@@ -124,9 +124,7 @@ impl State {
         } in &ready
         {
             if can_be_written && let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) {
-                qp.set_blocked(&mut self.common, false);
-                // An acknowledgement that fell due while the socket was full is in no list.
-                qp.write_link(&mut self.common, true);
+                qp.write_again(&mut self.common);
             }
             if !can_be_read || !self.has_link(qp_index) {
                 continue;
@@ -148,7 +146,7 @@ impl State {
         link.is_some_and(|link| !link.has_ended())
     }
 
-    fn read_link(&mut self, qp_index: u32) -> usize {
+    pub(crate) fn read_link(&mut self, qp_index: u32) -> usize {
         let Self {
             queue_pairs,
             common,
@@ -202,7 +200,7 @@ impl SoftQueuePair {
     /// for the responses to earlier ones.
     fn write_after_read(&mut self, common: &mut Common) {
         let Some(link) = self.link.tcp() else { return };
-        let was_blocked = link.is_to_itself() && link.outbound.is_blocked;
+        let was_blocked = link.stream.is_to_itself() && link.outbound.is_blocked;
         if was_blocked {
             self.set_blocked(common, false);
         }

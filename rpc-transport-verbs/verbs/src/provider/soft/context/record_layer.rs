@@ -1,0 +1,47 @@
+//! [`RecordLayer`]: what may stand between the bytes of a link and its socket, such as TLS.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Maximum number of bytes, those of a record of TLS, that one call of [`RecordLayer::seal`] gets.
+pub(crate) const MAX_PLAIN: usize = 16 * 1024;
+
+/// Maximum length in bytes of a record that a peer may send. TLS 1.3 permits 16,645.
+pub(crate) const MAX_RECORD: usize = 17 * 1024;
+
+/// The records of one connection, in both directions, from the first one after its set-up on. Both see
+/// memory of the link alone, and never that of the application: so a layer needs no unsafe code.
+///
+/// What its `Debug` prints may be logged: no keys.
+pub trait RecordLayer: fmt::Debug + Send {
+    /// Appends records with these bytes, at most 16 KiB, to `sealed`. If the layer has something to
+    /// say itself, such as the answer to a change of keys, it comes first.
+    ///
+    /// # Errors
+    ///
+    /// If nothing more may be sent under the layer's keys: the link ends.
+    fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), BadRecord>;
+
+    /// Opens the first record of `sealed`, which is at most 17 KiB long, in place. Returns `None`, and
+    /// changes nothing, if not all of it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// If the peer has not sealed it: the link ends.
+    fn open(&mut self, sealed: &mut [u8]) -> Result<Option<Opened>, BadRecord>;
+}
+
+/// A record that was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Where its bytes for the link are now; empty if it is for the layer alone.
+    pub plain: Range<usize>,
+    /// Its length in bytes: the next record follows.
+    pub len: usize,
+    /// The peer sends nothing more.
+    pub is_end: bool,
+}
+
+/// A record that cannot be opened or sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadRecord;

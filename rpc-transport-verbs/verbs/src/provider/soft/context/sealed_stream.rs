@@ -1,0 +1,261 @@
+//! [`SealedStream`]: the bytes of a link, in the records of a layer.
+//!
+//! A record is opened as a whole and sealed as a whole, so the stream holds what the link has not taken
+//! yet, and what the socket has not. No file tells of either, hence three rules:
+//!
+//! * Of what has arrived, a record with bytes is open as long as there is one, so it is known whether
+//!   something is [held](SealedStream::holds_unread). Whoever reads goes on until nothing is: then
+//!   the rest of a record is what the link waits for, which the socket tells of.
+//! * While something is [unsent](SealedStream::holds_unsent), the link is blocked, and watched until
+//!   its socket takes more. What is unsent is bounded.
+//! * Whoever closes the link [flushes](SealedStream::flush) it.
+//!
+//! The layer copies payloads, where the kernel does without it. So memory that cannot be read, such as
+//! that behind the end of a file that was cut short, is a `SIGBUS` here and `EFAULT` there.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::parts::{Part, Pieces};
+use super::record_layer::{MAX_PLAIN, MAX_RECORD, Opened, RecordLayer};
+use crate::provider::soft::shared::copy::copy_shared;
+
+/// How the streams of links are written.
+pub(super) const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+/// Bytes of records that are sent with one system call, and read with one.
+const MOST_SENT: usize = 64 * 1024;
+const MOST_READ: usize = 64 * 1024;
+
+/// Maximum number of records in a row without bytes for the link: a peer that sends more keeps this
+/// side busy with nothing.
+const MOST_EMPTY: u32 = 64;
+
+/// The bytes of a link, in records.
+#[derive(Debug)]
+pub(crate) struct SealedStream {
+    socket: OwnedFd,
+    layer: Box<dyn RecordLayer>,
+    /// Bytes that are about to be sealed.
+    plain: Box<[u8]>,
+    /// Records, of which the socket has taken `sent` bytes.
+    unsent: Vec<u8>,
+    sent: usize,
+    /// What has arrived. The records in `sealed` have not been opened; `opened` are bytes of the record
+    /// before them.
+    arrived: Vec<u8>,
+    sealed: Range<usize>,
+    opened: Range<usize>,
+    /// Records in a row without bytes.
+    empty: u32,
+    /// What a read finds behind the opened bytes, if nothing follows them.
+    end: Option<Result<usize, Errno>>,
+    /// The socket may hold more than the last read has taken.
+    is_more_there: bool,
+}
+
+impl SealedStream {
+    /// `read_ahead` was read from the socket, and not opened.
+    pub(crate) fn new(
+        socket: OwnedFd,
+        layer: Box<dyn RecordLayer>,
+        mut read_ahead: Vec<u8>,
+    ) -> Self {
+        let sealed = 0..read_ahead.len();
+        read_ahead.resize(sealed.end.max(MOST_READ), 0);
+        let mut stream = Self {
+            socket,
+            layer,
+            plain: vec![0; MAX_PLAIN].into(),
+            unsent: Vec::new(),
+            sent: 0,
+            arrived: read_ahead,
+            sealed,
+            opened: 0..0,
+            empty: 0,
+            end: None,
+            is_more_there: false,
+        };
+        stream.open_next();
+        stream
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Seals as much as may be unsent, and sends it. Returns the number of bytes that were sealed;
+    /// fails with `EAGAIN` while earlier ones are unsent.
+    ///
+    /// # Safety
+    ///
+    /// Every part is readable until this returns.
+    pub(crate) unsafe fn write(&mut self, parts: &[Part]) -> Result<usize, Errno> {
+        self.flush()?;
+        let mut pieces = Pieces::of(parts);
+        let mut taken = 0;
+        loop {
+            while self.unsent.len() < MOST_SENT {
+                // SAFETY: the caller guarantees it.
+                let len = unsafe { self.fill(&mut pieces) };
+                if len == 0 {
+                    break;
+                }
+                let sealed = self.layer.seal(&self.plain[..len], &mut self.unsent);
+                sealed.map_err(|_| Errno::BADMSG)?;
+                taken += len;
+            }
+            if self.unsent.is_empty() {
+                return Ok(taken);
+            }
+            match self.flush() {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => return Ok(taken),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes the next bytes that are to be sealed. Returns their number.
+    ///
+    /// # Safety
+    ///
+    /// Every part is readable until this returns.
+    unsafe fn fill(&mut self, pieces: &mut Pieces<'_>) -> usize {
+        let mut len = 0;
+        while let Some(Part { start, len: more }) = pieces.next(self.plain.len() - len) {
+            let to = NonNull::from(&mut self.plain[len..][..more]).cast();
+            // SAFETY: the caller guarantees that the piece is readable. The application may change
+            // it meanwhile: then a mix of the bytes is sealed. The target is this stream's own.
+            unsafe { copy_shared(start, to, more) };
+            len += more;
+        }
+        len
+    }
+
+    /// Sends what is unsent. Fails with `EAGAIN` if the socket does not take all of it.
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
+        while self.sent < self.unsent.len() {
+            match rustix::net::send(&self.socket, &self.unsent[self.sent..], SEND_FLAGS) {
+                Ok(len) => self.sent += len,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    pub(crate) fn holds_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Returns true if the next read finds something without the socket: bytes, or the end.
+    pub(crate) fn holds_unread(&self) -> bool {
+        !self.opened.is_empty() || self.end.is_some()
+    }
+
+    /// Returns true if the next read may find something, here or in the socket.
+    pub(crate) fn may_have_more(&self) -> bool {
+        self.holds_unread() || self.is_more_there
+    }
+
+    /// Reads into the parts, in order; from the socket only if nothing is held, and once. Returns the
+    /// number of bytes; 0 at the end of the connection. Fails with `EAGAIN` if there is nothing, and
+    /// with `EBADMSG` if the next record cannot be opened.
+    ///
+    /// # Safety
+    ///
+    /// Every part is writable until this returns, and no reference to plain bytes of it is in use.
+    pub(crate) unsafe fn read(&mut self, parts: &[Part]) -> Result<usize, Errno> {
+        if !self.holds_unread() {
+            self.receive()?;
+        }
+        let mut pieces = Pieces::of(parts);
+        let mut taken = 0;
+        loop {
+            while let Some(Part { start, len }) = pieces.next(self.opened.len()) {
+                let from = NonNull::from(&self.arrived[self.opened.start..][..len]).cast();
+                // SAFETY: the caller guarantees that the piece is writable and not in use. The
+                // source is this stream's own.
+                unsafe { copy_shared(from, start, len) };
+                self.opened.start += len;
+                taken += len;
+            }
+            if !self.opened.is_empty() || !self.open_next() {
+                break;
+            }
+        }
+        match self.end {
+            _ if taken > 0 => Ok(taken),
+            Some(end) => end,
+            None => Err(Errno::AGAIN),
+        }
+    }
+
+    /// Reads from the socket, behind what is still sealed, and opens the next record.
+    fn receive(&mut self) -> Result<(), Errno> {
+        let left = self.sealed.len();
+        self.arrived.copy_within(self.sealed.clone(), 0);
+        self.sealed = 0..left;
+        let room = &mut self.arrived[left..];
+        let room_len = room.len();
+        let (_, len) = rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT)?;
+        self.is_more_there = len == room_len;
+        self.sealed.end += len;
+        if len == 0 {
+            self.end = Some(Ok(0));
+        }
+        self.open_next();
+        Ok(())
+    }
+
+    /// Opens records up to the next one with bytes. Returns false if there is none.
+    fn open_next(&mut self) -> bool {
+        while self.end.is_none() {
+            let sealed = &mut self.arrived[self.sealed.clone()];
+            match self.layer.open(sealed) {
+                Ok(None) if sealed.len() < MAX_RECORD => return false,
+                Ok(Some(opened)) if opened.is_inside(sealed.len()) => {
+                    let Opened { plain, len, is_end } = opened;
+                    let start = self.sealed.start;
+                    self.opened = start + plain.start..start + plain.end;
+                    self.sealed.start += len;
+                    if is_end {
+                        self.end = Some(Ok(0));
+                    }
+                    if !self.opened.is_empty() {
+                        self.empty = 0;
+                        return true;
+                    }
+                    self.empty += 1;
+                    if self.empty >= MOST_EMPTY {
+                        self.end = Some(Err(Errno::BADMSG));
+                    }
+                }
+                _ => self.end = Some(Err(Errno::BADMSG)),
+            }
+        }
+        false
+    }
+}
+
+impl Opened {
+    /// Returns true if a layer may say this of a record at the beginning of `len` bytes.
+    fn is_inside(&self, len: usize) -> bool {
+        let is_in_order = self.plain.start <= self.plain.end && self.plain.end <= self.len;
+        is_in_order && self.len > 0 && self.len <= len
+    }
+}
+
+#[cfg(test)]
+mod tests;
