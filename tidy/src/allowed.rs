@@ -179,6 +179,7 @@ pub const VERBS: Package = Package {
                 "affinity",
                 "event_fd",
                 "fork_sockets",
+                "strangers",
                 "types",
                 "provider::work",
                 "soft::shared",

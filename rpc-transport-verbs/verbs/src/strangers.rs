@@ -288,6 +288,12 @@ impl<O: Copy + Eq + Hash, S: Stage> Strangers<O, S> {
         }
     }
 
+    /// Returns true while a listener pauses.
+    #[cfg(test)]
+    pub(crate) fn has_paused(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
     /// Returns a listener whose pause is over, once: it has to be [`resume`]d.
     #[must_use]
     pub fn rested(&mut self) -> Option<u64> {
