@@ -126,6 +126,7 @@ pub const VERBS: Package = Package {
         layer("event_fd", &["event_fd"], &[]),
         layer("fork_sockets", &["fork_sockets"], &[]),
         layer("log_limit", &["log_limit"], &[]),
+        layer("strangers", &["strangers"], &[]),
         layer("types", &["types"], &[]),
         layer(
             "provider::work",
@@ -178,6 +179,7 @@ pub const VERBS: Package = Package {
                 "affinity",
                 "event_fd",
                 "fork_sockets",
+                "strangers",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -300,6 +302,7 @@ pub const VERBS: Package = Package {
                 "affinity",
                 "event_fd",
                 "fork_sockets",
+                "strangers",
                 "types",
                 "provider",
                 "verbs",

@@ -1,6 +1,6 @@
 //! What Verbline's transport uses beyond the verbs: files that wake threads, the cores of threads,
 //! blocks of registered memory, connections that it hands to the software device, who is at the other
-//! end of a Unix socket, and the hooks of its simulation.
+//! end of a Unix socket, the accounts of those who connect, and the hooks of its simulation.
 //!
 //! No other crate should use it: any release may change it.
 
@@ -26,4 +26,11 @@ pub mod hooks {
     pub use crate::hooks::{Fault, Hooks, Point, Post, deliveries, install, is_simulated};
     #[cfg(feature = "test-util")]
     pub use crate::provider::{Killer, SimulatedProcess};
+}
+
+/// The accounts of sockets that have been accepted and are nobody's yet, and of listeners that pause.
+pub mod strangers {
+    pub use crate::strangers::{
+        ACCEPTS_IN_A_ROW, Limits, Rank, Room, Stage, Strangers, TICK, accepted, resume,
+    };
 }

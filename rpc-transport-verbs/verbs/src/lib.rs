@@ -185,6 +185,7 @@ mod receive_table;
 mod registered_memory;
 mod shared_receive_queue;
 mod slot;
+mod strangers;
 mod streaming_copy;
 mod system_error;
 #[cfg(any(test, fuzzing))]

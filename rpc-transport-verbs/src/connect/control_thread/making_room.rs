@@ -234,7 +234,10 @@ impl Sockets {
     /// Ends a handshake that holds a connection, in favor of a client of this host. Returns false if
     /// none may end for it now.
     fn free_a_connection(&mut self, listener: Token, host: Host) -> bool {
-        while let Some(oldest) = self.places.victim_for(listener, host, self.clock.running()) {
+        while let Some(oldest) = self
+            .places
+            .victim_for(listener, host, self.handshakes.running())
+        {
             // Its `Ready` may have arrived while this thread was busy.
             self.handle_event(oldest, EventFlags::IN);
             if !self.places.is_welcomed(oldest) {

@@ -18,7 +18,7 @@
 //! (`handshakes.rs`), and hosts share the connections that unfinished handshakes hold
 //! (`places.rs`). When a server has no connection left, its pollers end some that nobody uses
 //! (`making_room.rs`). Each stage in which a handshake waits for its client has a deadline, in time in
-//! which this thread runs (`run_clock.rs`).
+//! which this thread runs.
 
 mod handshakes;
 mod incoming_client;
@@ -26,7 +26,6 @@ mod links;
 mod making_room;
 mod places;
 mod preparer;
-mod run_clock;
 mod sockets;
 #[cfg(test)]
 mod tests;
@@ -36,7 +35,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use rpc_core::transport::{Admission, RoomMade};
@@ -46,12 +45,10 @@ use verbline_verbs::for_transport::{
     EventFd, epoll_add, is_forked, keep_from_children, start_thread,
 };
 
-use self::handshakes::{HandshakeLimits, Handshakes};
+use self::handshakes::{Handshakes, limits_for_files};
 use self::places::Places;
 use self::preparer::{JobResult, Preparers};
-use self::run_clock::RunClock;
 use self::sockets::Sockets;
-use super::handshake::STAGE_TIMEOUT;
 use super::liveness::{LivenessConnection, configure_socket, is_transient};
 use super::server::Port;
 
@@ -134,11 +131,7 @@ impl Control {
             preparers: Preparers::start(&control)?,
             sources: HashMap::new(),
             last_token: WAKEUP,
-            handshakes: Handshakes::new(
-                HandshakeLimits::for_files(getrlimit(Resource::Nofile).current),
-                STAGE_TIMEOUT,
-            ),
-            clock: RunClock::new(Instant::now()),
+            handshakes: Handshakes::new(limits_for_files(getrlimit(Resource::Nofile).current)),
             places: Places::default(),
             waiting: VecDeque::new(),
             returning: HashMap::new(),

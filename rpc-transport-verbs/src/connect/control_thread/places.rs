@@ -28,8 +28,8 @@ use super::handshakes::Stage;
 /// round trips through a network, and of a process that waits for a core.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The connections of servers, and the handshakes that hold one or wait for one. Times are those of a
-/// [`RunClock`](super::run_clock::RunClock).
+/// The connections of servers, and the handshakes that hold one or wait for one. Times are those in
+/// which the thread has run ([`Handshakes::running`](super::handshakes::Handshakes)).
 #[derive(Debug, Default)]
 pub(super) struct Places {
     entries: HashMap<Token, Entry>,

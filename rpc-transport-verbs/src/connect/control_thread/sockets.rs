@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use rpc_core::transport::limit_reached;
 use rustix::event::{Timespec, epoll};
+use verbline_verbs::for_transport::strangers::{ACCEPTS_IN_A_ROW, Room, TICK, accepted, resume};
 use verbline_verbs::for_transport::{EventFd, epoll_add};
 use verbline_verbs::log_limited;
 
 use super::super::handshake::STAGE_TIMEOUT;
 use super::super::liveness::{LivenessConnection, configure_socket};
-use super::handshakes::{Handshakes, Room, Stage};
+use super::handshakes::{Handshakes, Stage};
 use super::incoming_client::{IncomingClient, NextAction};
 use super::places::Places;
 use super::preparer::{Job, JobResult, Preparers};
-use super::run_clock::{RunClock, TICK};
 use super::waiting::{AskedForRoom, Waiting};
 use super::{Command, Control, ListenerConfig, Token, WAKEUP};
 use crate::connect::link::LinkSecret;
@@ -29,14 +29,6 @@ use crate::transport::queue_pairs::LinkTarget;
 
 /// The reason sent to a client for which no other handshake may end.
 const TOO_MANY: &str = "the server has too many handshakes in flight, and all of this host wait for the server; try again";
-
-/// Maximum number of accepts each time a listener is ready, so a flood of clients does not starve
-/// the other sockets.
-const ACCEPT_BATCH: usize = 64;
-
-/// Pause of a listener when the process is out of file descriptors. Without a pause, the connection
-/// that cannot be accepted would wake the thread again at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often it is tried to admit clients that wait for a connection of their server.
 const RETRY: Duration = Duration::from_millis(5);
@@ -59,7 +51,7 @@ pub(super) struct Sockets {
     pub(super) preparers: Preparers,
     pub(super) sources: HashMap<Token, Source>,
     pub(super) last_token: Token,
-    /// The clients that are in their handshake.
+    /// The clients that are in their handshake, and the listeners that pause.
     pub(super) handshakes: Handshakes,
     /// The connections that they hold or wait for.
     pub(super) places: Places,
@@ -70,13 +62,10 @@ pub(super) struct Sockets {
     pub(super) returning: HashMap<Token, usize>,
     /// By listener, the request to its pollers for connections.
     pub(super) asked: HashMap<Token, AskedForRoom>,
-    /// The clock of their deadlines.
-    pub(super) clock: RunClock,
     /// The queue pairs that wait for the connections of their clients' calls, each with the token of
     /// its handshake.
     pub(super) awaited_links: HashMap<LinkSecret, (Token, LinkTarget)>,
-    /// When each listener or liveness connection needs attention next. Entries of removed sources
-    /// are skipped.
+    /// When each liveness connection needs attention next. Entries of removed sources are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
     /// Waits in a row that failed, for the log.
     pub(super) failed_waits: u32,
@@ -103,7 +92,7 @@ impl Sockets {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => self.cannot_wait(error),
             }
-            self.clock.advance(Instant::now());
+            self.handshakes.advance(Instant::now());
             for event in &events {
                 match event.data.u64() {
                     WAKEUP => self.run_commands(),
@@ -113,6 +102,7 @@ impl Sockets {
             self.admit_waiting();
             self.handle_deadlines();
             self.end_expired_handshakes();
+            self.resume_listeners();
         }
     }
 
@@ -129,7 +119,7 @@ impl Sockets {
 
     pub(super) fn until_deadline(&self) -> Option<Timespec> {
         let tick = match self.waiting.is_empty() {
-            true => self.handshakes.awaits_a_client().then_some(TICK),
+            true => self.handshakes.awaits_time().then_some(TICK),
             false => Some(RETRY),
         };
         let deadline = self.deadlines.peek().map(|Reverse((deadline, _))| {
@@ -245,9 +235,8 @@ impl Sockets {
                     self.awaited_links.remove(secret);
                 }
                 self.places.remove(token);
-                if let Some(host) = self.handshakes.remove(token) {
-                    self.preparers.forget(host, token);
-                }
+                self.handshakes.remove(token);
+                self.preparers.forget(client.peer().into(), token);
                 epoll::delete(&self.epoll, &client.stream)
             }
             Source::Liveness(liveness) => {
@@ -316,8 +305,8 @@ impl Sockets {
 
     pub(super) fn apply(&mut self, token: Token, next: NextAction) {
         if let Some(Source::Incoming(client)) = self.sources.get(&token) {
-            let (stage, now) = (client.stage(), self.clock.running());
-            self.handshakes.enter(token, stage, now);
+            let (stage, now) = (client.stage(), self.handshakes.running());
+            self.handshakes.enter(token, stage);
             let place = (client.listener, client.peer().into());
             self.places.enter(token, place, stage, now);
         }
@@ -355,9 +344,7 @@ impl Sockets {
             }
             NextAction::Admit => self.admit(token),
             NextAction::CreateQueuePair(port, offer, admitted, claim) => {
-                if let Some(Source::Incoming(client)) = self.sources.get(&token)
-                    && let Some(host) = self.handshakes.host(token)
-                {
+                if let Some(Source::Incoming(client)) = self.sources.get(&token) {
                     let job = Job {
                         token,
                         port,
@@ -366,7 +353,7 @@ impl Sockets {
                         claim,
                         stream: Arc::clone(&client.stream),
                     };
-                    self.preparers.add(host, job);
+                    self.preparers.add(client.peer().into(), job);
                 }
             }
             NextAction::Wait => {
@@ -385,31 +372,16 @@ impl Sockets {
     }
 
     pub(super) fn accept(&mut self, token: Token) {
-        for _ in 0..ACCEPT_BATCH {
+        for _ in 0..ACCEPTS_IN_A_ROW {
             let Some(Source::Listener(listener, config)) = self.sources.get(&token) else {
                 return;
             };
-            let (stream, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The client disconnected while it was in the backlog.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
-                    ) =>
-                {
-                    continue;
-                }
+            let (stream, peer) = match accepted(listener.accept()) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
                 Err(error) => {
                     log_limited!(warn, %error, limit = limit_reached(&error), "cannot accept a client: trying again every 100 ms");
-                    let data = epoll::EventData::new_u64(token);
-                    let none = epoll::EventFlags::empty();
-                    if epoll::modify(&self.epoll, listener, data, none).is_ok() {
-                        let resume = Instant::now() + ACCEPT_PAUSE;
-                        self.deadlines.push(Reverse((resume, token)));
-                    }
-                    return;
+                    return self.handshakes.pause(&self.epoll, listener, token);
                 }
             };
             if let Err(error) = configure_socket(&stream) {
@@ -433,7 +405,7 @@ impl Sockets {
                 }
             }
             if let Ok(token) = self.add(Source::Incoming(client)) {
-                self.handshakes.add(token, host, self.clock.running());
+                self.handshakes.add(token, host, Stage::Incoming);
                 // Mostly its hello is there, and takes it a stage on before a flood of others can.
                 self.handle_event(token, epoll::EventFlags::IN);
             }
@@ -457,24 +429,16 @@ impl Sockets {
                 break;
             }
             self.deadlines.pop();
-            match self.sources.get(&token) {
-                Some(Source::Listener(listener, _)) => {
-                    let data = epoll::EventData::new_u64(token);
-                    let _ = epoll::modify(&self.epoll, listener, data, epoll::EventFlags::IN);
-                }
-                Some(Source::Liveness(_)) => self.handle_liveness_deadline(token, now),
-                Some(Source::Incoming(_)) | None => {}
-            }
+            self.handle_liveness_deadline(token, now);
         }
     }
 
     /// Ends the handshakes whose stage has lasted too long.
     pub(super) fn end_expired_handshakes(&mut self) {
-        let now = self.clock.running();
-        while let Some(token) = self.handshakes.expired(now) {
+        while let Some(token) = self.handshakes.expired() {
             // Read what arrived while this thread was busy.
             self.handle_event(token, epoll::EventFlags::IN);
-            if self.handshakes.expired(now) != Some(token) {
+            if self.handshakes.expired() != Some(token) {
                 continue;
             }
             if let Some(Source::Incoming(client)) = self.sources.get(&token)
@@ -485,6 +449,15 @@ impl Sockets {
             } else {
                 let why = format!("the handshake waited for its client for {STAGE_TIMEOUT:?}");
                 self.end_handshake(token, &why);
+            }
+        }
+    }
+
+    /// Accepts clients again after a pause.
+    fn resume_listeners(&mut self) {
+        while let Some(token) = self.handshakes.rested() {
+            if let Some(Source::Listener(listener, _)) = self.sources.get(&token) {
+                resume(&self.epoll, listener, token);
             }
         }
     }

@@ -4,15 +4,15 @@ use std::cmp::Reverse;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpc_core::transport::{Admitted, Refusal};
 use rustix::event::epoll::EventFlags;
+use verbline_verbs::for_transport::strangers::TICK;
 
 use self::other_address::connect_from;
 use super::handshakes::Stage;
 use super::incoming_client::{IncomingClient, NextAction};
-use super::run_clock::TICK;
 use super::sockets::Source;
 use super::*;
 use crate::connect::clock_exchange::{ClockExchange, clock_answer};
@@ -105,6 +105,28 @@ fn a_welcomed_client_is_told_the_reason_before_its_poller_ends_the_connection() 
             "{told}"
         );
     }
+}
+
+/// The process had no file left for the client that waits.
+#[test]
+fn a_listener_that_has_paused_accepts_again() {
+    let (_control, mut sockets) = Control::new().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.write_all(b"no hello").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let Ok(token) = sockets.add(Source::Listener(listener, config())) else {
+        panic!("epoll has room");
+    };
+    let Some(Source::Listener(listener, _)) = sockets.sources.get(&token) else {
+        panic!("it was added");
+    };
+    sockets.handshakes.pause(&sockets.epoll, listener, token);
+    // Runs as long as the process, as the control thread does.
+    thread::spawn(move || sockets.run());
+    let told = client.read(&mut [0; 256]).expect("it is accepted");
+    assert!(told > 0, "it is told why it is rejected");
 }
 
 /// Connects to a server whose clock is measured; returns its socket.

@@ -62,8 +62,7 @@ fn full_server(
         let Ok(token) = sockets.add(Source::Incoming(Box::new(client))) else {
             panic!("epoll has room");
         };
-        let now = sockets.clock.running();
-        sockets.handshakes.add(token, from.into(), now);
+        sockets.handshakes.add(token, from.into(), Stage::Incoming);
         sockets.apply(token, NextAction::Wait);
         streams.push(there);
     }
@@ -89,7 +88,7 @@ fn a_client_waits_for_the_connection_of_another_host_and_is_refused_if_it_does_n
     let mut now = Instant::now();
     for _ in 0..60 {
         now += TICK;
-        sockets.clock.advance(now);
+        sockets.handshakes.advance(now);
         sockets.admit_waiting();
     }
     assert!(stages(&sockets).contains(&Stage::Waiting));
@@ -137,8 +136,8 @@ fn a_client_that_was_just_welcomed_is_not_ended_for_another_one_which_waits() {
 /// Lets the time pass that a client has for its answer.
 fn let_time_pass(sockets: &mut Sockets) {
     let now = Instant::now();
-    sockets.clock.advance(now);
-    sockets.clock.advance(now + TICK);
+    sockets.handshakes.advance(now);
+    sockets.handshakes.advance(now + TICK);
 }
 
 fn welcomed(sockets: &Sockets) -> usize {
@@ -273,7 +272,7 @@ fn pollers_are_not_asked_again_for_a_connection_that_is_on_its_way() {
     let mut now = Instant::now();
     for _ in 0..60 {
         now += TICK;
-        sockets.clock.advance(now);
+        sockets.handshakes.advance(now);
         sockets.admit_waiting();
     }
     sockets.end_expired_handshakes();

@@ -37,7 +37,7 @@ fn greet_dialers() {
     for engine in engines {
         // A process that dials within its own step of the engine would wait for itself.
         if let Ok(mut engine) = engine.try_borrow_mut() {
-            engine.greet_dialers(Instant::now());
+            engine.greet_dialers();
         }
     }
 }

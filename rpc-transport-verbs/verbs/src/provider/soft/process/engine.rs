@@ -33,6 +33,7 @@ use super::node::{Node, TOKEN_LISTENER, TOKEN_WAKE};
 use super::outbound::Link;
 use super::tcp_accept::TcpAccepter;
 use super::tcp_port::TOKEN_TCP_LISTENER;
+use super::unix_accept::UnixNewcomer;
 use crate::affinity::start_thread;
 use crate::provider::fork_guard::ForkGuard;
 use crate::types::OpenError;
@@ -89,7 +90,7 @@ fn start(node: Arc<Node>) -> io::Result<()> {
 
 pub(crate) struct Engine {
     node: Arc<Node>,
-    accepter: Accepter,
+    accepter: Accepter<UnixNewcomer>,
     tcp_accepter: TcpAccepter,
     /// The contexts of the current tick; kept to reuse its memory.
     contexts: Vec<Arc<Domain>>,
@@ -102,7 +103,7 @@ impl Engine {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            accepter: Accepter::default(),
+            accepter: Accepter::new(),
             tcp_accepter: TcpAccepter::default(),
             contexts: Vec::new(),
             needs_another_tick: false,
@@ -148,9 +149,9 @@ impl Engine {
 
     /// Greets the processes that are dialing, while one of them waits in a simulation.
     #[cfg(feature = "test-util")]
-    pub(crate) fn greet_dialers(&mut self, now: Instant) {
+    pub(crate) fn greet_dialers(&mut self) {
         if self.node.check().is_ok() {
-            self.accepter.greet_all(&self.node, now);
+            self.accepter.greet_all(&self.node);
         }
     }
 
@@ -197,7 +198,7 @@ impl Engine {
 
     fn handle_event(&mut self, token: u64, flags: epoll::EventFlags, now: Instant) {
         match token {
-            TOKEN_LISTENER => self.accepter.accept(&self.node, now),
+            TOKEN_LISTENER => self.accepter.accept(&self.node),
             TOKEN_TCP_LISTENER => self.tcp_accepter.accept(&self.node, now),
             TOKEN_WAKE => {
                 // Whether the read succeeds or fails, the eventfd is empty and the next wait

@@ -12,11 +12,11 @@ pub(super) mod link;
 pub(super) mod link_message;
 mod links;
 pub(super) mod multicast;
-mod newcomers;
 pub(super) mod node;
 pub(super) mod outbound;
 mod tcp_accept;
 pub(super) mod tcp_port;
+mod unix_accept;
 mod usage;
 
 #[cfg(test)]

@@ -9,12 +9,13 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use super::accept::limit_of_files;
 use super::greeting::GREETING_TIME;
-use super::newcomers::{ACCEPT_PAUSE, limit_of_files};
 use super::node::Node;
 use super::tcp_port::set_up;
 use crate::provider::soft::context::link::NewTcpLink;
 use crate::provider::soft::wire::hello::{Answer, GreetingError, HELLO_LEN, Hello};
+use crate::strangers::PAUSE;
 use crate::system_error::epoll_add;
 
 /// Maximum number of connections whose hello has not arrived. When there are more, the oldest makes
@@ -62,7 +63,7 @@ impl TcpAccepter {
                 Err(error) => {
                     log_limited!(warn, %error, limit = limit_of_files(&error), "links over TCP cannot be accepted: trying again");
                     port.set_watched(&node.epoll, false);
-                    self.paused_until = Some(now + ACCEPT_PAUSE);
+                    self.paused_until = Some(now + PAUSE);
                     return;
                 }
             }

@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use super::super::greeting::{GREETING_TIME, Refusal};
 use super::super::link::Sent;
-use super::super::newcomers::MAX_NEWCOMERS;
+use super::super::unix_accept::MAX_NEWCOMERS;
 use super::*;
 use crate::provider::soft::shared::peer_file::set_takes_files;
 use crate::provider::soft::shared::peer_file::tests::lingering;
@@ -120,19 +120,29 @@ fn what_does_not_greet_is_closed() {
 #[test]
 fn links_that_say_nothing_are_few_and_end_in_time() {
     let mut node = Accepting::new();
-    let start = Instant::now();
     let mut silent = Vec::new();
     for _ in 0..3 * MAX_NEWCOMERS {
         silent.push(node.connect());
-        node.step_at(start);
+        node.step();
     }
     let open = silent.iter().filter(|socket| is_open(socket)).count();
     assert_eq!(open, MAX_NEWCOMERS);
     // One that greets is not held up, although the table is full.
     let socket = node.greeted(gid());
-    node.step_at(start + GREETING_TIME + Duration::from_secs(1));
+    node.step_for(GREETING_TIME);
     assert!(silent.iter().all(LinkSocket::has_ended));
     assert!(is_open(&socket), "it has been greeted");
+}
+
+#[test]
+fn a_process_that_was_stopped_gives_its_dialers_their_time() {
+    let mut node = Accepting::new();
+    let socket = node.connect();
+    node.step();
+    node.step_at(Instant::now() + 2 * GREETING_TIME);
+    assert!(is_open(&socket));
+    node.step_for(GREETING_TIME);
+    assert!(!is_open(&socket));
 }
 
 #[test]

@@ -21,9 +21,9 @@ use super::gid::new_gid;
 use super::greeting::{Layouts, Limits};
 use super::link::{LinkSocket, Listener, Packet};
 use super::link_message::LinkMessage;
-use super::newcomers::ACCEPT_PAUSE;
 use super::node::Node;
 use crate::provider::fork_guard::ForkGuard;
+use crate::strangers::{PAUSE, TICK};
 use crate::types::Gid;
 
 /// A user without any rights: nobody.
@@ -53,10 +53,19 @@ impl Accepting {
         self.engine.step_links(now);
         while self.engine.has_paused_accepting() {
             thread::sleep(Duration::from_millis(1));
-            now += ACCEPT_PAUSE;
+            now += PAUSE;
             // The first step watches the listener again, the second one accepts.
             self.engine.step_links(now);
             self.engine.step_links(now);
+        }
+    }
+
+    /// Steps the engine while this much time passes.
+    fn step_for(&mut self, time: Duration) {
+        let start = Instant::now();
+        let ticks = time.div_duration_f64(TICK).ceil() as u32;
+        for tick in 0..=ticks {
+            self.step_at(start + tick * TICK);
         }
     }
 
