@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rpc_core::Limits;
 use rpc_core::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota};
-use verbline_verbs::for_transport::hooks;
+use verbline_verbs::for_transport::{Listed, hooks};
 use verbline_verbs::{QueuePair, RemoteKey, RemoteMemory, Slot, WorkRequest};
 
 use crate::transport::liveness_socket::LivenessSocket;
@@ -19,6 +19,12 @@ use crate::transport::stall_watch::Awaited;
 
 /// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
+
+/// The bit of [`Connection::listed`] for the lane's connections with requests to flush.
+pub(crate) const DIRTY: u8 = 0;
+
+/// Its bit for the lane's connections with segments to fetch, in turn.
+pub(crate) const FETCHING: u8 = 1;
 
 /// A queue pair and its state.
 #[derive(Debug)]
@@ -33,8 +39,8 @@ pub(crate) struct Connection {
     pub(crate) inline_end: usize,
     /// The value of `inline_end` while the connection is open and its chain is empty.
     open_inline_end: usize,
-    /// True if the connection is in the lane's list of connections to flush.
-    pub(crate) is_dirty: bool,
+    /// In which of the lane's lists the connection is.
+    pub(crate) listed: Listed,
     phase: Phase,
     /// True if the queue pair, in the error state, has reported that it takes no more receives.
     pub(crate) has_taken_last_receive: bool,
@@ -132,7 +138,7 @@ impl Connection {
             frame_limit,
             inline_end: 0,
             open_inline_end: frame_limit.min(limits.max_inline_len) + 1,
-            is_dirty: false,
+            listed: Listed::default(),
             has_taken_last_receive: false,
             phase,
             key,

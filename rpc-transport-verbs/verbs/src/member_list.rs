@@ -31,6 +31,15 @@ pub struct MemberList<const BIT: u8, M = Vec<u32>> {
     members: M,
 }
 
+impl<const BIT: u8> MemberList<BIT> {
+    /// Creates an empty list that can take this many members without an allocation.
+    #[must_use]
+    pub fn with_capacity(count: usize) -> Self {
+        let members = Vec::with_capacity(count);
+        Self { members }
+    }
+}
+
 impl<const BIT: u8, M: MemberOrder> MemberList<BIT, M> {
     const MASK: u8 = 1 << BIT;
 

@@ -183,9 +183,8 @@ impl Lane {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        let requests = &mut connection.one_sided;
-        if !requests.to_fetch.is_empty() && !std::mem::replace(&mut requests.is_in_ring, true) {
-            self.long_messages.ring.push_back(index);
+        let ring = &mut self.long_messages.ring;
+        if !connection.one_sided.to_fetch.is_empty() && ring.insert(&mut connection.listed, index) {
             self.pending.set(Pending::LONG_MESSAGES);
         }
     }
@@ -194,12 +193,12 @@ impl Lane {
     pub(super) fn post_reads(&mut self) {
         while self.long_messages.turns.may_read()
             && self.long_messages.reading < self.long_messages.max_reading
-            && let Some(index) = self.long_messages.ring.pop_front()
+            && let Some(index) = self.long_messages.ring.pop()
         {
             let Some((_, connection)) = self.connections.at(index) else {
                 continue;
             };
-            connection.one_sided.is_in_ring = false;
+            self.long_messages.ring.taken(&mut connection.listed);
             let free = connection.queue_pair.send_slots_free();
             // A connection that may not post now returns to the ring with its next completion.
             if connection.is_open()
