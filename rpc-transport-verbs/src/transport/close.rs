@@ -173,10 +173,7 @@ impl Lane {
     /// Destroys the queue pair, takes back its slots and reports the closed connection to the
     /// driver.
     fn destroy(&mut self, index: u32) {
-        let Some((id, _)) = self.connections.at(index) else {
-            return;
-        };
-        let Some(mut connection) = self.connections.remove(index) else {
+        let Some((id, mut connection)) = self.connections.remove(index) else {
             return;
         };
         self.routes.remove(connection.queue_pair.qp_num());

@@ -1,6 +1,5 @@
 //! A connection, and the table of a lane's connections.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use rpc_core::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota};
 use verbline_verbs::for_transport::{Listed, hooks};
 use verbline_verbs::{QueuePair, RemoteKey, RemoteMemory, Slot, WorkRequest};
 
+use crate::transport::key_history::KeyHistory;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::long_messages::one_sided::OneSided;
 use crate::transport::notices::LivenessKey;
@@ -281,6 +281,7 @@ pub(crate) struct Connections {
     /// This lane's number.
     lane: u32,
     count: usize,
+    history: KeyHistory,
     /// The distance between two consecutive indexes of this lane: a power of two.
     stride: u32,
 }
@@ -300,6 +301,7 @@ impl Connections {
             closed: Vec::new(),
             lane,
             count: 0,
+            history: KeyHistory::new("connection"),
             // Fits: there is one lane for each device of a machine, so only a few.
             stride: lanes.next_power_of_two() as u32,
         }
@@ -310,11 +312,13 @@ impl Connections {
         self.stride - 1
     }
 
+    #[track_caller]
     pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
         let index = self.vacant.pop().unwrap_or_else(|| self.grow());
         let entry = &mut self.entries[index as usize];
         entry.connection = Some(connection);
         self.count += 1;
+        self.history.added(index, entry.generation);
         ConnectionId {
             index,
             generation: entry.generation,
@@ -331,6 +335,7 @@ impl Connections {
         used as u32 + self.lane
     }
 
+    /// Looks up a connection that may have ended: the driver has its id for longer.
     #[inline]
     pub(crate) fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let entry = self.entries.get_mut(id.index as usize)?;
@@ -340,7 +345,7 @@ impl Connections {
         entry.connection.as_mut()
     }
 
-    /// Looks up a connection for reading.
+    /// Looks up a connection that may have ended, for reading.
     pub(crate) fn get_ref(&self, id: ConnectionId) -> Option<&Connection> {
         let entry = self.entries.get(id.index as usize)?;
         if entry.generation != id.generation {
@@ -349,16 +354,26 @@ impl Connections {
         entry.connection.as_ref()
     }
 
-    /// Looks up a connection by index alone. For indexes that this crate drops together with the
-    /// connection.
+    /// Looks up a connection that must be there, by index alone: in all tables and lists of indexes, a
+    /// connection is as long as here.
+    ///
+    /// # Panics
+    ///
+    /// Panics under test if it is not there, with what has become of the index.
     #[inline]
+    #[track_caller]
     pub(crate) fn at(&mut self, index: u32) -> Option<(ConnectionId, &mut Connection)> {
-        let entry = self.entries.get_mut(index as usize)?;
-        let id = ConnectionId {
-            index,
-            generation: entry.generation,
-        };
-        Some((id, entry.connection.as_mut()?))
+        if let Some(entry) = self.entries.get_mut(index as usize)
+            && let Some(connection) = &mut entry.connection
+        {
+            let id = ConnectionId {
+                index,
+                generation: entry.generation,
+            };
+            return Some((id, connection));
+        }
+        self.history.missed(index);
+        None
     }
 
     /// Returns the id of the connection with this index if it is open.
@@ -374,13 +389,19 @@ impl Connections {
         }
     }
 
-    /// Removes a connection. Its index is not reused before [`free`](Self::free).
-    pub(crate) fn remove(&mut self, index: u32) -> Option<Connection> {
-        let entry = self.entries.get_mut(index as usize)?;
-        let connection = entry.connection.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
+    /// Removes a connection that must be there. Its index is not reused before [`free`](Self::free).
+    ///
+    /// # Panics
+    ///
+    /// As [`at`](Self::at) does.
+    #[track_caller]
+    pub(crate) fn remove(&mut self, index: u32) -> Option<(ConnectionId, Connection)> {
+        let (id, _) = self.at(index)?;
+        let entry = &mut self.entries[index as usize];
+        entry.generation = id.generation.wrapping_add(1);
         self.count -= 1;
-        Some(connection)
+        self.history.removed(index, id.generation);
+        Some((id, entry.connection.take()?))
     }
 
     /// Makes the index of a removed connection available. For a connection that the driver has
@@ -411,10 +432,18 @@ impl Connections {
         self.count
     }
 
-    /// Returns the indexes up to that of the last connection. Not all of them have one.
-    pub(crate) fn indexes(&self) -> Range<u32> {
-        // As many as fit a queue pair's table.
-        0..self.entries.len() as u32
+    /// Returns all connections.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
+        (0..).zip(&self.entries).filter_map(|(index, entry)| {
+            let generation = entry.generation;
+            let id = ConnectionId { index, generation };
+            Some((id, entry.connection.as_ref()?))
+        })
+    }
+
+    /// Returns how many look-ups have not found what must be there.
+    pub(crate) fn misses(&self) -> u64 {
+        self.history.misses()
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Connection> {
@@ -444,7 +473,8 @@ mod tests {
                 for _ in 0..100 {
                     let index = connections.grow();
                     assert_eq!(index & connections.lane_mask(), lane);
-                    assert!(connections.at(index).is_none(), "it is there, and empty");
+                    let entry = &connections.entries[index as usize];
+                    assert!(entry.connection.is_none(), "it is there, and empty");
                     indexes.push(index);
                 }
             }

@@ -169,6 +169,11 @@ impl Lane {
         self.reserve_counters.armed.load(Ordering::Relaxed)
     }
 
+    /// Returns how many look-ups have not found what must be there.
+    pub(crate) fn misses(&self) -> u64 {
+        self.connections.misses() + self.long_messages.misses()
+    }
+
     pub(crate) fn counter_reader(&self) -> LaneCounterReader {
         LaneCounterReader {
             counters: Arc::clone(&self.counters),

@@ -133,7 +133,7 @@ impl Lane {
 
     /// Ends a cancelled fetch, if none of its READs is outstanding.
     fn end_if_cancelled(&mut self, key: u32) {
-        let Some(fetch) = self.long_messages.fetches.get(key) else {
+        let Some(fetch) = self.long_messages.fetches.at(key) else {
             return;
         };
         if !fetch.is_cancelled || fetch.reading > 0 {
@@ -157,6 +157,10 @@ impl Lane {
         let fetch = self.long_messages.fetches.remove(key)?;
         if let Some(connection) = self.connections.get(fetch.connection) {
             connection.one_sided.fetches -= 1;
+            // The READ that was to cover the others of a cancelled fetch: they have completed.
+            if !fetch.segments.is_empty() {
+                connection.one_sided.to_fetch.retain(|other| *other != key);
+            }
         }
         let memory = fetch.into_memory();
         let bytes = memory.as_ref().map_or(0, RegisteredBuf::block_len);
@@ -171,7 +175,7 @@ impl Lane {
             .fetches
             .keys_of(|fetch| fetch.connection == id)
         {
-            if let Some(fetch) = self.long_messages.fetches.get(key) {
+            if let Some(fetch) = self.long_messages.fetches.at(key) {
                 self.long_messages.reading -= fetch.reading;
             }
             drop(self.end_fetch(key));
@@ -221,7 +225,7 @@ impl Lane {
             true => self.long_messages.turns.take_of_peer(),
             false => self.long_messages.turns.take(),
         };
-        let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
+        let Some(fetch) = self.long_messages.fetches.at(key) else {
             connection.one_sided.to_fetch.pop_front();
             return;
         };
@@ -268,7 +272,7 @@ impl Lane {
             connection.one_sided.reading -= 1;
         }
         self.long_messages.reading -= 1;
-        let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
+        let Some(fetch) = self.long_messages.fetches.at(key) else {
             return;
         };
         fetch.reading -= 1;

@@ -68,8 +68,8 @@ impl LongMessages {
             turns: ReadTurns::new(plan),
             max_reading: plan.max_reading,
             reading: 0,
-            exposures: KeyTable::new(lane, lane_mask),
-            fetches: KeyTable::new(lane, lane_mask),
+            exposures: KeyTable::new("exposed piece", lane, lane_mask),
+            fetches: KeyTable::new("message that is fetched", lane, lane_mask),
             ring: MemberList::default(),
             revoking: Vec::new(),
             polls_revoking: 0,
@@ -92,6 +92,11 @@ impl LongMessages {
             fetching: self.fetching,
             held,
         }
+    }
+
+    /// Returns how many look-ups have not found what must be there.
+    pub(crate) fn misses(&self) -> u64 {
+        self.exposures.misses() + self.fetches.misses()
     }
 
     /// Takes a connection that ends out of the lists.

@@ -10,14 +10,18 @@ use rpc_core::transport::{
 
 use super::transport_harness::{PATIENCE, Rig, Side};
 use super::{SOFT, intents};
-use crate::{Device, RegisteredBuf};
+use crate::{Device, RegisteredBuf, Sizing};
 
 /// Bytes of the message that is fetched: of several READs.
 const MESSAGE_LEN: usize = 1 << 20;
 
 /// Not the device under test, as in the other tests here.
 fn rig() -> Rig {
-    let device = Device::open(SOFT).unwrap();
+    rig_with(Sizing::default())
+}
+
+fn rig_with(sizing: Sizing) -> Rig {
+    let device = Device::open(SOFT).unwrap().with_sizing(sizing);
     Rig::with(&device, &device, &intents())
 }
 
@@ -90,4 +94,40 @@ fn a_connection_that_ends_with_segments_to_fetch_has_no_more_turns() {
         lane.advance_closing(true);
     }
     assert_eq!(lane.long_messages.ring.len(), before - 1);
+}
+
+#[test]
+fn a_cancelled_fetch_whose_reads_have_completed_has_no_more_turns() {
+    // Each READ has a completion of its own.
+    let mut rig = rig_with(Sizing {
+        read_depth: Some(1),
+        ..Sizing::default()
+    });
+    let (client, server) = rig.connect(1)[0];
+    let exposed = expose(&mut rig.client, client);
+    let memory = allocate(&mut rig.server, server);
+    let fetch = rig.server.transport.begin_fetch(server, memory).unwrap();
+    rig.server.transport.fetch(fetch, exposed.segment, 0);
+    // Begun: it is to end with a READ that covers the others.
+    rig.server.transport.cancel_fetch(fetch);
+    rig.step_until("its end", |server, _| !server.cancelled.is_empty());
+    for _ in 0..10 {
+        rig.server.turn();
+    }
+    assert_eq!(rig.server.cancelled, [fetch]);
+    assert_eq!(rig.server.transport.first.misses(), 0);
+}
+
+/// Without the assertions, the miss is counted.
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "generation 0 removed at "))]
+fn a_look_up_of_a_connection_that_has_ended_tells_where_it_ended() {
+    let mut rig = rig();
+    let (client, _) = rig.connect(1)[0];
+    rig.client.transport.close(client);
+    rig.step_until("its end", |_, client| !client.closed.is_empty());
+    let lane = &mut rig.client.transport.first;
+    assert!(lane.connections.get(client).is_none());
+    assert!(lane.connections.at(client.index).is_none());
+    assert_eq!(lane.misses(), 1);
 }
