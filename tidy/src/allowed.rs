@@ -123,6 +123,7 @@ pub const VERBS: Package = Package {
         layer("hooks", &["hooks"], &[]),
         layer("system_error", &["system_error"], &[]),
         layer("affinity", &["affinity"], &["system_error"]),
+        layer("member_list", &["member_list"], &[]),
         layer("event_fd", &["event_fd"], &[]),
         layer("fork_sockets", &["fork_sockets"], &[]),
         layer("log_limit", &["log_limit"], &[]),
@@ -297,6 +298,7 @@ pub const VERBS: Package = Package {
             "for_transport",
             &["for_transport"],
             &[
+                "member_list",
                 "system_error",
                 "hooks",
                 "affinity",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rpc_core::transport::FabricError;
 use rpc_core::{Intents, OtherDevice, Waiting};
 use verbline_verbs::DeviceAttributes;
-use verbline_verbs::for_transport::WindowTrialError;
+use verbline_verbs::for_transport::{MemberList, WindowTrialError};
 
 use super::fabric::in_force;
 use super::memory::Claim;
@@ -335,7 +335,7 @@ fn open_lane(
         queued: VecDeque::new(),
         has_queued_call: false,
         receives,
-        dirty: Vec::with_capacity(max_connections),
+        dirty: MemberList::with_capacity(max_connections),
         long_messages,
         send_watch: StallWatch::new(max_connections),
         stall_watch: StallWatch::new(0),

@@ -173,14 +173,13 @@ impl Lane {
     /// Destroys the queue pair, takes back its slots and reports the closed connection to the
     /// driver.
     fn destroy(&mut self, index: u32) {
-        let Some((id, _)) = self.connections.at(index) else {
-            return;
-        };
-        let Some(connection) = self.connections.remove(index) else {
+        let Some((id, mut connection)) = self.connections.remove(index) else {
             return;
         };
         self.routes.remove(connection.queue_pair.qp_num());
         self.liveness_index.remove(&connection.key);
+        self.dirty.remove(&mut connection.listed, index);
+        self.long_messages.unlist(index, &mut connection.listed);
         let (queue_pair, guards, reason) = connection.into_parts();
         let pool = &mut self.pool;
         let is_destroyed = queue_pair.destroy(&mut |slot| pool.complete_send(slot));

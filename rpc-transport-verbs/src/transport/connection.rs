@@ -1,14 +1,14 @@
 //! A connection, and the table of a lane's connections.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rpc_core::Limits;
 use rpc_core::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota};
-use verbline_verbs::for_transport::hooks;
+use verbline_verbs::for_transport::{Listed, hooks};
 use verbline_verbs::{QueuePair, RemoteKey, RemoteMemory, Slot, WorkRequest};
 
+use crate::transport::key_history::KeyHistory;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::long_messages::one_sided::OneSided;
 use crate::transport::notices::LivenessKey;
@@ -19,6 +19,12 @@ use crate::transport::stall_watch::Awaited;
 
 /// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
+
+/// The bit of [`Connection::listed`] for the lane's connections with requests to flush.
+pub(crate) const DIRTY: u8 = 0;
+
+/// Its bit for the lane's connections with segments to fetch, in turn.
+pub(crate) const FETCHING: u8 = 1;
 
 /// A queue pair and its state.
 #[derive(Debug)]
@@ -33,8 +39,8 @@ pub(crate) struct Connection {
     pub(crate) inline_end: usize,
     /// The value of `inline_end` while the connection is open and its chain is empty.
     open_inline_end: usize,
-    /// True if the connection is in the lane's list of connections to flush.
-    pub(crate) is_dirty: bool,
+    /// In which of the lane's lists the connection is.
+    pub(crate) listed: Listed,
     phase: Phase,
     /// True if the queue pair, in the error state, has reported that it takes no more receives.
     pub(crate) has_taken_last_receive: bool,
@@ -132,7 +138,7 @@ impl Connection {
             frame_limit,
             inline_end: 0,
             open_inline_end: frame_limit.min(limits.max_inline_len) + 1,
-            is_dirty: false,
+            listed: Listed::default(),
             has_taken_last_receive: false,
             phase,
             key,
@@ -275,6 +281,7 @@ pub(crate) struct Connections {
     /// This lane's number.
     lane: u32,
     count: usize,
+    history: KeyHistory,
     /// The distance between two consecutive indexes of this lane: a power of two.
     stride: u32,
 }
@@ -294,6 +301,7 @@ impl Connections {
             closed: Vec::new(),
             lane,
             count: 0,
+            history: KeyHistory::new("connection"),
             // Fits: there is one lane for each device of a machine, so only a few.
             stride: lanes.next_power_of_two() as u32,
         }
@@ -304,11 +312,13 @@ impl Connections {
         self.stride - 1
     }
 
+    #[track_caller]
     pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
         let index = self.vacant.pop().unwrap_or_else(|| self.grow());
         let entry = &mut self.entries[index as usize];
         entry.connection = Some(connection);
         self.count += 1;
+        self.history.added(index, entry.generation);
         ConnectionId {
             index,
             generation: entry.generation,
@@ -325,6 +335,7 @@ impl Connections {
         used as u32 + self.lane
     }
 
+    /// Looks up a connection that may have ended: the driver has its id for longer.
     #[inline]
     pub(crate) fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let entry = self.entries.get_mut(id.index as usize)?;
@@ -334,7 +345,7 @@ impl Connections {
         entry.connection.as_mut()
     }
 
-    /// Looks up a connection for reading.
+    /// Looks up a connection that may have ended, for reading.
     pub(crate) fn get_ref(&self, id: ConnectionId) -> Option<&Connection> {
         let entry = self.entries.get(id.index as usize)?;
         if entry.generation != id.generation {
@@ -343,16 +354,26 @@ impl Connections {
         entry.connection.as_ref()
     }
 
-    /// Looks up a connection by index alone. For indexes that this crate drops together with the
-    /// connection.
+    /// Looks up a connection that must be there, by index alone: in all tables and lists of indexes, a
+    /// connection is as long as here.
+    ///
+    /// # Panics
+    ///
+    /// Panics under test if it is not there, with what has become of the index.
     #[inline]
+    #[track_caller]
     pub(crate) fn at(&mut self, index: u32) -> Option<(ConnectionId, &mut Connection)> {
-        let entry = self.entries.get_mut(index as usize)?;
-        let id = ConnectionId {
-            index,
-            generation: entry.generation,
-        };
-        Some((id, entry.connection.as_mut()?))
+        if let Some(entry) = self.entries.get_mut(index as usize)
+            && let Some(connection) = &mut entry.connection
+        {
+            let id = ConnectionId {
+                index,
+                generation: entry.generation,
+            };
+            return Some((id, connection));
+        }
+        self.history.missed(index);
+        None
     }
 
     /// Returns the id of the connection with this index if it is open.
@@ -368,13 +389,19 @@ impl Connections {
         }
     }
 
-    /// Removes a connection. Its index is not reused before [`free`](Self::free).
-    pub(crate) fn remove(&mut self, index: u32) -> Option<Connection> {
-        let entry = self.entries.get_mut(index as usize)?;
-        let connection = entry.connection.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
+    /// Removes a connection that must be there. Its index is not reused before [`free`](Self::free).
+    ///
+    /// # Panics
+    ///
+    /// As [`at`](Self::at) does.
+    #[track_caller]
+    pub(crate) fn remove(&mut self, index: u32) -> Option<(ConnectionId, Connection)> {
+        let (id, _) = self.at(index)?;
+        let entry = &mut self.entries[index as usize];
+        entry.generation = id.generation.wrapping_add(1);
         self.count -= 1;
-        Some(connection)
+        self.history.removed(index, id.generation);
+        Some((id, entry.connection.take()?))
     }
 
     /// Makes the index of a removed connection available. For a connection that the driver has
@@ -405,10 +432,18 @@ impl Connections {
         self.count
     }
 
-    /// Returns the indexes up to that of the last connection. Not all of them have one.
-    pub(crate) fn indexes(&self) -> Range<u32> {
-        // As many as fit a queue pair's table.
-        0..self.entries.len() as u32
+    /// Returns all connections.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
+        (0..).zip(&self.entries).filter_map(|(index, entry)| {
+            let generation = entry.generation;
+            let id = ConnectionId { index, generation };
+            Some((id, entry.connection.as_ref()?))
+        })
+    }
+
+    /// Returns how many look-ups have not found what must be there.
+    pub(crate) fn misses(&self) -> u64 {
+        self.history.misses()
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Connection> {
@@ -438,7 +473,8 @@ mod tests {
                 for _ in 0..100 {
                     let index = connections.grow();
                     assert_eq!(index & connections.lane_mask(), lane);
-                    assert!(connections.at(index).is_none(), "it is there, and empty");
+                    let entry = &connections.entries[index as usize];
+                    assert!(entry.connection.is_none(), "it is there, and empty");
                     indexes.push(index);
                 }
             }

@@ -19,12 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rpc_core::transport::{ConnectionId, Event, PeerClock, SlotsByState};
+use verbline_verbs::for_transport::MemberList;
 use verbline_verbs::log_limited;
 use verbline_verbs::{CompletionChannel, CompletionQueue, Context};
 
 use crate::transport::buf::RecvBuf;
 use crate::transport::buffer_pool::BufferPool;
-use crate::transport::connection::{Connection, Connections, Phase};
+use crate::transport::connection::{Connection, Connections, DIRTY, Phase};
 use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCounters};
 use crate::transport::events::EventThread;
 use crate::transport::liveness_socket::LivenessSocket;
@@ -64,7 +65,7 @@ pub(crate) struct Lane {
     pub(crate) receives: ReceiveQueue,
     pub(crate) long_messages: LongMessages,
     /// Connections with requests to flush.
-    pub(crate) dirty: Vec<u32>,
+    pub(crate) dirty: MemberList<DIRTY>,
     pub(crate) counters: Arc<LaneCounters>,
     pub(crate) device_counters: Arc<DeviceCounterReader>,
     pub(crate) notice_receiver: NoticeReceiver,
@@ -166,6 +167,11 @@ impl Lane {
 
     pub(crate) fn limit_armings(&self) -> u64 {
         self.reserve_counters.armed.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many look-ups have not found what must be there.
+    pub(crate) fn misses(&self) -> u64 {
+        self.connections.misses() + self.long_messages.misses()
     }
 
     pub(crate) fn counter_reader(&self) -> LaneCounterReader {

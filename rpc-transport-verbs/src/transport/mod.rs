@@ -17,6 +17,7 @@ pub(crate) mod device_event;
 pub(crate) mod endpoint;
 pub(crate) mod events;
 pub(crate) mod failure;
+pub(crate) mod key_history;
 pub(crate) mod lane;
 pub(crate) mod liveness_socket;
 pub(crate) mod long_messages;
@@ -210,6 +211,7 @@ impl fmt::Debug for VerbsTransport {
         f.debug_struct("VerbsTransport")
             .field("limits", &self.limits)
             .field("slots", &self.slots_by_state())
+            .field("missed", &self.lanes().map(Lane::misses).sum::<u64>())
             .finish_non_exhaustive()
     }
 }

@@ -331,8 +331,7 @@ impl Lane {
     #[inline(never)]
     pub(crate) fn look_at_sends(&mut self) {
         self.pending.clear(Pending::SENDS);
-        let waiting = self.connections.indexes().filter_map(|index| {
-            let (id, connection) = self.connections.at(index)?;
+        let waiting = self.connections.iter().filter_map(|(id, connection)| {
             let is_due = connection.in_flight() > connection.sends.uncovered();
             is_due.then(|| (id, Awaited::Send(connection.queue_pair.oldest_send())))
         });
@@ -355,12 +354,9 @@ impl Lane {
     /// Looks for connections whose peers keep this side waiting. Others may follow if they have done so
     /// at `looks` looks before this one.
     pub(crate) fn stalled_connections(&mut self, looks: u32) -> Stalled {
-        let indexes = self.connections.indexes();
-        let awaited = indexes.flat_map(|index| {
-            let Some((id, connection)) = self.connections.at(index) else {
-                return [None, None];
-            };
-            connection.awaited().map(|awaited| Some((id, awaited?)))
+        let awaited = self.connections.iter().flat_map(|(id, connection)| {
+            let awaited = connection.awaited();
+            awaited.map(|awaited| Some((id, awaited?)))
         });
         self.stall_watch.look(awaited.flatten());
         let connections: Vec<_> = self.stall_watch.found_at(STALLED_AFTER).collect();
@@ -468,7 +464,8 @@ impl Lane {
     #[inline(never)]
     fn fail_all(&mut self, failure: Arc<LaneFailure>) {
         self.queue_pairs.retire(self.device(), Arc::clone(&failure));
-        for index in self.connections.indexes() {
+        let all: Vec<_> = self.connections.iter().map(|(id, _)| id.index).collect();
+        for index in all {
             self.fail(index, CloseReason::Failed(failure.clone()));
         }
         self.advance_closing(true);

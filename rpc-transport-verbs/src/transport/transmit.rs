@@ -55,10 +55,7 @@ impl Lane {
             self.counters.signaled.add(1);
         }
         let is_full = connection.sends.inline_posted();
-        if !connection.is_dirty {
-            connection.is_dirty = true;
-            self.dirty.push(id.index);
-        } else if is_full {
+        if !self.dirty.insert(&mut connection.listed, id.index) && is_full {
             self.ring(id.index);
         }
         Ok(())
@@ -148,10 +145,7 @@ impl Lane {
         }
         self.pool.queue_send();
         let is_full = connection.push(slot, len);
-        if !connection.is_dirty {
-            connection.is_dirty = true;
-            self.dirty.push(id.index);
-        }
+        self.dirty.insert(&mut connection.listed, id.index);
         if is_full {
             self.post_chain(id.index);
         }
@@ -172,7 +166,7 @@ impl Lane {
             let Some((_, connection)) = self.connections.at(index) else {
                 continue;
             };
-            connection.is_dirty = false;
+            self.dirty.taken(&mut connection.listed);
             if !connection.sends.is_empty() {
                 self.post_chain(index);
                 continue;

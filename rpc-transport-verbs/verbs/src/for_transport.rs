@@ -1,6 +1,7 @@
 //! What Verbline's transport uses beyond the verbs: files that wake threads, the cores of threads,
-//! blocks of registered memory, connections that it hands to the software device, who is at the other
-//! end of a Unix socket, the accounts of those who connect, and the hooks of its simulation.
+//! blocks of registered memory, lists of members, connections that it hands to the software device, who
+//! is at the other end of a Unix socket, the accounts of those who connect, and the hooks of its
+//! simulation.
 //!
 //! No other crate should use it: any release may change it.
 
@@ -9,6 +10,7 @@ pub use crate::block::{Block, BlockRegion};
 pub use crate::destination::Destination;
 pub use crate::event_fd::EventFd;
 pub use crate::fork_sockets::keep_from_children;
+pub use crate::member_list::{Listed, MemberList, MemberOrder};
 pub use crate::provider::{
     AwaitedClaim, BadRecord, Credentials, InlineError, LinkBytes, LinkTarget, Opened, RecordLayer,
     is_forked, kernel_device_names, rdma_device_names,

@@ -171,6 +171,7 @@ mod fork;
 mod fork_sockets;
 mod hooks;
 mod in_flight;
+mod member_list;
 mod memory_region;
 mod memory_window;
 // Only doctests: programs that must not compile.

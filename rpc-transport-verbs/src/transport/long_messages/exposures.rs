@@ -313,7 +313,7 @@ impl Lane {
             && connection.one_sided.has_room(requests.len() + 1)
             && let Some(key) = connection.one_sided.to_invalidate.pop_front()
         {
-            let exposure = self.long_messages.exposures.get(key);
+            let exposure = self.long_messages.exposures.at(key);
             if let Some((_, bound)) = exposure.and_then(|exposure| exposure.window.as_ref()) {
                 let request = WorkRequest::local_invalidate(*bound);
                 requests.push((Request::Invalidate(key), request));
@@ -340,7 +340,7 @@ impl Lane {
     pub(super) fn end_exposures_of(&mut self, id: ConnectionId) {
         let of_it = |exposure: &Exposure| exposure.connection == id;
         for key in self.long_messages.exposures.keys_of(of_it) {
-            if let Some(exposure) = self.long_messages.exposures.get_mut(key)
+            if let Some(exposure) = self.long_messages.exposures.at(key)
                 && exposure.window.take().is_some()
             {
                 self.long_messages.pools.forget_window();

@@ -133,7 +133,7 @@ impl Lane {
 
     /// Ends a cancelled fetch, if none of its READs is outstanding.
     fn end_if_cancelled(&mut self, key: u32) {
-        let Some(fetch) = self.long_messages.fetches.get(key) else {
+        let Some(fetch) = self.long_messages.fetches.at(key) else {
             return;
         };
         if !fetch.is_cancelled || fetch.reading > 0 {
@@ -157,6 +157,10 @@ impl Lane {
         let fetch = self.long_messages.fetches.remove(key)?;
         if let Some(connection) = self.connections.get(fetch.connection) {
             connection.one_sided.fetches -= 1;
+            // The READ that was to cover the others of a cancelled fetch: they have completed.
+            if !fetch.segments.is_empty() {
+                connection.one_sided.to_fetch.retain(|other| *other != key);
+            }
         }
         let memory = fetch.into_memory();
         let bytes = memory.as_ref().map_or(0, RegisteredBuf::block_len);
@@ -171,7 +175,7 @@ impl Lane {
             .fetches
             .keys_of(|fetch| fetch.connection == id)
         {
-            if let Some(fetch) = self.long_messages.fetches.get(key) {
+            if let Some(fetch) = self.long_messages.fetches.at(key) {
                 self.long_messages.reading -= fetch.reading;
             }
             drop(self.end_fetch(key));
@@ -183,9 +187,8 @@ impl Lane {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        let requests = &mut connection.one_sided;
-        if !requests.to_fetch.is_empty() && !std::mem::replace(&mut requests.is_in_ring, true) {
-            self.long_messages.ring.push_back(index);
+        let ring = &mut self.long_messages.ring;
+        if !connection.one_sided.to_fetch.is_empty() && ring.insert(&mut connection.listed, index) {
             self.pending.set(Pending::LONG_MESSAGES);
         }
     }
@@ -194,12 +197,12 @@ impl Lane {
     pub(super) fn post_reads(&mut self) {
         while self.long_messages.turns.may_read()
             && self.long_messages.reading < self.long_messages.max_reading
-            && let Some(index) = self.long_messages.ring.pop_front()
+            && let Some(index) = self.long_messages.ring.pop()
         {
             let Some((_, connection)) = self.connections.at(index) else {
                 continue;
             };
-            connection.one_sided.is_in_ring = false;
+            self.long_messages.ring.taken(&mut connection.listed);
             let free = connection.queue_pair.send_slots_free();
             // A connection that may not post now returns to the ring with its next completion.
             if connection.is_open()
@@ -222,7 +225,7 @@ impl Lane {
             true => self.long_messages.turns.take_of_peer(),
             false => self.long_messages.turns.take(),
         };
-        let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
+        let Some(fetch) = self.long_messages.fetches.at(key) else {
             connection.one_sided.to_fetch.pop_front();
             return;
         };
@@ -269,7 +272,7 @@ impl Lane {
             connection.one_sided.reading -= 1;
         }
         self.long_messages.reading -= 1;
-        let Some(fetch) = self.long_messages.fetches.get_mut(key) else {
+        let Some(fetch) = self.long_messages.fetches.at(key) else {
             return;
         };
         fetch.reading -= 1;

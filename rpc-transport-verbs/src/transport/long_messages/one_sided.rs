@@ -31,8 +31,6 @@ pub(crate) struct OneSided {
     pub(super) to_invalidate: VecDeque<u32>,
     /// Fetches with segments that are not entirely posted.
     pub(super) to_fetch: VecDeque<u32>,
-    /// True if the connection is in the lane's ring of those that fetch.
-    pub(super) is_in_ring: bool,
 }
 
 #[derive(Debug)]

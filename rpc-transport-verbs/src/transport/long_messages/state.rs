@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rpc_core::transport::{Chunks, ConnectionId, MemoryByOwner};
-use verbline_verbs::for_transport::{BlockRegion, Destination};
+use verbline_verbs::for_transport::{BlockRegion, Destination, Listed, MemberList};
 use verbline_verbs::{CopyRule, MemoryWindow, RemoteKey, WorkRequest};
 
 use super::keys::KeyTable;
 use super::pools::Pools;
 use super::read_turns::ReadTurns;
 use super::registered_buf::{RegisteredBuf, WithoutBlock};
+use crate::transport::connection::FETCHING;
 use crate::transport::plan::ReadPlan;
 
 /// The shortest chunk of a message that is exposed where it lies, unless it is the rest of the
@@ -39,7 +40,7 @@ pub(crate) struct LongMessages {
     pub(super) exposures: KeyTable<Exposure>,
     pub(super) fetches: KeyTable<Fetch>,
     /// Connections with segments to fetch, in turn.
-    pub(super) ring: VecDeque<u32>,
+    pub(crate) ring: MemberList<FETCHING, VecDeque<u32>>,
     /// Connections with windows to invalidate. A connection may be there more than once.
     pub(super) revoking: Vec<u32>,
     /// Polls with entries in `revoking` since invalidations were last posted.
@@ -67,9 +68,9 @@ impl LongMessages {
             turns: ReadTurns::new(plan),
             max_reading: plan.max_reading,
             reading: 0,
-            exposures: KeyTable::new(lane, lane_mask),
-            fetches: KeyTable::new(lane, lane_mask),
-            ring: VecDeque::new(),
+            exposures: KeyTable::new("exposed piece", lane, lane_mask),
+            fetches: KeyTable::new("message that is fetched", lane, lane_mask),
+            ring: MemberList::default(),
             revoking: Vec::new(),
             polls_revoking: 0,
             exposed: 0,
@@ -91,6 +92,17 @@ impl LongMessages {
             fetching: self.fetching,
             held,
         }
+    }
+
+    /// Returns how many look-ups have not found what must be there.
+    pub(crate) fn misses(&self) -> u64 {
+        self.exposures.misses() + self.fetches.misses()
+    }
+
+    /// Takes a connection that ends out of the lists.
+    pub(crate) fn unlist(&mut self, index: u32, listed: &mut Listed) {
+        self.ring.remove(listed, index);
+        self.revoking.retain(|&other| other != index);
     }
 
     /// Returns the length of the next piece of a message of which `len` bytes are left. All its
