@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::peer::Peer;
+use super::send_queue::Units;
 use super::tcp_link::TcpLink;
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
@@ -133,6 +134,21 @@ impl Link {
         match self {
             Self::Tcp(tcp) => tcp.connection.as_deref_mut(),
             Self::Down | Self::Rings(_) => None,
+        }
+    }
+
+    /// Returns how far the peer has come with this side's requests.
+    pub(crate) fn units(&self) -> Option<Units> {
+        match self {
+            Self::Down => None,
+            Self::Rings(rings) => rings.sender.as_ref().map(|sender| Units {
+                acked: sender.acked() + 1,
+                next: sender.next(),
+            }),
+            Self::Tcp(tcp) => tcp.connection.as_ref().map(|link| Units {
+                acked: link.outbound.acked,
+                next: link.outbound.next,
+            }),
         }
     }
 

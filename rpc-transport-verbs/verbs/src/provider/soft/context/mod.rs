@@ -7,6 +7,7 @@ pub(super) mod core;
 pub(super) mod element_list;
 pub(super) mod event_queue;
 pub(super) mod general_send;
+pub(super) mod initiator;
 pub(super) mod link;
 pub(super) mod link_stream;
 pub(super) mod memory;

@@ -60,6 +60,15 @@ pub(crate) enum Unwritten {
     General,
 }
 
+/// How far a carrier has come with what it counts requests by: see [`initiator`](super::initiator).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Units {
+    /// The first unit that the peer has not acknowledged.
+    pub(crate) acked: u64,
+    /// The next unit to be taken.
+    pub(crate) next: u64,
+}
+
 impl SendQueue {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
@@ -87,17 +96,25 @@ impl SendQueue {
         self.entries[self.index_of(number)].is_some_and(|entry| entry.signaled)
     }
 
-    /// Returns the details of the request with this number, on a queue pair that keeps those of all
-    /// requests until they complete.
+    /// Returns the details of the request with this number, if it has any.
     pub(crate) fn general_at(&self, number: u64) -> Option<&GeneralSend> {
-        let index = number.checked_sub(self.general.front()?.number)?;
-        self.general.get(index as usize)
+        self.general.get(self.general_index(number)?)
     }
 
     /// As [`general_at`](Self::general_at), to change them.
     pub(crate) fn general_at_mut(&mut self, number: u64) -> Option<&mut GeneralSend> {
-        let index = number.checked_sub(self.general.front()?.number)?;
-        self.general.get_mut(index as usize)
+        let index = self.general_index(number)?;
+        self.general.get_mut(index)
+    }
+
+    fn general_index(&self, number: u64) -> Option<usize> {
+        let numbered = |send: &GeneralSend| send.number.cmp(&number);
+        let distance = number.checked_sub(self.general.front()?.number)? as usize;
+        // Over TCP every request has details, so there are no gaps.
+        match self.general.get(distance).map(numbered) {
+            Some(std::cmp::Ordering::Equal) => Some(distance),
+            _ => self.general.binary_search_by(numbered).ok(),
+        }
     }
 
     /// Drops the details of the request with this number, which has completed.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use rustix::net::RecvFlags;
 
-use super::general_send::Outstanding;
+use super::initiator::{NotifyDrained, Retry};
 use super::link::{Link, NewRing, NewTcpLink, Rings, Tcp};
 use super::link_stream::LinkStream;
 use super::peer::Peer;
-use super::queue_pair::{NotifyDrained, Retry, SoftQueuePair};
+use super::queue_pair::SoftQueuePair;
 use super::state::{Common, State};
 use super::tcp_link::TcpLink;
 use crate::hooks;
@@ -151,7 +151,10 @@ impl SoftQueuePair {
         attributes: &QpAttributes,
         ready: Option<Ready>,
     ) -> Result<(), ModifyError> {
-        if self.draining.is_some() && self.core.state == QpState::Sqd && to == QpState::Rts {
+        if self.initiator.draining.is_some()
+            && self.core.state == QpState::Sqd
+            && to == QpState::Rts
+        {
             return Err(ModifyError::Draining);
         }
         match to {
@@ -159,7 +162,7 @@ impl SoftQueuePair {
                 self.disconnect(common);
                 self.core.state = QpState::Reset;
                 self.core.attributes = QpAttributes::default();
-                self.sends.reset();
+                self.initiator.sends.reset();
                 self.receives.clear();
                 return Ok(());
             }
@@ -180,7 +183,8 @@ impl SoftQueuePair {
                 None => {}
             },
             (QpState::Rts, QpState::Sqd) => {
-                self.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
+                self.initiator.draining =
+                    Some(NotifyDrained(attributes.notify_drained == Some(true)));
                 // Unreliable sends that have begun have already ended.
                 if self.core.is_reliable() {
                     self.await_progress(common);
@@ -190,7 +194,7 @@ impl SoftQueuePair {
             // The caller carries out the waiting sends, after leaving the context.
             (_, QpState::Rts) if !self.core.is_reliable() => {}
             (_, QpState::Rts) => {
-                self.draining = None;
+                self.initiator.draining = None;
                 if from == QpState::Rtr {
                     self.compare_sequence_numbers();
                 }
@@ -213,7 +217,7 @@ impl SoftQueuePair {
             sender: own.map(|ring| ring.sender),
             ..Rings::new(receiver, peer)
         });
-        self.retry = Retry::default();
+        self.initiator.retry = Retry::default();
         self.make_hot(common);
         if let Some(remote) = self.early.refused_by.take() {
             self.attach_refused(common, remote);
@@ -259,7 +263,7 @@ impl SoftQueuePair {
     /// dial.
     fn start_receiving_over_tcp(&mut self, common: &mut Common, link: Option<Box<TcpLink>>) {
         self.link = Link::Tcp(Tcp::default());
-        self.retry = Retry::default();
+        self.initiator.retry = Retry::default();
         let early = std::mem::take(&mut self.early.connections);
         if let Some(link) = link {
             return self.adopt_link(common, link);
@@ -358,11 +362,8 @@ impl SoftQueuePair {
         self.close_link(common);
         self.link = Link::Down;
         self.early.refused_by = None;
-        self.has_psn_mismatch = false;
+        self.initiator.disconnect();
         common.note_tcp_links();
-        self.retry = Retry::default();
-        self.outstanding = Outstanding::default();
-        self.draining = None;
         self.established = false;
         self.waiting.clear();
         self.publish(common);
@@ -373,7 +374,7 @@ impl SoftQueuePair {
     pub(crate) fn query(&self) -> QpAttributes {
         QpAttributes {
             state: Some(self.core.state),
-            sq_draining: Some(self.core.state == QpState::Sqd && self.draining.is_some()),
+            sq_draining: Some(self.core.state == QpState::Sqd && self.initiator.draining.is_some()),
             // The device has a single path, so there is nothing to migrate to.
             path_migration: self
                 .core

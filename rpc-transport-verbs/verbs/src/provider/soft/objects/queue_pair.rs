@@ -11,12 +11,11 @@ use crate::hooks::{accepted, point};
 use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, index32};
 use crate::provider::soft::context::core::Core;
-use crate::provider::soft::context::general_send::Outstanding;
+use crate::provider::soft::context::initiator::Initiator;
 use crate::provider::soft::context::link::{Early, Link};
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::queue_pair::{Retry, SoftQueuePair};
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
-use crate::provider::soft::context::send_queue::SendQueue;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::transitions::{Ready, remote_of};
 use crate::provider::soft::context::waiting::Waiting;
@@ -74,18 +73,14 @@ impl ProtectionDomain {
         };
         let qp = SoftQueuePair {
             core,
-            sends: SendQueue::new(config.max_send_wr),
+            initiator: Initiator::new(config.max_send_wr),
             waiting: Waiting::new(),
             receives: ReceiveQueue::new(capabilities.max_recv_wr, ReceiveOrder::OldestFirst),
             link: Link::Down,
             early: Early::default(),
-            has_psn_mismatch: false,
-            retry: Retry::default(),
-            outstanding: Outstanding::default(),
             is_hot: false,
             is_awaiting: false,
             is_unacked: false,
-            draining: None,
             established: false,
         };
         let qp_index = self

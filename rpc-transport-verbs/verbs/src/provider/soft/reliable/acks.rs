@@ -5,9 +5,10 @@ use std::time::Instant;
 use crate::hooks;
 use crate::hooks::inject;
 use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::initiator::NotifyDrained;
 use crate::provider::soft::context::link::Link;
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::queue_pair::{NotifyDrained, SoftQueuePair};
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, State};
 use crate::types::{AsyncEvent, CompletionStatus};
 
@@ -63,11 +64,11 @@ impl SoftQueuePair {
     /// Returns true if the acknowledgements of this queue pair are awaited for nothing but the
     /// completions of plain sends, all of which are in the peer's ring.
     pub(crate) fn awaits_plain_sends(&self) -> bool {
-        let sends = &self.sends;
+        let sends = &self.initiator.sends;
         sends.general.is_empty()
             && sends.started == sends.posted
             && sends.local_failure.is_none()
-            && self.draining.is_none()
+            && self.initiator.draining.is_none()
     }
 
     /// Processes the peer's acknowledgements and NAKs for this queue pair's sends.
@@ -84,20 +85,20 @@ impl SoftQueuePair {
             }
             // Acknowledgements are found as everything else that the connection brings.
             Link::Tcp(_) => {
-                self.retry.ends_pause(now);
+                self.initiator.retry.ends_pause(now);
             }
             Link::Down => {}
         }
-        if let Some(status) = self.sends.local_failure
-            && self.sends.acked == self.sends.started
+        if let Some(status) = self.initiator.sends.local_failure
+            && self.initiator.sends.acked == self.initiator.sends.started
         {
             return self.fail(common, Some(status));
         }
-        if self.sends.started < self.sends.posted {
+        if self.initiator.sends.started < self.initiator.sends.posted {
             self.transmit(common);
         }
-        if self.draining.is_some() && !self.has_sends_in_flight() {
-            let notify = self.draining.take();
+        if self.initiator.draining.is_some() && !self.has_sends_in_flight() {
+            let notify = self.initiator.draining.take();
             if notify == Some(NotifyDrained(true)) {
                 common.raise(AsyncEvent::SqDrained {
                     qp_num: self.core.number,
@@ -130,12 +131,14 @@ impl SoftQueuePair {
     /// its connection does not announce needs them.
     #[inline]
     pub(crate) fn awaits_polls(&self) -> bool {
-        let sends = &self.sends;
+        let sends = &self.initiator.sends;
         let is_pending = match self.link {
-            Link::Tcp(_) => self.retry.rnr_until.is_some() || sends.local_failure.is_some(),
+            Link::Tcp(_) => {
+                self.initiator.retry.rnr_until.is_some() || sends.local_failure.is_some()
+            }
             Link::Rings(_) | Link::Down => sends.signaled > 0 || sends.started < sends.posted,
         };
-        is_pending || self.draining.is_some()
+        is_pending || self.initiator.draining.is_some()
     }
 
     /// Completes the sends that the peer has acknowledged.
@@ -148,18 +151,18 @@ impl SoftQueuePair {
             Err(_) => return AckOutcome::Invalid,
             Ok(0) => {}
             Ok(_) => {
-                self.retry.rnr_count = 0;
-                self.retry.silent_since = None;
+                self.initiator.retry.rnr_count = 0;
+                self.initiator.retry.silent_since = None;
             }
         }
         let unacked = sender.unacked();
-        if !self.sends.general.is_empty() {
+        if !self.initiator.sends.general.is_empty() {
             return self.complete_general(common);
         }
         // Every plain send took one slot of the ring, so the two counts advance together.
-        let acked = self.sends.started.saturating_sub(unacked);
-        while self.sends.acked < acked {
-            let Some((number, entry)) = self.sends.retire() else {
+        let acked = self.initiator.sends.started.saturating_sub(unacked);
+        while self.initiator.sends.acked < acked {
+            let Some((number, entry)) = self.initiator.sends.retire() else {
                 break;
             };
             if entry.signaled {

@@ -32,7 +32,7 @@ impl SoftQueuePair {
         self.flush_arriving(common);
         self.disconnect(common);
         let was = std::mem::replace(&mut self.core.state, QpState::Error);
-        self.sends.local_failure = None;
+        self.initiator.sends.local_failure = None;
         if let Some(status) = first {
             self.complete_oldest_send(common, status);
         }
@@ -58,12 +58,9 @@ impl SoftQueuePair {
         common: &mut Common,
         status: CompletionStatus,
     ) -> bool {
-        let Some((number, entry)) = self.sends.retire() else {
+        let Some(completion) = self.initiator.fail_oldest(&self.core, status) else {
             return false;
         };
-        self.sends.forget_general(number);
-        let this = (self.core.index, self.core.number);
-        let completion = Completion::of_send(entry.wr_id, this, number, status);
         common.complete(self.core.send_cq, completion);
         true
     }

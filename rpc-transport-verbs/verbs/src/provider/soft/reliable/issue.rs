@@ -18,7 +18,8 @@
 
 use std::ptr::NonNull;
 
-use crate::provider::soft::capacities::{MAX_MESSAGE_LEN, MAX_SGE};
+use crate::provider::soft::capacities::MAX_SGE;
+use crate::provider::soft::context::initiator::{Begin, Next};
 use crate::provider::soft::context::link::{Link, Rings, Unannounced};
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::Common;
@@ -28,120 +29,77 @@ use crate::provider::soft::shared::request_message::{
     IN_SLOT, REMOTE_LEN, ReadPiece, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{MAX_IN_RING, RingSender, STAGES};
-use crate::provider::work::Operation;
-use crate::types::{
-    Access, CompletionOpcode, CompletionStatus, QpState, RemoteMemory, RemoteOperation,
-};
-
-/// Outcome of an attempt to begin a request.
-enum BeginOutcome {
-    Complete,
-    /// The request has to wait, for room or for an earlier request.
-    Waiting,
-}
+use crate::types::{Access, CompletionOpcode, CompletionStatus, RemoteMemory, RemoteOperation};
 
 impl SoftQueuePair {
-    /// Begins the next request, which is not a plain message. Returns `false` if it has to wait, or
-    /// if it failed: then `local_failure` is set.
+    /// Begins the next request, which is not a plain message, or goes on with it. Returns `false` if it
+    /// has to wait, or if it failed: then `local_failure` is set.
     pub(crate) fn issue(&mut self, common: &mut Common) -> bool {
-        let number = self.sends.started;
-        let mut general = self.sends.general.iter();
-        let Some(index) = general.position(|send| send.number == number) else {
+        let Some(before) = self.link.sender().map(RingSender::next) else {
             return false;
         };
-        let before = self.link.sender().map(RingSender::next);
-        let outcome = self.begin_in_ring(common, index);
-        if let (Link::Rings(rings), Some(before)) = (&mut self.link, before)
+        let next = Next {
+            number: self.initiator.sends.started,
+            unit: before,
+            reads: self.initiator.outstanding.reads,
+            is_first: true,
+        };
+        let begin = self.initiator.begin(&self.core, &mut common.memory, next);
+        let issued = begin.and_then(|begin| match begin {
+            Begin::Wait => Ok(false),
+            Begin::Done => Ok(true),
+            Begin::Send {
+                operation: RemoteOperation::Read(memory),
+                outstanding,
+            } => {
+                let is_done = self.try_read_in_place(common, next.number, memory);
+                Ok(is_done || self.request_read(next.number, memory, outstanding))
+            }
+            Begin::Send {
+                operation,
+                outstanding,
+            } => self.put_request(common, next.number, operation, outstanding),
+        });
+        if let Link::Rings(rings) = &mut self.link
             && let Some(sender) = &mut rings.sender
         {
-            sender.set_held(self.outstanding.reads > 0);
+            sender.set_held(self.initiator.outstanding.reads > 0);
             let written = sender.next() - before;
             if written > 0 {
                 common.counters.sends += written;
-                let opcode = self.sends.general[index].operation.opcode();
+                let send = self.initiator.sends.general_at(next.number);
+                let opcode = send.map(|send| send.operation.opcode());
                 rings.unannounced.add(match opcode {
-                    CompletionOpcode::Send => Unannounced::Messages,
+                    Some(CompletionOpcode::Send) => Unannounced::Messages,
                     _ => Unannounced::OneSided,
                 });
             }
         }
-        match outcome {
-            Ok(BeginOutcome::Complete) => true,
-            Ok(BeginOutcome::Waiting) => false,
-            Err(status) => {
-                // The request completes after all earlier ones: see `process_acks`.
-                self.sends.local_failure = Some(status);
-                false
-            }
-        }
+        issued.unwrap_or_else(|status| {
+            // The request completes after all earlier ones: see `process_acks`.
+            self.initiator.sends.local_failure = Some(status);
+            false
+        })
     }
 
-    /// Begins a request or continues to begin it: writes as much as there is room for. An error is
-    /// the status that the request completes with.
-    fn begin_in_ring(
+    /// Writes a request into the ring, if there is room. An error is the status that it completes with.
+    fn put_request(
         &mut self,
-        common: &mut Common,
-        index: usize,
-    ) -> Result<BeginOutcome, CompletionStatus> {
-        let (domain, qp_num) = (self.core.domain, self.core.number);
-        let (may_begin, may_go_on) = match self.core.state {
-            QpState::Rts => (true, true),
-            // In SQD, requests that have begun are finished.
-            QpState::Sqd => (false, true),
-            _ => (false, false),
-        };
-        let send = &mut self.sends.general[index];
-        let is_begun = send.slots.is_some();
-        let Some(sender) = self.link.sender_mut() else {
-            return Ok(BeginOutcome::Waiting);
-        };
-        let is_permitted = if is_begun { may_go_on } else { may_begin };
-        if !is_permitted || self.has_psn_mismatch || self.sends.local_failure.is_some() {
-            return Ok(BeginOutcome::Waiting);
-        }
-        if !is_begun {
-            if send.fenced && self.outstanding.reads > 0 {
-                return Ok(BeginOutcome::Waiting);
-            }
-            let most = self.core.attributes.max_rd_atomic.unwrap_or(0);
-            if send.operation.has_response() && self.outstanding.reads >= most {
-                return Ok(BeginOutcome::Waiting);
-            }
-            if send.total > MAX_MESSAGE_LEN as u64 {
-                return Err(CompletionStatus::LocalLength);
-            }
-        }
-        let next = sender.next();
-        let operation = match send.operation {
-            // Earlier requests may use the key, so it is invalidated only after they have
-            // completed.
-            Operation::LocalInvalidate(_) if self.sends.acked < self.sends.started => {
-                return Ok(BeginOutcome::Waiting);
-            }
-            Operation::LocalInvalidate(key) => {
-                send.slots = Some(next..next);
-                // Unlike in a peer's request, a wrong key is this side's mistake.
-                let invalidated = common.memory.invalidate(key, domain, qp_num);
-                invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
-                return Ok(BeginOutcome::Complete);
-            }
-            Operation::BindWindow(binding) => {
-                send.slots = Some(next..next);
-                common.memory.bind_window(&binding, domain, qp_num)?;
-                return Ok(BeginOutcome::Complete);
-            }
-            Operation::Remote(RemoteOperation::Read(memory)) => {
-                if !is_begun && self.try_read_in_place(common, index, memory) {
-                    return Ok(BeginOutcome::Complete);
-                }
-                return Ok(self.request_read(index, memory));
-            }
-            Operation::Remote(operation) => operation,
+        common: &Common,
+        number: u64,
+        operation: RemoteOperation,
+        outstanding: u8,
+    ) -> Result<bool, CompletionStatus> {
+        let (Some(sender), Some(send)) = (
+            self.link.sender_mut(),
+            self.initiator.sends.general_at(number),
+        ) else {
+            return Ok(false);
         };
         if !sender.has_room() {
-            return Ok(BeginOutcome::Waiting);
+            return Ok(false);
         }
-        let outstanding = self.outstanding.reads + u8::from(operation.has_response());
+        let next = sender.next();
         let mut message = RequestMessage {
             operation,
             piece: ReadPiece::default(),
@@ -167,11 +125,12 @@ impl SoftQueuePair {
             let fits = send.total as usize <= MAX_IN_RING - REMOTE_LEN;
             for (element, descriptor) in send.elements().iter().zip(&mut descriptors) {
                 let bytes = (element.addr, element.len as usize);
-                let checked =
-                    common
-                        .memory
-                        .regions
-                        .check(element.local_key, domain, bytes, Access::NONE)?;
+                let checked = common.memory.regions.check(
+                    element.local_key,
+                    self.core.domain,
+                    bytes,
+                    Access::NONE,
+                )?;
                 if element.len == 0 {
                     continue;
                 }
@@ -202,17 +161,12 @@ impl SoftQueuePair {
                 flags,
             );
         }
-        send.slots = Some(next..next + 1);
-        self.outstanding.reads = outstanding;
-        self.outstanding.unexecuted += u32::from(send.holds_up_reads());
-        Ok(BeginOutcome::Complete)
+        self.initiator.begun(number, next..next + 1);
+        Ok(true)
     }
-}
 
-impl SoftQueuePair {
-    /// Requests as many pieces of a READ as there is room for.
-    fn request_read(&mut self, index: usize, memory: RemoteMemory) -> BeginOutcome {
-        let send = &mut self.sends.general[index];
+    /// Requests as many pieces of a READ as there is room for. Returns true if all are requested.
+    fn request_read(&mut self, number: u64, memory: RemoteMemory, outstanding: u8) -> bool {
         let Link::Rings(Rings {
             sender: Some(sender),
             staged,
@@ -220,14 +174,16 @@ impl SoftQueuePair {
             ..
         }) = &mut self.link
         else {
-            return BeginOutcome::Waiting;
+            return false;
         };
-        let outstanding = self.outstanding.reads + u8::from(send.slots.is_none());
         loop {
+            let Some(send) = self.initiator.sends.general_at(number) else {
+                return false;
+            };
             let piece = send.piece(send.requested);
             let has_stage = *staged - *unstaged < STAGES;
             if !sender.has_room() || (piece.is_staged && !has_stage) {
-                return BeginOutcome::Waiting;
+                return false;
             }
             let requested = ReadPiece {
                 len: piece.len,
@@ -255,13 +211,13 @@ impl SoftQueuePair {
             unsafe { sender.send_request(word, &prefix[..len], std::iter::empty(), 0) };
             sender.set_held(true);
             *staged += u64::from(piece.is_staged);
-            self.outstanding.reads = outstanding;
-            self.outstanding.unexecuted += u32::from(send.slots.is_none());
+            self.initiator.begun(number, next..next + 1);
+            let Some(send) = self.initiator.sends.general_at_mut(number) else {
+                return false;
+            };
             send.requested += u64::from(piece.len);
-            let first = send.slots.as_ref().map_or(next, |slots| slots.start);
-            send.slots = Some(first..next + 1);
             if send.requested == send.total {
-                return BeginOutcome::Complete;
+                return true;
             }
         }
     }

@@ -207,7 +207,7 @@ impl State {
             && let Some(qp) = queue_pairs.get_mut(qp_index as usize)
             && qp.core.number == completion.qp_num
         {
-            qp.sends.free_through(number);
+            qp.initiator.sends.free_through(number);
         }
         Some(completion.report())
     }

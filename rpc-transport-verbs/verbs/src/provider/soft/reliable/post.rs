@@ -38,10 +38,9 @@ impl SoftQueuePair {
         else {
             return false;
         };
-        if self.core.state != QpState::Rts
-            || self.has_psn_mismatch
-            || !self.sends.is_written()
-            || self.sends.is_full()
+        if !self.initiator.may_send(&self.core)
+            || !self.initiator.sends.is_written()
+            || self.initiator.sends.is_full()
             || !sender.is_known_to_have_room()
             || bytes.len() > MAX_IN_RING
             || inject!(NoRoom)
@@ -50,8 +49,8 @@ impl SoftQueuePair {
         }
         sender.send(NonNull::from(bytes).cast(), bytes.len(), 0);
         let signaled = signaled || self.core.sq_sig_all;
-        self.sends.add(wr_id, signaled);
-        self.sends.started += 1;
+        self.initiator.sends.add(wr_id, signaled);
+        self.initiator.sends.started += 1;
         *unannounced = Unannounced::Messages;
         common.counters.sends += 1;
         if signaled || !self.is_unacked {
@@ -71,11 +70,13 @@ impl SoftQueuePair {
         signaled: bool,
     ) -> Result<(), PostError> {
         self.check_post(1)?;
-        if self.sends.is_full() {
+        if self.initiator.sends.is_full() {
             return Err(self.full(0));
         }
         let work = SendWork::of_bytes(wr_id, bytes, signaled);
-        self.sends.add(wr_id, signaled || self.core.sq_sig_all);
+        self.initiator
+            .sends
+            .add(wr_id, signaled || self.core.sq_sig_all);
         // SAFETY: `bytes` is readable.
         unsafe { self.push(&work) };
         match &mut self.link {
@@ -99,14 +100,15 @@ impl SoftQueuePair {
         self.check_post(list.len())?;
         let mut taken = accepted!(Sends, list.len(), Some(self.core.number.0));
         for (index, work) in list[..taken].iter().enumerate() {
-            if self.sends.is_full() {
+            if self.initiator.sends.is_full() {
                 taken = index;
                 break;
             }
-            self.sends
+            self.initiator
+                .sends
                 .add(work.wr_id, work.signaled || self.core.sq_sig_all);
-            if self.sends.is_written() && self.try_write(common, work) {
-                self.sends.started += 1;
+            if self.initiator.sends.is_written() && self.try_write(common, work) {
+                self.initiator.sends.started += 1;
             } else {
                 // SAFETY: the call that posts the request is running, so the bytes of an inline
                 // request are readable.
@@ -134,10 +136,11 @@ impl SoftQueuePair {
         self.check_post(list.len())?;
         let mut taken = 0;
         for work in list {
-            if self.sends.is_full() {
+            if self.initiator.sends.is_full() {
                 break;
             }
-            self.sends
+            self.initiator
+                .sends
                 .add(work.wr_id, work.signaled || self.core.sq_sig_all);
             let is_plain = matches!(work.operation, Operation::Remote(RemoteOperation::Send))
                 && !work.fenced
@@ -184,7 +187,7 @@ impl SoftQueuePair {
     /// Returns the error for a list of which only `taken` requests found a free entry.
     #[cold]
     fn full(&self, taken: usize) -> PostError {
-        let capacity = self.sends.capacity();
+        let capacity = self.initiator.sends.capacity();
         PostError {
             taken,
             reason: PostErrorReason::QueueFull { capacity },
@@ -220,7 +223,7 @@ impl SoftQueuePair {
                 }
             }
         };
-        self.sends.push_unwritten(request);
+        self.initiator.sends.push_unwritten(request);
     }
 
     /// Keeps a request of any kind that waits to be written. It was just added to the send queue.
@@ -229,14 +232,14 @@ impl SoftQueuePair {
     ///
     /// The elements of an inline request are readable.
     unsafe fn push_general(&mut self, work: &Work, elements: &[Sge]) {
-        let mut send = GeneralSend::new(self.sends.posted - 1, work, elements);
+        let mut send = GeneralSend::new(self.initiator.sends.posted - 1, work, elements);
         if work.inline {
             // SAFETY: the caller guarantees it.
-            unsafe { send.stage(self.sends.inline_bytes()) };
+            unsafe { send.stage(self.initiator.sends.inline_bytes()) };
         }
-        self.sends.general.push_back(send);
+        self.initiator.sends.general.push_back(send);
         if !matches!(self.link, Link::Tcp(_)) {
-            self.sends.push_unwritten(Unwritten::General);
+            self.initiator.sends.push_unwritten(Unwritten::General);
         }
     }
 
@@ -245,7 +248,7 @@ impl SoftQueuePair {
     fn after_post(&mut self, common: &mut Common) {
         if self.core.state == QpState::Error {
             self.flush_sends(common);
-        } else if self.sends.started == self.sends.posted {
+        } else if self.initiator.sends.started == self.initiator.sends.posted {
             self.watch_acks(common);
             self.ring_doorbell(common);
         } else {

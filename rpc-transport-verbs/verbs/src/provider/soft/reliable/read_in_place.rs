@@ -35,15 +35,18 @@ use crate::types::{Access, ReadExecution, RemoteMemory};
 const ALIVE_TIME: Duration = Duration::from_micros(20);
 
 impl SoftQueuePair {
-    /// Executes the READ with this index among the general requests, which has not begun. Returns
-    /// false if the peer has to execute it.
+    /// Executes the READ with this number, unless the peer has begun to execute it. Returns false if the
+    /// peer has to.
     pub(super) fn try_read_in_place(
         &mut self,
         common: &mut Common,
-        index: usize,
+        number: u64,
         memory: RemoteMemory,
     ) -> bool {
-        let send = &self.sends.general[index];
+        let send = self.initiator.sends.general_at(number);
+        let Some(send) = send.filter(|send| send.slots.is_none()) else {
+            return false;
+        };
         let Link::Rings(Rings {
             sender: Some(sender),
             peer,
@@ -55,7 +58,7 @@ impl SoftQueuePair {
             return false;
         };
         if common.options.read_execution == ReadExecution::ByTarget
-            || self.outstanding.unexecuted > 0
+            || self.initiator.outstanding.unexecuted > 0
             || !sender.is_ready()
             || !is_alive(peer, seen_alive)
         {
@@ -68,7 +71,7 @@ impl SoftQueuePair {
         let request = ReadRequest {
             memory,
             len: send.total,
-            outstanding: self.outstanding.reads + 1,
+            outstanding: self.initiator.outstanding.reads + 1,
             from: self.core.number,
             to,
             to_index,
@@ -116,10 +119,11 @@ impl SoftQueuePair {
             return false;
         }
         let next = sender.next();
-        let send = &mut self.sends.general[index];
-        send.slots = Some(next..next);
-        (send.requested, send.received) = (send.total, send.total);
-        self.outstanding.reads += 1;
+        // It has taken no slot.
+        self.initiator.begun(number, next..next);
+        if let Some(send) = self.initiator.sends.general_at_mut(number) {
+            (send.requested, send.received) = (send.total, send.total);
+        }
         common.counters.reads_in_place += 1;
         true
     }

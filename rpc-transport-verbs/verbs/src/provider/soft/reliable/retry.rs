@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::hooks;
 use crate::provider::soft::context::link::{Link, Rings};
-use crate::provider::soft::context::queue_pair::{Retry, SoftQueuePair};
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::shared::ring::RingSender;
-use crate::types::{CompletionStatus, DeviceCounters, QpState, RetryCount, RnrRetry, RnrTimer};
+use crate::types::{CompletionStatus, QpState, RetryCount};
 
 /// A peer over TCP that answers nothing and sends no payload for this long is taken for silent. The
 /// kernel ends the socket of one that does not read either after the same time (`TCP_USER_TIMEOUT`).
@@ -44,43 +44,14 @@ impl SoftQueuePair {
         if nak.count != *naks {
             *naks = nak.count;
             let rnr_retry = self.core.attributes.rnr_retry;
-            self.retry
+            self.initiator
+                .retry
                 .begin_pause(&mut common.counters, rnr_retry, nak.timer, now)?;
         }
-        if self.retry.ends_pause(now) {
+        if self.initiator.retry.ends_pause(now) {
             sender.allow_retry(nak);
         }
         Ok(())
-    }
-}
-
-impl Retry {
-    /// Handles an RNR NAK: requests wait for the time that the receiver asks for. Fails if the
-    /// permitted number of retries is used up.
-    pub(super) fn begin_pause(
-        &mut self,
-        counters: &mut DeviceCounters,
-        permitted: Option<RnrRetry>,
-        timer: u8,
-        now: fn() -> Instant,
-    ) -> Result<(), CompletionStatus> {
-        counters.rnr_nak_received += 1;
-        let limit = permitted.and_then(RnrRetry::limit);
-        if limit.is_some_and(|limit| self.rnr_count >= u32::from(limit)) {
-            return Err(CompletionStatus::RnrRetryExceeded);
-        }
-        self.rnr_count = self.rnr_count.saturating_add(1);
-        self.rnr_until = Some(now() + RnrTimer::from_wire(timer).duration());
-        Ok(())
-    }
-
-    /// Ends the pause that the receiver has asked for, if it is over. Returns true if it ends now.
-    pub(super) fn ends_pause(&mut self, now: fn() -> Instant) -> bool {
-        let is_over = self.rnr_until.is_some_and(|until| now() >= until);
-        if is_over {
-            self.rnr_until = None;
-        }
-        is_over
     }
 }
 
@@ -107,7 +78,7 @@ impl State {
                 continue;
             }
             let instantly = common.options.detect_death_at_once;
-            if qp.sends.acked == qp.sends.posted {
+            if qp.initiator.sends.acked == qp.initiator.sends.posted {
                 qp.is_unacked = false;
                 common.unacked.swap_remove(index);
             } else if qp.has_retried_enough(now, instantly) || qp.is_ignored_for_long(step) {
@@ -144,12 +115,12 @@ impl SoftQueuePair {
             }
             Link::Down => (false, false),
         };
-        let drops = self.has_psn_mismatch || !is_heard;
+        let drops = self.initiator.has_psn_mismatch || !is_heard;
         if !waits || !(is_gone || drops) {
-            self.retry.silent_since = None;
+            self.initiator.retry.silent_since = None;
             return false;
         }
-        let since = *self.retry.silent_since.get_or_insert(now);
+        let since = *self.initiator.retry.silent_since.get_or_insert(now);
         if is_gone && instantly {
             return true;
         }
@@ -169,18 +140,18 @@ impl SoftQueuePair {
     /// share of the send slots bounds what such a peer keeps.
     fn is_ignored_for_long(&mut self, step: Duration) -> bool {
         let link = self.link.tcp();
-        let is_ignored = self.retry.rnr_until.is_none()
+        let is_ignored = self.initiator.retry.rnr_until.is_none()
             && link.is_some_and(|link| {
-                link.is_open() && (link.awaits_ack() || self.outstanding.reads > 0)
+                link.is_open() && (link.awaits_ack() || self.initiator.outstanding.reads > 0)
             });
         if !is_ignored {
-            self.retry.ignored_for = Duration::ZERO;
+            self.initiator.retry.ignored_for = Duration::ZERO;
             return false;
         }
-        self.retry.ignored_for += step;
+        self.initiator.retry.ignored_for += step;
         // Without a timeout, requests wait for ever.
         self.retry_budget()
-            .is_some_and(|budget| self.retry.ignored_for >= budget.max(MAX_TIME_UNACKED))
+            .is_some_and(|budget| self.initiator.retry.ignored_for >= budget.max(MAX_TIME_UNACKED))
     }
 
     /// Returns true if a request is in flight: it has begun and has not ended.
@@ -191,12 +162,12 @@ impl SoftQueuePair {
             }
             // A request may have to be sent again.
             Link::Tcp(_) => {
-                let oldest = self.sends.general.front();
+                let oldest = self.initiator.sends.general.front();
                 oldest.is_some_and(|send| send.slots.is_some())
             }
             Link::Down => false,
         };
-        is_link_used || self.sends.acked < self.sends.started
+        is_link_used || self.initiator.sends.acked < self.initiator.sends.started
     }
 
     /// Returns the time for the first try and all retries; `None` means to wait forever.

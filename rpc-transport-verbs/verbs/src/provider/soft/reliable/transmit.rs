@@ -16,7 +16,7 @@ use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::Descriptor;
 use crate::provider::soft::shared::ring::{MAX_IN_RING, ReceiverState, RingSender};
 use crate::provider::work::SendWork;
-use crate::types::{Access, DeviceCounters, QpState};
+use crate::types::{Access, DeviceCounters};
 
 impl SoftQueuePair {
     /// Notifies the receiver of the messages written since the last doorbell, unless it polls. Over
@@ -43,8 +43,8 @@ impl SoftQueuePair {
     }
 
     fn write_ring(&mut self, common: &mut Common) {
-        while self.sends.local_failure.is_none()
-            && let Some(next) = self.sends.next_unwritten()
+        while self.initiator.sends.local_failure.is_none()
+            && let Some(next) = self.initiator.sends.next_unwritten()
         {
             let is_written = match next {
                 Unwritten::General => self.issue(common),
@@ -57,8 +57,8 @@ impl SoftQueuePair {
             if !is_written {
                 break;
             }
-            self.sends.set_written();
-            self.complete_without_peer(common);
+            self.initiator.sends.set_written();
+            self.complete_acknowledged(common);
         }
         self.ring_doorbell(common);
     }
@@ -70,7 +70,7 @@ impl SoftQueuePair {
         if !self.is_awaiting && self.awaits_polls() {
             self.await_progress(common);
         }
-        if !self.is_unacked && self.sends.acked < self.sends.posted {
+        if !self.is_unacked && self.initiator.sends.acked < self.initiator.sends.posted {
             self.is_unacked = true;
             common.unacked.push(self.core.index);
         }
@@ -80,7 +80,7 @@ impl SoftQueuePair {
     /// then `local_failure` is set.
     #[inline]
     pub(super) fn try_write(&mut self, common: &mut Common, work: &SendWork) -> bool {
-        let may_send = self.may_send();
+        let may_send = self.initiator.may_send(&self.core);
         let Some((sender, unannounced)) = self.link.with_room().filter(|_| may_send) else {
             return false;
         };
@@ -94,7 +94,7 @@ impl SoftQueuePair {
                 Ok(found) => place = found,
                 Err(status) => {
                     // The request completes after all earlier ones: see `process_acks`.
-                    self.sends.local_failure = Some(status);
+                    self.initiator.sends.local_failure = Some(status);
                     return false;
                 }
             }
@@ -119,11 +119,12 @@ impl SoftQueuePair {
 
     /// Writes the oldest waiting request, a copied message, if it may be written now.
     fn try_write_copy(&mut self, common: &mut Common) -> bool {
-        let may_send = self.may_send();
+        let may_send = self.initiator.may_send(&self.core);
         let Some((sender, unannounced)) = self.link.with_room().filter(|_| may_send) else {
             return false;
         };
-        let Some(Unwritten::Inline { bytes, solicited }) = self.sends.next_unwritten() else {
+        let Some(Unwritten::Inline { bytes, solicited }) = self.initiator.sends.next_unwritten()
+        else {
             return false;
         };
         let start = NonNull::from(&**bytes).cast();
@@ -131,12 +132,6 @@ impl SoftQueuePair {
         unannounced.add(Unannounced::Messages);
         common.counters.sends += 1;
         true
-    }
-
-    /// Returns true if messages may be sent in this state.
-    #[inline]
-    fn may_send(&self) -> bool {
-        self.core.state == QpState::Rts && !self.has_psn_mismatch
     }
 }
 

@@ -119,7 +119,11 @@ impl SoftQueuePair {
             };
             match self.carry_out(common, &waiting) {
                 Ok(message) => {
-                    self.complete_oldest_successfully(common, waiting.work.operation.opcode(), 0);
+                    let opcode = waiting.work.operation.opcode();
+                    let completion = self.initiator.complete_oldest(&self.core, opcode, 0);
+                    if let Some(completion) = completion {
+                        common.complete(self.core.send_cq, completion);
+                    }
                     if let Some(message) = message {
                         len += message.payload.len();
                         messages.push(message);
@@ -201,11 +205,12 @@ impl SoftQueuePair {
             let object = "the address handle";
             return Err(PostErrorReason::ForeignObject { object });
         }
-        if self.sends.is_full() {
-            let capacity = self.sends.capacity();
+        if self.initiator.sends.is_full() {
+            let capacity = self.initiator.sends.capacity();
             return Err(PostErrorReason::QueueFull { capacity });
         }
-        self.sends
+        self.initiator
+            .sends
             .add(work.wr_id, work.signaled || self.core.sq_sig_all);
         if matches!(state, QpState::Sqe | QpState::Error) {
             // The caller is about to flush it.

@@ -31,9 +31,9 @@ impl SoftQueuePair {
             return Ok(());
         }
         outbound.acked = acked;
-        self.retry.rnr_count = 0;
-        self.retry.ignored_for = Duration::ZERO;
-        self.complete_over_tcp(common);
+        self.initiator.retry.rnr_count = 0;
+        self.initiator.retry.ignored_for = Duration::ZERO;
+        self.complete_acknowledged(common);
         Ok(())
     }
 
@@ -45,50 +45,11 @@ impl SoftQueuePair {
         let _ = self.acknowledge(common, low);
     }
 
-    /// Completes the oldest requests that are acknowledged, and whose responses have arrived.
-    pub(super) fn complete_over_tcp(&mut self, common: &mut Common) {
-        loop {
-            let Some(link) = self.link.tcp() else { return };
-            let Some(send) = self.sends.general.front() else {
-                return;
-            };
-            let Some(sequences) = &send.slots else { return };
-            if send.number >= self.sends.started {
-                return;
-            }
-            // A request that was carried out on this side has no sequence number.
-            let is_acked = sequences.is_empty() || sequences.end <= link.outbound.acked;
-            let wanted = send.response_len();
-            if !is_acked || send.received < wanted.unwrap_or(0) {
-                return;
-            }
-            let (opcode, len) = match wanted {
-                Some(_) => (send.operation.opcode(), send.total as u32),
-                None => (send.operation.opcode(), 0),
-            };
-            if wanted.is_some() {
-                self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
-            }
-            self.complete_oldest_successfully(common, opcode, len);
-        }
-    }
-
     /// Returns the number of the request whose response comes next, and how many bytes of it are
     /// missing, if its sequence number is this one.
     pub(super) fn awaited_response(&self, low: u32) -> Option<(u64, u64)> {
-        let link = self.link.tcp()?;
-        let sequence = extended(low, link.outbound.acked);
-        let mut begun = self
-            .sends
-            .general
-            .iter()
-            .take_while(|send| send.number < self.sends.started);
-        let (send, wanted) = begun.find_map(|send| {
-            let wanted = send.response_len()?;
-            (send.received < wanted).then_some((send, wanted))
-        })?;
-        let is_this = send.slots.as_ref().is_some_and(|own| own.start == sequence);
-        is_this.then_some((send.number, wanted - send.received))
+        let acked = self.link.tcp()?.outbound.acked;
+        self.initiator.awaited_response(extended(low, acked))
     }
 
     /// Handles an RNR NAK: the request and those behind it are sent again, after the time that the
@@ -108,13 +69,14 @@ impl SoftQueuePair {
         let is_sent =
             sequence < link.outbound.next || (sequence == link.outbound.next && is_writing);
         // One NAK answers one transmission.
-        if !is_sent || self.retry.rnr_until.is_some() {
+        if !is_sent || self.initiator.retry.rnr_until.is_some() {
             return Err(InvalidMessage);
         }
         let rnr_retry = self.core.attributes.rnr_retry;
-        let begun = self
-            .retry
-            .begin_pause(&mut common.counters, rnr_retry, timer, hooks::now);
+        let begun =
+            self.initiator
+                .retry
+                .begin_pause(&mut common.counters, rnr_retry, timer, hooks::now);
         if let Err(status) = begun {
             self.fail(common, Some(status));
             return Ok(());
@@ -138,21 +100,8 @@ impl SoftQueuePair {
             return;
         }
         outbound.rewind_to = None;
-        // The request that failed here is behind those that are sent again: it fails again in its
-        // turn.
-        self.sends.local_failure = None;
         outbound.next = sequence;
-        let mut started = self.sends.started;
-        while let Some(before) = started.checked_sub(1)
-            && let Some(send) = self.sends.general_at(before)
-            && send.slots.as_ref().is_some_and(|own| own.end > sequence)
-        {
-            if send.operation.has_response() {
-                self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
-            }
-            started = before;
-        }
-        self.sends.started = started;
+        self.initiator.go_back(sequence);
     }
 
     /// Handles a fatal NAK.

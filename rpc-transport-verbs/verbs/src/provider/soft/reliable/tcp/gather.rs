@@ -4,16 +4,15 @@
 use std::ptr::NonNull;
 
 use super::batch::Batch;
-use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
 use crate::provider::soft::context::element_list::for_each_part;
 use crate::provider::soft::context::general_send::GeneralSend;
+use crate::provider::soft::context::initiator::{Begin, Next};
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::remote_access::RemoteRequest;
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Partial, PartialKind, Response, TcpLink};
 use crate::provider::soft::wire::header::{EncodedHeader, Header, Message, Request};
-use crate::provider::work::Operation;
-use crate::types::{Access, AsyncEvent, CompletionStatus, QpState, RemoteMemory, RemoteOperation};
+use crate::types::{Access, AsyncEvent, CompletionStatus, RemoteMemory, RemoteOperation};
 
 /// Bytes of a READ's response with one header: then requests and acknowledgements have their turn.
 pub(super) const RESPONSE_PIECE: u32 = 256 * 1024;
@@ -57,10 +56,12 @@ impl SoftQueuePair {
             PartialKind::Ack => batch.add(kind, header, written, 0),
             PartialKind::Request => {
                 let send = self
+                    .initiator
                     .sends
-                    .general_at(self.sends.started)
+                    .general_at(self.initiator.sends.started)
                     .ok_or(Stop::TornRequest)?;
-                check_payload(common, self.core.domain, send).map_err(|_| Stop::TornRequest)?;
+                let checked = send.check_payload(&self.core, &common.memory);
+                checked.map_err(|_| Stop::TornRequest)?;
                 batch.add(kind, header, written, payload_len(send));
                 add_payload(batch, send, skipped);
             }
@@ -110,7 +111,7 @@ impl SoftQueuePair {
             return Err(Stop::Done);
         };
         // Requests that wait have their turn after one piece.
-        let most = match self.sends.started < self.sends.posted {
+        let most = match self.initiator.sends.started < self.initiator.sends.posted {
             true => RESPONSE_PIECE as usize,
             false => BATCH_BYTES,
         };
@@ -187,7 +188,10 @@ impl SoftQueuePair {
     }
 
     fn gather_requests(&mut self, common: &mut Common, batch: &mut Batch) {
-        let (mut number, mut reads) = (self.sends.started, self.outstanding.reads);
+        let (mut number, mut reads) = (
+            self.initiator.sends.started,
+            self.initiator.outstanding.reads,
+        );
         let Some(link) = self.link.tcp() else { return };
         let mut sequence = link.outbound.next;
         if batch.holds(PartialKind::Request) {
@@ -205,8 +209,8 @@ impl SoftQueuePair {
                 Ok(Added::Nothing) => return,
                 Err(status) => {
                     // The request completes after all earlier ones, which have to be sent first.
-                    if number == self.sends.started {
-                        self.sends.local_failure = Some(status);
+                    if number == self.initiator.sends.started {
+                        self.initiator.sends.local_failure = Some(status);
                         self.await_progress(common);
                     }
                     return;
@@ -223,71 +227,37 @@ impl SoftQueuePair {
         (number, sequence): (u64, u64),
         reads: &mut u8,
     ) -> Result<Added, CompletionStatus> {
-        let (domain, qp_num) = (self.core.domain, self.core.number);
         let Some(link) = self.link.tcp() else {
             return Ok(Added::Nothing);
         };
-        if number >= self.sends.posted
-            || self.has_psn_mismatch
-            || self.sends.local_failure.is_some()
-            || self.retry.rnr_until.is_some()
-            || link.outbound.rewind_to.is_some()
-        {
+        // Those that are sent again come first.
+        if self.initiator.retry.rnr_until.is_some() || link.outbound.rewind_to.is_some() {
             return Ok(Added::Nothing);
         }
-        let is_ack_requested = self.sends.is_signaled(number) || self.is_half_unacked();
-        let is_next = number == self.sends.started;
-        let is_alone = self.sends.acked == number;
-        let Some(send) = self.sends.general_at_mut(number) else {
-            return Ok(Added::Nothing);
+        let acked = link.inbound.expected as u32;
+        let next = Next {
+            number,
+            unit: sequence,
+            reads: *reads,
+            is_first: batch.is_empty(),
         };
-        let is_begun = send.slots.is_some();
-        let may_begin = match self.core.state {
-            QpState::Rts => true,
-            // In SQD, requests that have begun are finished.
-            QpState::Sqd => is_begun,
-            _ => false,
-        };
-        if !may_begin || (send.fenced && *reads > 0) {
-            return Ok(Added::Nothing);
-        }
-        let most = self.core.attributes.max_rd_atomic.unwrap_or(0);
-        if send.operation.has_response() && *reads >= most {
-            return Ok(Added::Nothing);
-        }
-        if send.total > MAX_MESSAGE_LEN as u64 {
-            return Err(CompletionStatus::LocalLength);
-        }
-        let operation = match send.operation {
-            // Earlier requests may use the key, so it is invalidated only after they have
-            // completed.
-            Operation::LocalInvalidate(_) if !is_alone => return Ok(Added::Nothing),
-            // It counts as begun only when those before it have.
-            Operation::BindWindow(_) if !is_next || !batch.is_empty() => {
-                return Ok(Added::Nothing);
-            }
-            Operation::LocalInvalidate(key) => {
-                send.slots = Some(sequence..sequence);
-                // Unlike in a peer's request, a wrong key is this side's mistake.
-                let invalidated = common.memory.invalidate(key, domain, qp_num);
-                invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
-                self.sends.started += 1;
-                self.complete_over_tcp(common);
+        let begin = self.initiator.begin(&self.core, &mut common.memory, next)?;
+        let (operation, outstanding) = match begin {
+            Begin::Wait => return Ok(Added::Nothing),
+            Begin::Done => {
+                self.initiator.sends.started += 1;
+                self.complete_acknowledged(common);
                 return Ok(Added::DoneHere);
             }
-            Operation::BindWindow(binding) => {
-                // A request before it may have been sent again: the window is bound once.
-                if !is_begun {
-                    common.memory.bind_window(&binding, domain, qp_num)?;
-                    send.slots = Some(sequence..sequence);
-                }
-                self.sends.started += 1;
-                self.complete_over_tcp(common);
-                return Ok(Added::DoneHere);
-            }
-            Operation::Remote(operation) => operation,
+            Begin::Send {
+                operation,
+                outstanding,
+            } => (operation, outstanding),
         };
-        let outstanding = *reads + u8::from(operation.has_response());
+        let is_ack_requested = self.initiator.sends.is_signaled(number) || self.is_half_unacked();
+        let Some(send) = self.initiator.sends.general_at_mut(number) else {
+            return Ok(Added::Nothing);
+        };
         let message = Message::Request(Request {
             operation,
             read_len: match operation {
@@ -299,13 +269,12 @@ impl SoftQueuePair {
             is_solicited: send.solicited,
             is_ack_requested,
         });
-        check_payload(common, domain, send)?;
         let header = Header {
             message,
             // The cast is lossless: the length was checked above.
             len: payload_len(send) as u32,
             sequence: sequence as u32,
-            acked: link.inbound.expected as u32,
+            acked,
         };
         let header = header.encode();
         match send.inline.as_mut().and_then(|bytes| bytes.behind(&header)) {
@@ -321,7 +290,8 @@ impl SoftQueuePair {
 
     /// Returns true if half of the send queue waits for acknowledgements.
     fn is_half_unacked(&self) -> bool {
-        2 * (self.sends.posted - self.sends.acked) >= self.sends.capacity() as u64
+        2 * (self.initiator.sends.posted - self.initiator.sends.acked)
+            >= self.initiator.sends.capacity() as u64
     }
 }
 
@@ -333,15 +303,6 @@ enum Added {
     DoneHere,
     /// It has to wait.
     Nothing,
-}
-
-/// Makes the local protection check for the bytes that a request sends.
-fn check_payload(common: &Common, domain: u32, send: &GeneralSend) -> Result<(), CompletionStatus> {
-    if send.operation.has_response() || send.inline.is_some() {
-        return Ok(());
-    }
-    let regions = &common.memory.regions;
-    regions.check_all(send.elements(), domain, Access::NONE)
 }
 
 /// Adds the payload of a request without its first `skipped` bytes. The caller has made the local

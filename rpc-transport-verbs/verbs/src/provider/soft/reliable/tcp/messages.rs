@@ -234,7 +234,7 @@ impl SoftQueuePair {
     /// Ends the queue pair because the response to its oldest request cannot be stored.
     #[cold]
     pub(super) fn fail_response(&mut self, common: &mut Common, status: CompletionStatus) -> End {
-        self.complete_over_tcp(common);
+        self.complete_acknowledged(common);
         self.complete_oldest_send(common, status);
         self.fail_from_here(common, None);
         End::Ended

@@ -160,7 +160,7 @@ impl SoftQueuePair {
                 placed.map_err(|rejection| self.reject_over_tcp(common, rejection))
             }
             Target::Response { number } => {
-                let Some(send) = self.sends.general_at(*number) else {
+                let Some(send) = self.initiator.sends.general_at(*number) else {
                     return Err(self.reject_over_tcp(common, Rejection::Invalid));
                 };
                 let (regions, domain) = (&common.memory.regions, self.core.domain);
@@ -192,9 +192,9 @@ impl SoftQueuePair {
         // The cast is lossless: at most the rest of the payload has arrived.
         arriving.arrived += len as u32;
         // A peer that sends a payload answers nothing before the end of its message.
-        self.retry.ignored_for = Duration::ZERO;
+        self.initiator.retry.ignored_for = Duration::ZERO;
         if let Target::Response { number } = arriving.target
-            && let Some(send) = self.sends.general_at_mut(number)
+            && let Some(send) = self.initiator.sends.general_at_mut(number)
         {
             send.received += len as u64;
         }
@@ -214,7 +214,7 @@ impl SoftQueuePair {
         match target {
             Target::Nowhere => Ok(()),
             Target::Response { .. } => {
-                self.complete_over_tcp(common);
+                self.complete_acknowledged(common);
                 Ok(())
             }
             Target::Request(placement) => self.finish_request(common, len, placement),

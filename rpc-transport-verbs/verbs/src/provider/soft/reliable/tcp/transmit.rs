@@ -26,7 +26,7 @@ impl SoftQueuePair {
     /// writes all of them.
     #[cold]
     pub(crate) fn transmit_or_defer(&mut self, common: &mut Common) {
-        let unsent = self.sends.posted - self.sends.started;
+        let unsent = self.initiator.sends.posted - self.initiator.sends.started;
         let has_completions = !common.completion_queues.queue(self.core.recv_cq).is_empty();
         if unsent < MAX_MESSAGES as u64 && has_completions {
             if let Link::Tcp(tcp) = &mut self.link {
@@ -51,7 +51,7 @@ impl SoftQueuePair {
             if !link.is_open() || link.outbound.is_blocked || inject!(NoRoom) {
                 return;
             }
-            let has_work = self.sends.started < self.sends.posted
+            let has_work = self.initiator.sends.started < self.initiator.sends.posted
                 || !link.outbound.responses.is_empty()
                 || link.outbound.partial.is_some()
                 || (is_ack_due && link.owes_ack());
@@ -70,7 +70,7 @@ impl SoftQueuePair {
                         return self.fail(common, Some(status));
                     }
                     // It completes after those before it, whose acknowledgements may still come.
-                    self.sends.local_failure.get_or_insert(status);
+                    self.initiator.sends.local_failure.get_or_insert(status);
                     return self.await_progress(common);
                 }
                 Err(Stop::TornResponse) => return self.tear_response(common),
@@ -177,7 +177,9 @@ impl SoftQueuePair {
             let left = message.len - message.written;
             let is_whole = written >= left;
             if message.kind == PartialKind::Request && message.written == 0 {
-                self.set_begun();
+                let next = self.link.tcp().map_or(0, |link| link.outbound.next);
+                let number = self.initiator.sends.started;
+                self.initiator.begun(number, next..next + 1);
             }
             let Some(link) = self.link.tcp_mut() else {
                 return;
@@ -200,18 +202,6 @@ impl SoftQueuePair {
         }
     }
 
-    /// Records that the next request has begun: some of its bytes were written.
-    fn set_begun(&mut self) {
-        let Some(link) = self.link.tcp() else { return };
-        let next = link.outbound.next;
-        if let Some(send) = self.sends.general_at_mut(self.sends.started) {
-            send.slots = Some(next..next + 1);
-            if send.operation.has_response() {
-                self.outstanding.reads += 1;
-            }
-        }
-    }
-
     fn account_for_whole(&mut self, common: &mut Common, message: &Batched) {
         let Some(link) = self.link.tcp_mut() else {
             return;
@@ -231,7 +221,7 @@ impl SoftQueuePair {
             PartialKind::Request => {
                 common.counters.sends += 1;
                 link.outbound.next += 1;
-                self.sends.started += 1;
+                self.initiator.sends.started += 1;
                 self.rewind();
             }
         }

@@ -208,11 +208,11 @@ impl SoftQueuePair {
         let outbound = &link.outbound;
         let has_work = !outbound.responses.is_empty()
             || outbound.partial.is_some()
-            || self.sends.started < self.sends.posted;
+            || self.initiator.sends.started < self.initiator.sends.posted;
         if (has_work || was_blocked) && !outbound.is_blocked {
             self.write_link(common, was_blocked);
         }
-        if self.sends.local_failure.is_some() || self.draining.is_some() {
+        if self.initiator.sends.local_failure.is_some() || self.initiator.draining.is_some() {
             self.process_acks(common, hooks::now);
         }
     }
