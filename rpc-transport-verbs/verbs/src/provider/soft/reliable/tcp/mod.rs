@@ -17,6 +17,10 @@
 //! * [`execute`]: requests are checked and carried out.
 //! * [`acknowledge`]: requests complete.
 //!
+//! All bytes of a link, in both directions, go through its
+//! [`LinkStream`](crate::provider::soft::context::link_stream::LinkStream): as they are, or in the
+//! records of a layer.
+//!
 //! TCP loses nothing, so the timers of lost packets have no equivalent here. Everything else follows
 //! the specification: sequence numbers, acknowledgements, RNR NAKs, which make the sender go back,
 //! and fatal NAKs. Both sides bound what they keep for the other: responses by `max_dest_rd_atomic`,
