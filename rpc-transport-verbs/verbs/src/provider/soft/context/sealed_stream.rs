@@ -13,6 +13,7 @@
 //! The layer copies payloads, where the kernel does without it. So memory that cannot be read, such as
 //! that behind the end of a file that was cut short, is a `SIGBUS` here and `EFAULT` there.
 
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -36,7 +37,6 @@ const MOST_READ: usize = 64 * 1024;
 const MOST_EMPTY: u32 = 64;
 
 /// The bytes of a link, in records.
-#[derive(Debug)]
 pub(crate) struct SealedStream {
     socket: OwnedFd,
     layer: Box<dyn RecordLayer>,
@@ -195,11 +195,10 @@ impl SealedStream {
                 break;
             }
         }
-        match self.end {
-            _ if taken > 0 => Ok(taken),
-            Some(end) => end,
-            None => Err(Errno::AGAIN),
+        if taken > 0 {
+            return Ok(taken);
         }
+        self.end.unwrap_or(Err(Errno::AGAIN))
     }
 
     /// Reads from the socket, behind what is still sealed, and opens the next record.
@@ -246,6 +245,16 @@ impl SealedStream {
             }
         }
         false
+    }
+}
+
+// Without the bytes, which are not for logs.
+impl fmt::Debug for SealedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealedStream")
+            .field("socket", &self.socket)
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
     }
 }
 
