@@ -50,21 +50,17 @@ pub struct Limits {
 /// A stage on the way from a stranger to a peer. `()` is for those who have one only.
 pub trait Stage: Copy + PartialEq {
     /// Returns what is known of a stranger in this stage.
-    fn rank(self) -> Rank;
-
-    /// Returns true if a stranger that stays in this stage for too long ends.
-    fn has_deadline(self) -> bool;
-}
-
-impl Stage for () {
     fn rank(self) -> Rank {
         Rank::Unproven
     }
 
+    /// Returns true if a stranger that stays in this stage for too long ends.
     fn has_deadline(self) -> bool {
         true
     }
 }
+
+impl Stage for () {}
 
 /// What is known of a stranger. The order is the one in which strangers of one origin end to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,82 +162,55 @@ impl<O: Copy + Eq + Hash, S: Stage> Strangers<O, S> {
     pub fn room_for(&self, origin: O) -> Room {
         let own = self.origins.get(&origin);
         let own_count = own.map_or(0, BTreeSet::len);
-        let (count, first) = if own_count >= self.limits.of_one {
-            (own_count, own.and_then(BTreeSet::first))
+        let most = if own_count >= self.limits.of_one {
+            own.and_then(|own| Some((own_count, *own.first()?)))
         } else if self.entries.len() >= self.limits.total {
-            match self.ranks.last() {
-                Some((count, Reverse(first))) => (*count, Some(first)),
-                None => (0, None),
-            }
+            self.ranks
+                .last()
+                .map(|&(count, Reverse(first))| (count, first))
         } else {
             return Room::Free;
         };
-        match first {
-            Some(first) if first.rank != Rank::Admitted || own_count + 1 < count => {
+        match most {
+            Some((count, first)) if first.rank != Rank::Admitted || own_count + 1 < count => {
                 Room::InPlaceOf(first.token)
             }
             _ => Room::None,
         }
     }
 
-    /// Adds a stranger that has just connected. Make room for it before.
-    pub fn add(&mut self, token: u64, origin: O, stage: S) {
+    /// Records the stage that a stranger is in, of this origin. It begins now unless the stranger was in
+    /// it. Make room for a new stranger before.
+    pub fn enter(&mut self, token: u64, origin: O, stage: S) {
+        let rank = stage.rank();
+        let position = match self.entries.get(&token) {
+            Some(entry) if entry.stage == stage => return,
+            // A stage of the same rank does not make the stranger younger.
+            Some(entry) if entry.position.rank == rank => entry.position,
+            _ => {
+                self.reached += 1;
+                let order = match rank {
+                    Rank::Admitted => u64::MAX - self.reached,
+                    _ => self.reached,
+                };
+                Position { rank, order, token }
+            }
+        };
+        self.remove(token);
+        let deadline = self.clock.running() + self.limits.time;
+        let deadline = stage.has_deadline().then_some(deadline);
+        self.deadlines
+            .extend(deadline.map(|deadline| (deadline, token)));
+        self.change_origin(origin, |positions| {
+            positions.insert(position);
+        });
         let entry = Entry {
             origin,
             stage,
-            position: self.next_position(stage, token),
-            deadline: None,
+            position,
+            deadline,
         };
         self.entries.insert(token, entry);
-        self.begin(token, stage);
-    }
-
-    /// Records the stage that a stranger is in. It begins now unless the stranger was in it.
-    pub fn enter(&mut self, token: u64, stage: S) {
-        let entry = self.entries.get(&token);
-        if entry.is_some_and(|entry| entry.stage != stage) {
-            self.begin(token, stage);
-        }
-    }
-
-    fn next_position(&mut self, stage: S, token: u64) -> Position {
-        self.reached += 1;
-        let rank = stage.rank();
-        Position {
-            rank,
-            order: match rank {
-                Rank::Admitted => u64::MAX - self.reached,
-                _ => self.reached,
-            },
-            token,
-        }
-    }
-
-    fn begin(&mut self, token: u64, stage: S) {
-        let reached = self.next_position(stage, token);
-        let Some(entry) = self.entries.get_mut(&token) else {
-            return;
-        };
-        entry.stage = stage;
-        let deadline = stage
-            .has_deadline()
-            .then_some(self.clock.running() + self.limits.time);
-        if let Some(deadline) = std::mem::replace(&mut entry.deadline, deadline) {
-            self.deadlines.remove(&(deadline, token));
-        }
-        if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, token));
-        }
-        let (origin, before) = (entry.origin, entry.position);
-        // A stage of the same rank does not make the stranger younger.
-        if before.rank != reached.rank {
-            entry.position = reached;
-        }
-        let position = entry.position;
-        self.change_origin(origin, |positions| {
-            positions.remove(&before);
-            positions.insert(position);
-        });
     }
 
     /// Removes a stranger that has ended or has become a peer. One that is not there is skipped.
@@ -319,20 +288,14 @@ pub fn resume(set: impl AsFd, listener: impl AsFd, token: u64) {
 ///
 /// Returns errors after which accepting has to pause.
 pub fn accepted<T>(accepted: io::Result<T>) -> io::Result<Option<T>> {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     match accepted {
         Ok(socket) => Ok(Some(socket)),
-        // The second: a connection that its dialer has closed. The listener stays readable while others
-        // wait.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock
-                    | io::ErrorKind::ConnectionAborted
-                    | io::ErrorKind::Interrupted
-            ) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
+        Err(error) => match error.kind() {
+            // The second: a connection that its dialer has closed. The listener stays readable while
+            // others wait.
+            WouldBlock | ConnectionAborted | Interrupted => Ok(None),
+            _ => Err(error),
+        },
     }
 }

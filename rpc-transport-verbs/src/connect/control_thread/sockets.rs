@@ -305,9 +305,9 @@ impl Sockets {
 
     pub(super) fn apply(&mut self, token: Token, next: NextAction) {
         if let Some(Source::Incoming(client)) = self.sources.get(&token) {
-            let (stage, now) = (client.stage(), self.handshakes.running());
-            self.handshakes.enter(token, stage);
-            let place = (client.listener, client.peer().into());
+            let (stage, host) = (client.stage(), client.peer().into());
+            self.handshakes.enter(token, host, stage);
+            let (place, now) = ((client.listener, host), self.handshakes.running());
             self.places.enter(token, place, stage, now);
         }
         match next {
@@ -405,7 +405,7 @@ impl Sockets {
                 }
             }
             if let Ok(token) = self.add(Source::Incoming(client)) {
-                self.handshakes.add(token, host, Stage::Incoming);
+                self.handshakes.enter(token, host, Stage::Incoming);
                 // Mostly its hello is there, and takes it a stage on before a flood of others can.
                 self.handle_event(token, epoll::EventFlags::IN);
             }

@@ -62,7 +62,7 @@ fn connect(handshakes: &mut Handshakes, token: u64, host: u8) -> Room {
         handshakes.remove(victim);
     }
     if room != Room::None {
-        handshakes.add(token, host, At::Incoming);
+        handshakes.enter(token, host, At::Incoming);
     }
     room
 }
@@ -76,7 +76,7 @@ fn at_its_limit_a_host_loses_its_oldest_and_no_other_host_loses_any() {
     }
     assert_eq!(connect(&mut handshakes, 5, 2), Room::InPlaceOf(2));
     // A completed stage counts.
-    handshakes.enter(3, At::Welcomed);
+    handshakes.enter(3, 2, At::Welcomed);
     assert_eq!(connect(&mut handshakes, 6, 2), Room::InPlaceOf(4));
 }
 
@@ -87,7 +87,7 @@ fn a_flood_of_unproven_hellos_takes_no_place_of_a_client_that_has_just_connected
     let mut handshakes = handshakes(1000, LIMIT as usize);
     let flood = |handshakes: &mut Handshakes, token| {
         let room = connect(handshakes, token, 1);
-        handshakes.enter(token, At::Challenged);
+        handshakes.enter(token, 1, At::Challenged);
         room
     };
     for token in 1..=LIMIT {
@@ -100,9 +100,9 @@ fn a_flood_of_unproven_hellos_takes_no_place_of_a_client_that_has_just_connected
         assert_eq!(room, Room::InPlaceOf(token));
     }
     // The challenge makes it no younger.
-    handshakes.enter(honest, At::Challenged);
+    handshakes.enter(honest, 1, At::Challenged);
     assert_eq!(handshakes.room_for(1), Room::InPlaceOf(honest));
-    handshakes.enter(honest, At::Admitted);
+    handshakes.enter(honest, 1, At::Admitted);
     assert_eq!(handshakes.room_for(1), Room::InPlaceOf(LIMIT + 2));
 }
 
@@ -123,16 +123,16 @@ fn who_waits_for_this_side_ends_only_for_a_host_with_fewer_and_the_newest_first(
     let mut handshakes = handshakes(3, 100);
     for token in 1..4 {
         connect(&mut handshakes, token, 1);
-        handshakes.enter(token, At::Admitted);
+        handshakes.enter(token, 1, At::Admitted);
     }
     assert!(!handshakes.awaits_time());
     pass(&mut handshakes, &mut Instant::now(), 1000);
     assert_eq!(handshakes.expired(), None);
     assert_eq!(connect(&mut handshakes, 4, 1), Room::None);
     assert_eq!(connect(&mut handshakes, 5, 2), Room::InPlaceOf(3));
-    handshakes.enter(5, At::Admitted);
+    handshakes.enter(5, 2, At::Admitted);
     assert_eq!(connect(&mut handshakes, 6, 2), Room::None);
-    handshakes.enter(1, At::Rejected);
+    handshakes.enter(1, 1, At::Rejected);
     assert_eq!(connect(&mut handshakes, 7, 2), Room::InPlaceOf(1));
 }
 
@@ -141,22 +141,22 @@ fn each_stage_that_waits_for_the_client_has_its_own_deadline() {
     let mut handshakes = handshakes(10, 10);
     let mut now = Instant::now();
     let mut pass = |handshakes: &mut Handshakes, seconds| pass(handshakes, &mut now, seconds);
-    handshakes.add(1, 1, At::Incoming);
+    handshakes.enter(1, 1, At::Incoming);
     pass(&mut handshakes, 1);
-    handshakes.add(2, 1, At::Incoming);
+    handshakes.enter(2, 1, At::Incoming);
     pass(&mut handshakes, 4);
     assert_eq!(handshakes.expired(), None);
     // A stage that goes on does not begin again.
-    handshakes.enter(1, At::Incoming);
+    handshakes.enter(1, 1, At::Incoming);
     pass(&mut handshakes, 5);
     assert_eq!(handshakes.expired(), Some(1));
-    handshakes.enter(1, At::Admitted);
+    handshakes.enter(1, 1, At::Admitted);
     pass(&mut handshakes, 6);
     assert_eq!(handshakes.expired(), Some(2));
     handshakes.remove(2);
     pass(&mut handshakes, 600);
     assert_eq!(handshakes.expired(), None);
-    handshakes.enter(1, At::Welcomed);
+    handshakes.enter(1, 1, At::Welcomed);
     pass(&mut handshakes, 604);
     assert_eq!(handshakes.expired(), None);
     pass(&mut handshakes, 605);
@@ -256,7 +256,7 @@ proptest! {
                 if from == 0 {
                     handshakes.remove(model.remove(at).0);
                 } else if model[at].2 != stage {
-                    handshakes.enter(model[at].0, stage);
+                    handshakes.enter(model[at].0, model[at].1, stage);
                     if model[at].2.rank() != stage.rank() {
                         model[at].3 = number;
                     }

@@ -62,7 +62,9 @@ fn full_server(
         let Ok(token) = sockets.add(Source::Incoming(Box::new(client))) else {
             panic!("epoll has room");
         };
-        sockets.handshakes.add(token, from.into(), Stage::Incoming);
+        sockets
+            .handshakes
+            .enter(token, from.into(), Stage::Incoming);
         sockets.apply(token, NextAction::Wait);
         streams.push(there);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -16,14 +17,17 @@ use crate::system_error::epoll_add;
 /// The dialers that count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
-    /// This process of this machine.
+    /// A process of this machine.
     Process(u32),
+    /// All processes of this host, whoever their users are.
+    Host(IpAddr),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process(pid) => write!(f, "process {pid}"),
+            Self::Host(address) => write!(f, "host {address}"),
         }
     }
 }
@@ -55,7 +59,7 @@ pub(crate) trait Newcomer: Sized {
     /// be closed.
     fn greet(&mut self, node: &Node) -> Result<Option<Self::Greeting>, String>;
 
-    /// Turns the socket into a link. The engine watches it under this token.
+    /// Turns the socket into a link. The engine watches it under this token until then.
     fn enter(self, node: &Node, token: u64, greeting: Self::Greeting);
 }
 
@@ -120,7 +124,7 @@ impl<N: Newcomer> Accepter<N> {
             let reason = "too many links wait for their greeting, and most of them come from there";
             self.reject(node, oldest, reason);
         }
-        self.strangers.add(token, origin, ());
+        self.strangers.enter(token, origin, ());
         self.newcomers.insert(token, newcomer);
         // Mostly its greeting is there already.
         self.greet(node, token);
@@ -188,7 +192,7 @@ impl<N: Newcomer> Accepter<N> {
 }
 
 /// Returns what to do about an accept that failed for want of files, for the log.
-pub(super) fn limit_of_files(error: &io::Error) -> Option<&'static str> {
+fn limit_of_files(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error().map(Errno::from_raw_os_error)? {
         Errno::MFILE => Some("raise the limit of files of this process (`ulimit -n`)"),
         Errno::NFILE => Some("raise the limit of files of this machine (sysctl fs.file-max)"),

@@ -31,7 +31,7 @@ use super::link_message::LinkMessage;
 use super::node::domain::Domain;
 use super::node::{Node, TOKEN_LISTENER, TOKEN_WAKE};
 use super::outbound::Link;
-use super::tcp_accept::TcpAccepter;
+use super::tcp_accept::TcpNewcomer;
 use super::tcp_port::TOKEN_TCP_LISTENER;
 use super::unix_accept::UnixNewcomer;
 use crate::affinity::start_thread;
@@ -90,8 +90,9 @@ fn start(node: Arc<Node>) -> io::Result<()> {
 
 pub(crate) struct Engine {
     node: Arc<Node>,
-    accepter: Accepter<UnixNewcomer>,
-    tcp_accepter: TcpAccepter,
+    /// Those who dial this process, over shared memory and over TCP.
+    unix: Accepter<UnixNewcomer>,
+    tcp: Accepter<TcpNewcomer>,
     /// The contexts of the current tick; kept to reuse its memory.
     contexts: Vec<Arc<Domain>>,
     /// The last tick found connected queue pairs, or connections that linger. The last of the former
@@ -103,8 +104,8 @@ impl Engine {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            accepter: Accepter::new(),
-            tcp_accepter: TcpAccepter::default(),
+            unix: Accepter::new(),
+            tcp: Accepter::new(),
             contexts: Vec::new(),
             needs_another_tick: false,
         }
@@ -138,12 +139,12 @@ impl Engine {
 
     #[cfg(test)]
     pub(crate) fn has_paused_accepting(&self) -> bool {
-        self.accepter.has_paused()
+        self.unix.has_paused()
     }
 
     fn tick_links(&mut self, now: Instant) {
-        self.accepter.tick(&self.node, now);
-        self.tcp_accepter.tick(&self.node, now);
+        self.unix.tick(&self.node, now);
+        self.tcp.tick(&self.node, now);
         self.node.flush_links(now);
     }
 
@@ -151,7 +152,7 @@ impl Engine {
     #[cfg(feature = "test-util")]
     pub(crate) fn greet_dialers(&mut self) {
         if self.node.check().is_ok() {
-            self.accepter.greet_all(&self.node);
+            self.unix.greet_all(&self.node);
         }
     }
 
@@ -198,8 +199,8 @@ impl Engine {
 
     fn handle_event(&mut self, token: u64, flags: epoll::EventFlags, now: Instant) {
         match token {
-            TOKEN_LISTENER => self.accepter.accept(&self.node),
-            TOKEN_TCP_LISTENER => self.tcp_accepter.accept(&self.node, now),
+            TOKEN_LISTENER => self.unix.accept(&self.node),
+            TOKEN_TCP_LISTENER => self.tcp.accept(&self.node),
             TOKEN_WAKE => {
                 // Whether the read succeeds or fails, the eventfd is empty and the next wait
                 // sleeps.
@@ -212,10 +213,10 @@ impl Engine {
                         self.node.flush_link(&link, now);
                     }
                     self.receive(&link);
-                } else if !self.accepter.greet(&self.node, token)
-                    && !self.handle_unattended_context(token)
+                } else if !self.unix.greet(&self.node, token) && !self.tcp.greet(&self.node, token)
                 {
-                    self.tcp_accepter.greet(&self.node, token);
+                    // It arrived over TCP.
+                    self.handle_unattended(Some(token));
                 }
             }
         }
@@ -242,7 +243,7 @@ impl Engine {
             }
         }
         if is_called {
-            self.handle_unattended_contexts();
+            self.handle_unattended(None);
         }
         let Some(reason) = end else {
             return;
@@ -266,34 +267,19 @@ impl Engine {
 
     /// Returns true if a link needs the engine at a time, and not because something has arrived.
     fn is_link_work_due(&self) -> bool {
-        self.accepter.is_busy() || self.tcp_accepter.is_busy() || self.node.has_waiting_links()
+        self.unix.is_busy() || self.tcp.is_busy() || self.node.has_waiting_links()
     }
 
-    /// Handles one-sided requests of peers for contexts that no thread polls.
-    fn handle_unattended_contexts(&mut self) {
+    /// Handles what has arrived for contexts that no thread polls: for that of this token, or for all.
+    fn handle_unattended(&mut self, token: Option<u64>) {
         self.node.contexts(&mut self.contexts);
         for context in self.contexts.drain(..) {
+            let is_meant = token.is_none_or(|token| token == context.token);
             // A context that has an owner now is attended, or is tried again at the next tick.
-            if let Some(mut state) = context.try_enter() {
+            if is_meant && let Some(mut state) = context.try_enter() {
                 state.handle_unattended();
             }
         }
-    }
-
-    /// Handles what has arrived over TCP for a context that no thread polls, if this is its token.
-    fn handle_unattended_context(&mut self, token: u64) -> bool {
-        self.node.contexts(&mut self.contexts);
-        let mut is_found = false;
-        for context in self.contexts.drain(..) {
-            if context.token == token {
-                is_found = true;
-                // A context that has an owner now is attended, or is tried again at the next tick.
-                if let Some(mut state) = context.try_enter() {
-                    state.handle_unattended();
-                }
-            }
-        }
-        is_found
     }
 
     fn time_to_tick(&self) -> Duration {

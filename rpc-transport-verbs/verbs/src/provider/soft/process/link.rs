@@ -4,7 +4,7 @@
 //!
 //! No operation here waits, except for [`LinkSocket::wait`] and [`LinkSocket::wait_for_room`].
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use super::gid::address_of;
 use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
 use crate::fork_sockets::keep_from_children;
 use crate::provider::soft::shared::peer_file::{PeerFile, set_takes_files};
+use crate::strangers::accepted;
 use crate::types::Gid;
 
 /// Connections that may wait to be accepted; the kernel caps the number at `net.core.somaxconn`.
@@ -45,17 +46,13 @@ impl Listener {
     }
 
     /// Accepts the next connection, if one is waiting.
-    pub(crate) fn accept(&self) -> rustix::io::Result<Option<LinkSocket>> {
-        match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => {
-                keep_from_children(&socket)?;
-                Ok(Some(LinkSocket(Arc::new(socket.into()))))
-            }
-            // A connection that its dialer has closed, or a signal: the listener stays readable
-            // while others wait.
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
-            Err(error) => Err(error),
-        }
+    pub(crate) fn accept(&self) -> io::Result<Option<LinkSocket>> {
+        let socket = accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let Some(socket) = accepted(socket.map_err(io::Error::from))? else {
+            return Ok(None);
+        };
+        keep_from_children(&socket)?;
+        Ok(Some(LinkSocket(Arc::new(socket.into()))))
     }
 }
 

@@ -1,154 +1,82 @@
-//! Accepts TCP connections for the engine, and hands each to the queue pair that its hello names.
+//! The accepter's side of a greeting at the process's TCP port: the hello, which names the queue pair that
+//! gets the connection.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::accept::limit_of_files;
+use super::accept::{Newcomer, Origin};
 use super::greeting::GREETING_TIME;
 use super::node::Node;
-use super::tcp_port::set_up;
+use super::tcp_port::{TOKEN_TCP_LISTENER, set_up};
 use crate::provider::soft::context::link::NewTcpLink;
 use crate::provider::soft::wire::hello::{Answer, GreetingError, HELLO_LEN, Hello};
-use crate::strangers::PAUSE;
-use crate::system_error::epoll_add;
+use crate::strangers::{Limits, accepted};
 
-/// Maximum number of connections whose hello has not arrived. When there are more, the oldest makes
-/// room: an honest dialer's hello follows its connection at once.
-pub(super) const MAX_NEWCOMERS: usize = 256;
-
-/// Maximum number of connections that are accepted in a row, before the engine does its other work.
-const ACCEPTS_PER_EVENT: usize = 64;
+/// Maximum number of connections of one host whose hello has not arrived: half of all, so that a host
+/// that fills its share leaves as much to the others. An honest dialer's hello follows its connection
+/// at once.
+pub(super) const MAX_NEWCOMERS_OF_HOST: usize = 128;
 
 /// A connection whose hello has not arrived completely.
 #[derive(Debug)]
-struct Newcomer {
+pub(crate) struct TcpNewcomer {
     socket: TcpStream,
-    peer: SocketAddr,
-    since: Instant,
+    host: IpAddr,
     hello: [u8; HELLO_LEN],
     arrived: usize,
 }
 
-/// Accepts connections for the engine.
-#[derive(Debug, Default)]
-pub(crate) struct TcpAccepter {
-    /// By the engine's event token: later ones have higher tokens.
-    newcomers: BTreeMap<u64, Newcomer>,
-    paused_until: Option<Instant>,
-}
+impl Newcomer for TcpNewcomer {
+    type Socket = (TcpStream, SocketAddr);
+    type Greeting = Hello;
 
-impl TcpAccepter {
-    /// Returns true if something is to be done at a time.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.newcomers.is_empty() || self.paused_until.is_some()
+    const LIMITS: Limits = Limits {
+        total: 2 * MAX_NEWCOMERS_OF_HOST,
+        of_one: MAX_NEWCOMERS_OF_HOST,
+        time: GREETING_TIME,
+    };
+
+    fn listener(node: &Node) -> Option<(BorrowedFd<'_>, u64)> {
+        let port = node.tcp_port()?;
+        Some((port.listener.as_fd(), TOKEN_TCP_LISTENER))
     }
 
-    pub(crate) fn accept(&mut self, node: &Node, now: Instant) {
-        let Some(port) = node.tcp_port() else { return };
-        for _ in 0..ACCEPTS_PER_EVENT {
-            match port.listener.accept() {
-                Ok((socket, peer)) => self.add(node, socket, peer, now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => {
-                    log_limited!(warn, %error, limit = limit_of_files(&error), "links over TCP cannot be accepted: trying again");
-                    port.set_watched(&node.epoll, false);
-                    self.paused_until = Some(now + PAUSE);
-                    return;
-                }
-            }
+    fn accept(node: &Node) -> io::Result<Option<Self::Socket>> {
+        match node.tcp_port() {
+            Some(port) => accepted(port.listener.accept()),
+            None => Ok(None),
         }
     }
 
-    fn add(&mut self, node: &Node, socket: TcpStream, peer: SocketAddr, now: Instant) {
-        let token = node.next_token();
-        let data = epoll::EventData::new_u64(token);
-        let watched = set_up(&socket)
-            .and_then(|()| epoll_add(&node.epoll, &socket, data, epoll::EventFlags::IN));
-        if watched.is_err() {
-            // The peer has closed it, or this process has no memory for it.
-            return;
-        }
-        if self.newcomers.len() >= MAX_NEWCOMERS
-            && let Some((_, oldest)) = self.newcomers.pop_first()
-        {
-            self.reject(&oldest, "too many connections have said nothing");
-        }
-        let newcomer = Newcomer {
+    fn new((socket, peer): Self::Socket) -> Option<Self> {
+        // This fails if the peer has closed it, or this process has no memory for it.
+        set_up(&socket).ok()?;
+        Some(Self {
             socket,
-            peer,
-            since: now,
+            host: peer.ip(),
             hello: [0; HELLO_LEN],
             arrived: 0,
-        };
-        self.newcomers.insert(token, newcomer);
-        // Mostly its hello is there already.
-        self.greet(node, token);
+        })
     }
 
-    /// Handles an event of a connection whose hello has not arrived, if it is one of these.
-    pub(crate) fn greet(&mut self, node: &Node, token: u64) {
-        let Some(newcomer) = self.newcomers.get_mut(&token) else {
-            return;
-        };
-        let hello = match newcomer.read() {
-            Ok(None) => return,
-            Ok(Some(hello)) => Ok(hello),
-            Err(reason) => Err(reason),
-        };
-        let Some(newcomer) = self.newcomers.remove(&token) else {
-            return;
-        };
-        // What follows the hello is for the queue pair's context to read.
-        let _ = epoll::delete(&node.epoll, &newcomer.socket);
-        match hello.and_then(|hello| newcomer.check(node, &hello)) {
-            Ok(hello) => hand_over(node, newcomer.socket, &hello),
-            Err(reason) => self.reject(&newcomer, &reason),
-        }
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
-    /// Closes connections that took too long, and accepts again after a pause.
-    pub(crate) fn tick(&mut self, node: &Node, now: Instant) {
-        let is_late =
-            |newcomer: &Newcomer| now.saturating_duration_since(newcomer.since) >= GREETING_TIME;
-        while let Some(oldest) = self.newcomers.first_entry()
-            && is_late(oldest.get())
-        {
-            let late = oldest.remove();
-            self.reject(&late, "it did not say hello in time");
-        }
-        if self.paused_until.is_some_and(|until| now >= until)
-            && let Some(port) = node.tcp_port()
-        {
-            port.set_watched(&node.epoll, true);
-            self.paused_until = None;
-        }
+    fn origin(&self) -> Origin {
+        Origin::Host(self.host)
     }
 
-    fn reject(&self, newcomer: &Newcomer, reason: &str) {
-        log_limited!(warn, peer = %newcomer.peer, reason, "closed connections that are no links of the software device");
-    }
-}
-
-impl Newcomer {
-    /// Reads the hello, and not a byte more. Returns it once it is complete.
-    fn read(&mut self) -> Result<Option<[u8; HELLO_LEN]>, String> {
+    fn greet(&mut self, node: &Node) -> Result<Option<Hello>, String> {
+        // Not a byte more than the hello.
         while self.arrived < HELLO_LEN {
-            match recv(
-                &self.socket,
-                &mut self.hello[self.arrived..],
-                RecvFlags::DONTWAIT,
-            ) {
+            let rest = &mut self.hello[self.arrived..];
+            match recv(&self.socket, rest, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Err("it ended before its hello".to_owned()),
                 Ok((_, len)) => self.arrived += len,
                 Err(Errno::AGAIN) => return Ok(None),
@@ -156,15 +84,33 @@ impl Newcomer {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        Ok(Some(self.hello))
+        self.check(node).map(Some)
     }
 
+    fn enter(self, node: &Node, _: u64, hello: Hello) {
+        // What follows the hello is for the queue pair's context to read.
+        let _ = epoll::delete(&node.epoll, &self.socket);
+        let link = NewTcpLink {
+            gid: hello.from,
+            qp_num: hello.from_qp_num,
+            socket: self.socket.into(),
+            peer_psn: hello.expected_psn,
+        };
+        if let Some((domain, qp_index)) = node.find_queue_pair(hello.to_qp_num)
+            && let Ok(mut state) = domain.enter()
+        {
+            state.attach_tcp(qp_index, hello.to_qp_num, link);
+        }
+    }
+}
+
+impl TcpNewcomer {
     /// Checks that the hello is of this version, for this process and for one of its queue pairs. A peer that
     /// knows the process's GID, which has its secret, is told that its link is refused.
-    fn check(&self, node: &Node, hello: &[u8; HELLO_LEN]) -> Result<Hello, String> {
-        let to = Hello::to_in_every_version(hello);
+    fn check(&self, node: &Node) -> Result<Hello, String> {
+        let to = Hello::to_in_every_version(&self.hello);
         let is_known = node.tcp_port().is_some_and(|port| port.gid == to);
-        let hello = match Hello::parse(hello) {
+        let hello = match Hello::parse(&self.hello) {
             Ok(hello) => hello,
             Err(error) => {
                 if is_known && matches!(error, GreetingError::Version(_)) {
@@ -192,19 +138,5 @@ impl Newcomer {
         };
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = send(&self.socket, &refusal.encode(), flags);
-    }
-}
-
-fn hand_over(node: &Node, socket: TcpStream, hello: &Hello) {
-    let link = NewTcpLink {
-        gid: hello.from,
-        qp_num: hello.from_qp_num,
-        socket: socket.into(),
-        peer_psn: hello.expected_psn,
-    };
-    if let Some((domain, qp_index)) = node.find_queue_pair(hello.to_qp_num)
-        && let Ok(mut state) = domain.enter()
-    {
-        state.attach_tcp(qp_index, hello.to_qp_num, link);
     }
 }

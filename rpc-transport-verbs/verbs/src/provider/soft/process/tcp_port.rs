@@ -67,16 +67,6 @@ impl TcpPort {
         let data = epoll::EventData::new_u64(TOKEN_TCP_LISTENER);
         epoll_add(files, &self.listener, data, epoll::EventFlags::IN)
     }
-
-    pub(super) fn set_watched(&self, files: &OwnedFd, is_watched: bool) {
-        let data = epoll::EventData::new_u64(TOKEN_TCP_LISTENER);
-        let flags = match is_watched {
-            true => epoll::EventFlags::IN,
-            false => epoll::EventFlags::empty(),
-        };
-        // If this fails, the engine is woken too often for a while.
-        let _ = epoll::modify(files, &self.listener, data, flags);
-    }
 }
 
 /// Creates a GID that says this address, with a secret of its own.

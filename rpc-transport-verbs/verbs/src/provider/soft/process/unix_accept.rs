@@ -59,7 +59,7 @@ impl Newcomer for UnixNewcomer {
             let why = "files of other processes block the threads that close them";
             return Err(io::Error::other(why));
         }
-        Ok(node.listener.accept()?)
+        node.listener.accept()
     }
 
     fn new(socket: LinkSocket) -> Option<Self> {
@@ -108,15 +108,12 @@ impl Newcomer for UnixNewcomer {
         };
         let credentials = self.socket.credentials();
         if !credentials.is_ok_and(|credentials| credentials.is_process_of(gid)) {
-            self.refuse(Refusal::OtherProcess);
-            return Err(format!("it is not the process of {gid}"));
+            let reason = format!("it is not the process of {gid}");
+            return Err(self.refuse(Refusal::OtherProcess, reason));
         }
         let Some(layout) = Layouts::OWN.choose(layouts) else {
-            self.refuse(Refusal::Layouts(Layouts::OWN));
-            return Err(format!(
-                "it has {layouts}, this process has {}: run the same version of Verbline on both sides",
-                Layouts::OWN
-            ));
+            let reason = Refusal::Layouts(layouts).to_string();
+            return Err(self.refuse(Refusal::Layouts(Layouts::OWN), reason));
         };
         let peer = self.welcome(node, gid, layout)?;
         Ok(Some(Welcomed(peer, limits)))
@@ -142,22 +139,14 @@ impl UnixNewcomer {
             }
         }
         let (all, of_process) = node.links.count_incoming(gid);
-        let refusal = if all >= MAX_INCOMING {
-            Some(Refusal::TooManyLinks {
-                limit: MAX_INCOMING as u64,
-            })
-        } else if of_process >= MAX_INCOMING_OF_PROCESS {
-            Some(Refusal::TooManyLinksOfProcess {
-                limit: MAX_INCOMING_OF_PROCESS as u64,
-            })
-        } else {
-            None
-        };
-        if let Some(refusal) = refusal {
-            self.refuse(refusal);
-            return Err(format!(
-                "there are too many: {all}, of its process {of_process}"
-            ));
+        let too_many = || format!("there are too many: {all}, of its process {of_process}");
+        if all >= MAX_INCOMING {
+            let limit = MAX_INCOMING as u64;
+            return Err(self.refuse(Refusal::TooManyLinks { limit }, too_many()));
+        }
+        if of_process >= MAX_INCOMING_OF_PROCESS {
+            let limit = MAX_INCOMING_OF_PROCESS as u64;
+            return Err(self.refuse(Refusal::TooManyLinksOfProcess { limit }, too_many()));
         }
         // The process is this user's, and sends files as soon as it is welcomed.
         self.socket
@@ -175,9 +164,11 @@ impl UnixNewcomer {
         }
     }
 
-    fn refuse(&self, refusal: Refusal) {
+    /// Says why there is no link. Returns the reason for this side's log.
+    fn refuse(&self, refusal: Refusal, reason: String) -> String {
         // A peer that does not receive only learns that the link was closed.
         let _ = self.socket.send(LinkMessage::Refused(refusal), &[]);
+        reason
     }
 }
 

@@ -3,10 +3,10 @@
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 
 use super::super::greeting::GREETING_TIME;
-use super::super::tcp_accept::MAX_NEWCOMERS;
+use super::super::tcp_accept::MAX_NEWCOMERS_OF_HOST;
 use super::super::tcp_port::set_up;
 use super::*;
 use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer, HELLO_LEN, Hello, LinkAddress};
@@ -22,8 +22,23 @@ impl Accepting {
 
     /// Says something to the node, and returns the connection.
     fn dialed(&mut self, gid: Gid, said: &[u8]) -> TcpStream {
+        self.dialed_from(1, gid, said)
+    }
+
+    /// Says something to the node from `127.0.0.<host>`.
+    fn dialed_from(&mut self, host: u8, gid: Gid, said: &[u8]) -> TcpStream {
         let address = LinkAddress::of_gid(gid).expect("an address").address;
-        let mut socket = TcpStream::connect(address).expect("it listens");
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.expect("a socket");
+        let source = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, host), 0);
+        bind(&socket, &source).expect("an address of this host");
+        connect(&socket, &address).expect("it listens");
+        let mut socket = TcpStream::from(socket);
         socket.write_all(said).expect("a new socket has room");
         self.step();
         self.step();
@@ -140,7 +155,7 @@ fn a_hello_in_part_is_waited_for_and_not_for_ever() {
 #[test]
 fn silent_connections_keep_nobody_out() {
     let (mut node, gid) = Accepting::over_tcp();
-    let mut silent: Vec<_> = (0..MAX_NEWCOMERS + 10)
+    let mut silent: Vec<_> = (0..MAX_NEWCOMERS_OF_HOST + 10)
         .map(|_| node.dialed(gid, b""))
         .collect();
     for socket in &mut silent[..10] {
@@ -149,6 +164,27 @@ fn silent_connections_keep_nobody_out() {
     assert!(silent[10..].iter_mut().all(is_silent));
     let mut late = node.dialed(gid, &hello_to(gid));
     assert_ne!(node.answer_before_the_end(&mut late, Duration::ZERO), b"");
+}
+
+/// Half of a hello is as little as nothing.
+#[test]
+fn a_flood_of_one_host_ends_no_connection_of_another() {
+    let (mut node, gid) = Accepting::over_tcp();
+    let mut others = [b"".as_slice(), &hello_to(gid)[..HELLO_LEN / 2]]
+        .map(|said| node.dialed_from(2, gid, said));
+    let mut flood: Vec<_> = (0..3 * MAX_NEWCOMERS_OF_HOST)
+        .map(|_| node.dialed_from(1, gid, b""))
+        .collect();
+    let (ended, open) = flood.split_at_mut(2 * MAX_NEWCOMERS_OF_HOST);
+    for socket in ended {
+        assert_eq!(node.answer_before_the_end(socket, Duration::ZERO), b"");
+    }
+    assert!(open.iter_mut().chain(&mut others).all(is_silent));
+    // The rest of its hello comes late, and is heard.
+    let [_, other] = &mut others;
+    let rest = &hello_to(gid)[HELLO_LEN / 2..];
+    other.write_all(rest).expect("it is open");
+    assert_ne!(node.answer_before_the_end(other, Duration::ZERO), b"");
 }
 
 #[test]
