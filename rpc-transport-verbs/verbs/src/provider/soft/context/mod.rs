@@ -21,7 +21,6 @@ pub(super) mod ready_peers;
 pub(super) mod receive_queue;
 pub(super) mod record_layer;
 pub(super) mod regions;
-pub(super) mod remote_access;
 pub(super) mod responder;
 mod sealed_stream;
 pub(super) mod send_queue;

@@ -17,9 +17,8 @@ use slab::Slab;
 use super::completion_queues::Completion;
 use super::core::Core;
 use super::element_list::ElementList;
-use super::memory::Memory;
+use super::memory::{Memory, RemoteRequest};
 use super::receive_queue::{ReceiveQueue, SharedReceives};
-use super::remote_access::RemoteRequest;
 use crate::hooks::inject;
 use crate::provider::work::{ReceiveWork, Sge};
 use crate::types::{
