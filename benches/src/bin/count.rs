@@ -56,8 +56,9 @@ const MANY: u64 = 5500;
 const REPETITIONS: usize = 3;
 
 /// What is counted in instructions: the layers of the program `instructions`, and the raw verbs.
-const LAYERS: [&str; 7] = [
+const LAYERS: [&str; 8] = [
     "call",
+    "tcp",
     "soft",
     "verbs",
     "stream",
@@ -70,6 +71,7 @@ const LAYERS: [&str; 7] = [
 fn what(layer: &str) -> &str {
     match layer {
         "call" => "for one whole call: client and server, transport and soft, one empty turn each",
+        "tcp" => "for one whole call over TCP, without what the kernel does",
         "soft" => "for one frame there and one back through the transport, soft included",
         "verbs" => "for one raw message there and one back through the verbs layer, soft included",
         "stream" => "for one message of 64 bytes of a server stream, in frames of many",

@@ -71,6 +71,8 @@ struct Cli {
 enum ExchangeLayer {
     /// Calls, over the software device
     Call,
+    /// Calls, over the software device and TCP
+    Tcp,
     /// Calls with a `bytes` field, over the software device
     Bytes,
     /// Frames of the same length, over the software device
@@ -100,18 +102,25 @@ impl Cli {
         Ok(())
     }
 
+    fn device(&self) -> &'static str {
+        match self.over {
+            ExchangeLayer::Tcp => "tcp",
+            _ => DEVICE,
+        }
+    }
+
     fn exchange(&self) -> Outcome<()> {
         let Load::Fixed(message) = Load::new(Shape::Fixed64, FIXED_SIZE)? else {
             return Err("the smallest call has a fixed message".into());
         };
         match self.over {
-            ExchangeLayer::Call => {
-                let calls = Calls::open(message, self.latency_sampling)?;
+            ExchangeLayer::Call | ExchangeLayer::Tcp => {
+                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
                 let server = calls.server.node.poller();
                 exchange_calls(&calls.client, &calls.stub, server, message, self.calls)
             }
             ExchangeLayer::Bytes => {
-                let calls = Calls::open(message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
                 let blob = Load::new(Shape::Bytes, self.size)?;
                 let server = calls.server.node.poller();
                 exchange_blobs(&calls.client, &calls.stub, server, blob, self.calls)
@@ -122,14 +131,14 @@ impl Cli {
             }
             ExchangeLayer::Shared => share(message, self.calls, self.latency_sampling),
             ExchangeLayer::Stream => {
-                let calls = Calls::open(message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
                 let response = calls.prepare(calls.streams.subscribe_fixed(endless(0)))?;
                 let mut reader = Reader::new(response.into_inner(), 0);
                 let server = calls.server.node.poller();
                 exchange_messages(&calls.client, &mut reader, server, self.calls)
             }
             ExchangeLayer::PingPong => {
-                let calls = Calls::open(message, self.latency_sampling)?;
+                let calls = Calls::open(self.device(), message, self.latency_sampling)?;
                 let (sender, requests) = sender();
                 let response = calls.prepare(calls.streams.ping_pong(requests))?;
                 let (messages, server) = (response.into_inner(), calls.server.node.poller());
@@ -137,14 +146,14 @@ impl Cli {
             }
             ExchangeLayer::IdleClient => {
                 exchange_nothing(
-                    &Calls::open(message, self.latency_sampling)?.client,
+                    &Calls::open(self.device(), message, self.latency_sampling)?.client,
                     self.calls,
                 );
                 Ok(())
             }
             ExchangeLayer::IdleServer => {
                 exchange_nothing(
-                    Calls::open(message, self.latency_sampling)?
+                    Calls::open(self.device(), message, self.latency_sampling)?
                         .server
                         .node
                         .poller(),
@@ -274,8 +283,8 @@ struct Server {
 }
 
 impl Server {
-    fn open(message: Fixed, latency_sampling: u32) -> Outcome<Self> {
-        let device = Device::open(DEVICE)?;
+    fn open(device: &str, message: Fixed, latency_sampling: u32) -> Outcome<Self> {
+        let device = Device::open(device)?;
         let intents = Intents {
             latency_sampling,
             ..intents_for(message.encoded_len())
@@ -313,8 +322,8 @@ struct Calls {
 }
 
 impl Calls {
-    fn open(message: Fixed, latency_sampling: u32) -> Outcome<Self> {
-        let server = Server::open(message, latency_sampling)?;
+    fn open(device: &str, message: Fixed, latency_sampling: u32) -> Outcome<Self> {
+        let server = Server::open(device, message, latency_sampling)?;
         let client = LocalPoller::builder(&server.device)
             .intents(server.intents.clone())
             .connect_timeout(CONNECT_TIMEOUT)
@@ -344,7 +353,7 @@ impl Calls {
 
 /// Makes calls one by one through a shared channel: the caller's thread and the poller's take turns.
 fn share(mut message: Fixed, calls: usize, latency_sampling: u32) -> Outcome<()> {
-    let server = Server::open(message, latency_sampling)?;
+    let server = Server::open(DEVICE, message, latency_sampling)?;
     let transport = server.device.open(&server.intents)?;
     let client = SharedNode::over(transport, &Clock::system(), &server.address(), 1);
     let stub = BenchClient::new(client.channel().clone());
