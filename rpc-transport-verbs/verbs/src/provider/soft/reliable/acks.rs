@@ -15,7 +15,8 @@ use crate::types::{AsyncEvent, CompletionStatus};
 /// Outcome of processing the peer's acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckOutcome {
-    Valid,
+    /// This many messages are still not acknowledged.
+    Valid(u64),
     /// The peer acknowledged messages that were never sent.
     Invalid,
     /// The oldest request has failed locally, and has completed.
@@ -115,7 +116,8 @@ impl SoftQueuePair {
             // The peer's acknowledgement is invalid.
             AckOutcome::Invalid => Some(CompletionStatus::BadResponse),
             AckOutcome::Failed => None,
-            AckOutcome::Valid => match self.process_naks(common, now) {
+            AckOutcome::Valid(0) => return true,
+            AckOutcome::Valid(_) => match self.process_naks(common, now) {
                 Ok(()) => return true,
                 Err(status) => Some(status),
             },
@@ -145,7 +147,7 @@ impl SoftQueuePair {
     #[inline(always)]
     pub(crate) fn complete_acked(&mut self, common: &mut Common) -> AckOutcome {
         let Some(sender) = self.link.sender_mut() else {
-            return AckOutcome::Valid;
+            return AckOutcome::Valid(0);
         };
         match sender.collect_ack() {
             Err(_) => return AckOutcome::Invalid,
@@ -157,7 +159,7 @@ impl SoftQueuePair {
         }
         let unacked = sender.unacked();
         if !self.initiator.sends.general.is_empty() {
-            return self.complete_general(common);
+            return self.complete_general(common, unacked);
         }
         // Every plain send took one slot of the ring, so the two counts advance together.
         let acked = self.initiator.sends.started.saturating_sub(unacked);
@@ -172,6 +174,6 @@ impl SoftQueuePair {
                 common.complete(self.core.send_cq, completion);
             }
         }
-        AckOutcome::Valid
+        AckOutcome::Valid(unacked)
     }
 }

@@ -19,7 +19,7 @@ impl SoftQueuePair {
             // The response of an earlier request could not be stored: that request is the one that
             // failed.
             AckOutcome::Failed => None,
-            AckOutcome::Valid | AckOutcome::Invalid => first,
+            AckOutcome::Valid(_) | AckOutcome::Invalid => first,
         };
         self.fail_from_here(common, first);
     }

@@ -10,11 +10,11 @@ use crate::types::{Access, CompletionStatus};
 impl SoftQueuePair {
     /// Completes acknowledged requests when some of them are not plain sends.
     #[cold]
-    pub(crate) fn complete_general(&mut self, common: &mut Common) -> AckOutcome {
+    pub(crate) fn complete_general(&mut self, common: &mut Common, unacked: u64) -> AckOutcome {
         let taken = self.take_responses(common);
         self.complete_acknowledged(common);
         match taken {
-            Ok(()) => AckOutcome::Valid,
+            Ok(()) => AckOutcome::Valid(unacked),
             Err(status) => {
                 self.complete_oldest_send(common, status);
                 AckOutcome::Failed

@@ -18,9 +18,8 @@ const MAX_TIME_UNACKED: Duration = Duration::from_secs(60);
 const MAX_TICK: Duration = Duration::from_secs(1);
 
 impl SoftQueuePair {
-    /// Processes the NAKs of the peer's ring. An error is the status of the oldest request, which has
-    /// failed.
-    #[inline(always)]
+    /// Processes the NAKs of the peer's ring, which has not acknowledged everything. An error is the
+    /// status of the oldest request, which has failed.
     pub(super) fn process_naks(
         &mut self,
         common: &mut Common,
@@ -34,9 +33,6 @@ impl SoftQueuePair {
         else {
             return Ok(());
         };
-        if sender.unacked() == 0 {
-            return Ok(());
-        }
         if let Some(code) = sender.fatal_nak() {
             return Err(CompletionStatus::from_code(u32::from(code)));
         }
