@@ -21,9 +21,9 @@
 //!   time.
 //! * [`process`]: the node (GID, links, directory), the links to other processes, and the engine,
 //!   which is the device's only thread.
-//! * [`reliable`]: the operations of RC queue pairs: transmit, receive, progress, sleep, retry,
+//! * [`reliable`]: the operations of RC queue pairs: post, transmit, receive, progress, sleep, retry,
 //!   failure; and the same over TCP (`reliable::tcp`), which shares everything but the way of the
-//!   bytes.
+//!   bytes: the rules for requests are [`context::initiator`]'s and [`context::responder`]'s.
 //! * [`unreliable`]: UC and UD queue pairs. They need no rings because they reach only queue pairs
 //!   of their own process.
 //! * [`objects`]: the types that the provider interface above uses.

@@ -2,12 +2,18 @@
 //!
 //! The holder of the owner word may access [`State`]: the queue pairs, and what they have in common
 //! ([`Common`]). Most operations concern one queue pair. They are methods of `SoftQueuePair` that
-//! get `Common` beside it, so that a function finds its queue pair once. These modules implement
-//! them: `transmit` (sends go into rings), `receive` (messages come out of rings), `issue`,
-//! `execute` and `responses` (the same for requests other than plain messages), `acks`
-//! (acknowledgements), `retry` (timers), `failure` (errors and flushing), `transitions` (set-up) and
-//! `unreliable`. The operations on all queue pairs are methods of `State`: `poll`, `progress` (the
-//! loop over hot rings and awaited acknowledgements) and `sleep` (armed completion queues).
+//! get `Common` beside it, so that a function finds its queue pair once.
+//!
+//! A queue pair has two halves, which know the rules and no carrier: the
+//! [`initiator`](super::initiator), which says whether a request may begin and completes it, and the
+//! [`responder`](super::responder), which says whether a peer's request is executed and where its bytes
+//! go. Its [`link`](super::link) is a pair of rings or a TCP connection. These modules carry requests
+//! between them: `post` (into the send queue), `transmit` and `issue` (into the ring), `receive` and
+//! `execute` (out of it), `responses` and `acks` (back), and for TCP those of `reliable::tcp`. `retry`
+//! has the timers, `failure` errors and flushing, `transitions` the set-up.
+//!
+//! The operations on all queue pairs are methods of `State`: `poll`, `progress` (the loop over hot rings
+//! and awaited acknowledgements) and `sleep` (armed completion queues).
 
 use std::sync::Arc;
 use std::time::Instant;
