@@ -21,11 +21,15 @@ impl Lane {
     /// Returns the next event, if there is one.
     #[inline]
     pub(crate) fn poll(&mut self) -> Option<Event<RecvBuf>> {
-        if self.pending.is_any() {
+        let event = if self.pending.is_any() {
             self.poll_with_pending()
         } else {
             self.poll_device::<true>()
+        };
+        if cfg!(debug_assertions) {
+            self.assert_sums();
         }
+        event
     }
 
     /// Polls, and does what else the lane has to do.
