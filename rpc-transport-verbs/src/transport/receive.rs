@@ -21,15 +21,14 @@ impl Lane {
     /// Returns the next event, if there is one.
     #[inline]
     pub(crate) fn poll(&mut self) -> Option<Event<RecvBuf>> {
-        let event = if self.pending.is_any() {
-            self.poll_with_pending()
-        } else {
-            self.poll_device::<true>()
-        };
         if cfg!(debug_assertions) {
             self.assert_sums();
         }
-        event
+        if self.pending.is_any() {
+            self.poll_with_pending()
+        } else {
+            self.poll_device::<true>()
+        }
     }
 
     /// Polls, and does what else the lane has to do.

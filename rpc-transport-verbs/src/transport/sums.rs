@@ -1,5 +1,5 @@
-//! The sums that a lane maintains, asserted under test (`debug_assertions`) at the end of each poll and
-//! of each flush.
+//! The sums that a lane maintains, asserted under test (`debug_assertions`) before each poll and after
+//! each flush.
 //!
 //! | sum | each of its terms |
 //! | --- | --- |
