@@ -41,7 +41,7 @@ nightly: ## Run the long forms of all checks, before a release (ONLY='faults pla
 conformance: ## Run the conformance suite on soft and Soft-RoCE and write its report (CASES=atomics selects cases)
 	@.ci/conformance $(CASES)
 
-mutants: ## Change the software device in a copy, fault by fault: the conformance suite must see each (NAMES=part)
+mutants: ## Change the software device and the transport in a copy, fault by fault: the tests must see each (NAMES=part)
 	@.ci/mutants $(NAMES)
 
 judges: ## Run verbs programs of others (ibverbs-utils, perftest, pyverbs) over soft and tcp (ONLY='ibv_rc_pingpong tcp0')

@@ -20,7 +20,7 @@ use super::sizing::reads::ReadSupport;
 use super::sizing::{Sizing, note_locked};
 use crate::transport::VerbsTransport;
 use crate::transport::buffer_pool::BufferPool;
-use crate::transport::connection::Connections;
+use crate::transport::connections::Connections;
 use crate::transport::counters::DeviceCounterReader;
 use crate::transport::endpoint::SOFT;
 use crate::transport::events::EventThread;

@@ -25,7 +25,8 @@ use verbline_verbs::{CompletionChannel, CompletionQueue, Context};
 
 use crate::transport::buf::RecvBuf;
 use crate::transport::buffer_pool::BufferPool;
-use crate::transport::connection::{Connection, Connections, DIRTY, Phase};
+use crate::transport::connection::{Connection, DIRTY, Phase};
+use crate::transport::connections::Connections;
 use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCounters};
 use crate::transport::events::EventThread;
 use crate::transport::liveness_socket::LivenessSocket;

@@ -12,6 +12,7 @@ pub(crate) mod buf;
 pub(crate) mod buffer_pool;
 pub(crate) mod close;
 pub(crate) mod connection;
+pub(crate) mod connections;
 pub(crate) mod counters;
 pub(crate) mod device_event;
 pub(crate) mod endpoint;
@@ -34,6 +35,7 @@ pub(crate) mod routes;
 pub(crate) mod send_queue;
 pub(crate) mod sleep;
 pub(crate) mod stall_watch;
+pub(crate) mod sums;
 pub(crate) mod transmit;
 pub(crate) mod wakeup;
 

@@ -21,6 +21,9 @@ impl Lane {
     /// Returns the next event, if there is one.
     #[inline]
     pub(crate) fn poll(&mut self) -> Option<Event<RecvBuf>> {
+        if cfg!(debug_assertions) {
+            self.assert_sums();
+        }
         if self.pending.is_any() {
             self.poll_with_pending()
         } else {

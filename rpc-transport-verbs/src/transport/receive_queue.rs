@@ -188,6 +188,18 @@ impl ReceiveQueue {
             }
         }
         self.released = 0;
+        if let Some(promised) = self.promised
+            && cfg!(debug_assertions)
+            && (wanted.is_some() || lent == 0)
+        {
+            let sum = self.outstanding() + u64::from(pool.held());
+            let margin = sum.checked_sub(promised);
+            let is_enough = margin.is_some_and(|margin| margin >= 2 * self.batch as u64);
+            assert!(
+                is_enough,
+                "{promised} promised, {sum} posted or held: {self:?}"
+            );
+        }
         Ok(())
     }
 

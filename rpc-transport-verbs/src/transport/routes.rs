@@ -42,6 +42,11 @@ impl Routes {
         }
     }
 
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns the index of the connection.
     #[inline]
     pub(crate) fn get(&self, qp_num: QpNum) -> Option<u32> {

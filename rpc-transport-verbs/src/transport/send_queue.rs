@@ -188,6 +188,35 @@ impl SendQueue {
     }
 }
 
+impl SendQueue {
+    /// Asserts the sums of the queue, whose queue pair has `free` entries and others `in_flight`.
+    pub(crate) fn assert_sums(&self, free: usize, in_flight: usize) {
+        let chain = self.chain.len();
+        assert!(chain < CHAIN_LEN, "a chain of {chain} is not posted");
+        assert!(
+            chain <= self.pending && self.pending <= free,
+            "{free} free: {self:?}"
+        );
+        let posted = self.slots.checked_sub(chain);
+        let all_fit = posted.is_some_and(|posted| posted <= in_flight);
+        assert!(all_fit, "{in_flight} requests have the slots of {self:?}");
+        assert!(
+            self.uncovered() <= in_flight + chain,
+            "{in_flight} in flight: {self:?}"
+        );
+    }
+
+    /// Returns the number of entries that the driver has reserved.
+    pub(crate) fn reserved(&self) -> usize {
+        self.pending - self.chain.len()
+    }
+
+    /// Returns true if something waits for the next flush.
+    pub(crate) fn awaits_flush(&self) -> bool {
+        self.waiting > 0 || !self.chain.is_empty()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -180,6 +180,9 @@ impl Lane {
                 .count_doorbell(connection.sends.take_waiting() as usize);
         }
         self.refill();
+        if cfg!(debug_assertions) {
+            self.assert_all_sums();
+        }
     }
 
     /// Rings a connection's doorbell for its inline requests.

@@ -24,6 +24,7 @@ mod leaks;
 mod lists;
 mod sleep;
 mod stuck_sends;
+mod sums;
 mod turns;
 #[cfg(feature = "test-util")]
 mod windows;

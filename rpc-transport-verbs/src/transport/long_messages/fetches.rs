@@ -36,6 +36,7 @@ impl Lane {
             connection: id,
             destination: Destination::new(block),
             memory,
+            bytes,
             segments: VecDeque::new(),
             reading: 0,
             is_cancelled: false,
@@ -162,9 +163,11 @@ impl Lane {
                 connection.one_sided.to_fetch.retain(|other| *other != key);
             }
         }
+        let bytes = fetch.bytes;
         let memory = fetch.into_memory();
-        let bytes = memory.as_ref().map_or(0, RegisteredBuf::block_len);
-        self.long_messages.fetching -= bytes as u64;
+        if memory.is_some() {
+            self.long_messages.fetching -= bytes;
+        }
         memory
     }
 

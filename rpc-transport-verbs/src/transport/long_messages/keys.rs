@@ -134,6 +134,16 @@ impl<T> KeyTable<T> {
         self.history.misses()
     }
 
+    /// Returns the number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.vacant.len()
+    }
+
+    /// Returns all entries.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> + Clone {
+        self.entries.iter().filter_map(|entry| entry.value.as_ref())
+    }
+
     /// Returns the numbers of the entries that `is_it` accepts.
     pub(super) fn keys_of(&self, is_it: impl Fn(&T) -> bool) -> Vec<u32> {
         let key =

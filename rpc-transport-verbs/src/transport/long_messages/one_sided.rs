@@ -110,6 +110,25 @@ impl OneSided {
     }
 }
 
+impl OneSided {
+    /// Asserts the sums of the requests of a connection that is open, whose queue pair has `in_flight`.
+    pub(crate) fn assert_sums(&self, in_flight: usize) {
+        let posted = self.posted.len();
+        let is_read = |it: &&Posted| matches!(it.request, Request::Read(..));
+        let reads = self.posted.iter().filter(is_read).count();
+        assert!(
+            posted <= in_flight.min(MAX_POSTED),
+            "{in_flight} in flight: {self:?}"
+        );
+        assert!(
+            self.unsignaled <= posted && self.unsignaled < MAX_UNSIGNALED,
+            "{self:?}"
+        );
+        assert!(self.reading <= self.depth, "{self:?}");
+        assert_eq!(usize::from(self.reading), reads, "READs of {self:?}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -167,7 +167,10 @@ impl Lane {
     pub(crate) fn end_long_messages_of(&mut self, id: ConnectionId, is_destroyed: bool) {
         match is_destroyed {
             true => self.end_exposures_of(id),
-            false => self.leak_exposures_of(id),
+            false => {
+                self.long_messages.has_leaked = true;
+                self.leak_exposures_of(id);
+            }
         }
         // A queue pair that cannot be destroyed has its READs, and they have their memory.
         self.end_fetches_of(id);

@@ -12,7 +12,8 @@ use super::keys::KeyTable;
 use super::pools::Pools;
 use super::read_turns::ReadTurns;
 use super::registered_buf::{RegisteredBuf, WithoutBlock};
-use crate::transport::connection::FETCHING;
+use crate::transport::connection::{Connection, FETCHING};
+use crate::transport::connections::Connections;
 use crate::transport::plan::ReadPlan;
 
 /// The shortest chunk of a message that is exposed where it lies, unless it is the rest of the
@@ -49,6 +50,8 @@ pub(crate) struct LongMessages {
     pub(super) exposed: u64,
     /// Bytes of the blocks that are fetched into.
     pub(super) fetching: u64,
+    /// True if a queue pair could not be destroyed: what it has counts for ever.
+    pub(crate) has_leaked: bool,
     /// A list for posting, kept to reuse its allocation.
     pub(super) requests: Vec<WorkRequest>,
 }
@@ -75,6 +78,7 @@ impl LongMessages {
             polls_revoking: 0,
             exposed: 0,
             fetching: 0,
+            has_leaked: false,
             requests: Vec::new(),
         }
     }
@@ -123,6 +127,56 @@ impl LongMessages {
     }
 }
 
+impl LongMessages {
+    /// Returns the number of exposed pieces and of messages that are fetched.
+    pub(crate) fn count(&self) -> usize {
+        self.exposures.len() + self.fetches.len()
+    }
+
+    /// Returns true if a poll has something to post.
+    pub(crate) fn has_task(&self) -> bool {
+        let may_read = self.reading < self.max_reading;
+        !self.revoking.is_empty() || (may_read && !self.ring.is_empty())
+    }
+
+    /// Asserts the sums of the pieces, the fetches, and the READs.
+    pub(crate) fn assert_sums(&self, connections: &Connections) {
+        let of_fetches: usize = self.fetches.values().map(|fetch| fetch.reading).sum();
+        let reading = |(_, it): (_, &Connection)| usize::from(it.one_sided.reading);
+        let of_connections: usize = connections.iter().map(reading).sum();
+        let sums = (of_fetches, of_connections);
+        assert_eq!(sums, (self.reading, self.reading), "READs");
+        let exposed: u64 = self.exposures.values().map(|it| it.memory.bytes()).sum();
+        let fetching: u64 = self.fetches.values().map(|fetch| fetch.bytes).sum();
+        if !self.has_leaked {
+            let counted = (self.exposed, self.fetching);
+            assert_eq!(
+                (exposed, fetching),
+                counted,
+                "bytes exposed and fetched into"
+            );
+        }
+        for (id, connection) in connections.iter() {
+            let fetches = self.fetches.values().filter(|it| it.connection == id);
+            let one_sided = &connection.one_sided;
+            assert_eq!(
+                one_sided.fetches,
+                fetches.clone().count(),
+                "fetches of {id}"
+            );
+            if connection.is_open() {
+                let with_segments = fetches.filter(|it| !it.segments.is_empty());
+                let to_fetch = &one_sided.to_fetch;
+                assert_eq!(
+                    to_fetch.len(),
+                    with_segments.count(),
+                    "{to_fetch:?} of {id}"
+                );
+            }
+        }
+    }
+}
+
 /// A piece of a message that the connection's peer may read.
 #[derive(Debug)]
 pub(super) struct Exposure {
@@ -160,6 +214,8 @@ pub(super) struct Fetch {
     /// The memory, which this process cannot access before the READs have ended.
     pub(super) destination: Destination,
     pub(super) memory: WithoutBlock,
+    /// Bytes of its block.
+    pub(super) bytes: u64,
     /// The segments that are not entirely posted.
     pub(super) segments: VecDeque<Segment>,
     /// READs that are outstanding.

@@ -20,7 +20,7 @@ fn rig() -> Rig {
     rig_with(Sizing::default())
 }
 
-fn rig_with(sizing: Sizing) -> Rig {
+pub(super) fn rig_with(sizing: Sizing) -> Rig {
     let device = Device::open(SOFT).unwrap().with_sizing(sizing);
     Rig::with(&device, &device, &intents())
 }
@@ -38,7 +38,7 @@ fn when_possible<T>(side: &mut Side, mut take: impl FnMut(&mut Side) -> Option<T
     }
 }
 
-fn expose(side: &mut Side, connection: ConnectionId) -> Exposed {
+pub(super) fn expose(side: &mut Side, connection: ConnectionId) -> Exposed {
     let mut message = Chunks::from(Bytes::from(vec![7; MESSAGE_LEN]));
     when_possible(side, |side| {
         match side.transport.expose(connection, &mut message, false) {
@@ -49,7 +49,7 @@ fn expose(side: &mut Side, connection: ConnectionId) -> Exposed {
     })
 }
 
-fn allocate(side: &mut Side, connection: ConnectionId) -> RegisteredBuf {
+pub(super) fn allocate(side: &mut Side, connection: ConnectionId) -> RegisteredBuf {
     when_possible(side, |side| {
         match side.transport.allocate_for(connection, MESSAGE_LEN) {
             Ok(memory) => Some(memory),
@@ -84,6 +84,8 @@ fn a_connection_that_ends_with_segments_to_fetch_has_no_more_turns() {
     for (fetch, segment) in pieces {
         rig.server.transport.fetch(fetch, segment, 0);
     }
+    // Asserts the sums of the lane.
+    rig.server.transport.flush();
     // The first has the turn before the next poll.
     let lane = &mut rig.server.transport.first;
     let before = lane.long_messages.ring.len();
@@ -113,6 +115,7 @@ fn a_cancelled_fetch_whose_reads_have_completed_has_no_more_turns() {
     rig.step_until("its end", |server, _| !server.cancelled.is_empty());
     for _ in 0..10 {
         rig.server.turn();
+        rig.server.transport.flush();
     }
     assert_eq!(rig.server.cancelled, [fetch]);
     assert_eq!(rig.server.transport.first.misses(), 0);
