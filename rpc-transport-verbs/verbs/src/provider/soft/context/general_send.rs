@@ -24,12 +24,13 @@ pub(crate) struct GeneralSend {
     pub(crate) inline: Option<InlineBytes>,
     /// Total bytes of all elements.
     pub(crate) total: u64,
-    /// The ring slots that the request has taken so far, by sequence number; `None` until it has
+    /// The units that the request has taken so far, ring slots or sequence numbers; `None` until it has
     /// begun. The range is empty for an operation carried out locally, and has several slots for a
-    /// long READ.
+    /// long READ over a ring.
     pub(crate) slots: Option<Range<u64>>,
-    /// Of a READ: bytes requested so far, and bytes received so far.
+    /// Of a READ over a ring: bytes requested so far. 0 over TCP, where one request asks for all.
     pub(crate) requested: u64,
+    /// Bytes of the response that have been received.
     pub(crate) received: u64,
 }
 

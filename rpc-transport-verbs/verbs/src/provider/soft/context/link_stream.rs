@@ -1,9 +1,10 @@
 //! [`LinkStream`]: the bytes of one link over TCP, in both directions.
 //!
 //! Whatever a queue pair says to its peer goes through this type: as it is, or in the records of a
-//! [`RecordLayer`]. Three others touch the sockets of links: the engine and
+//! [`RecordLayer`]. Others touch the sockets of links: the engine and
 //! [`tcp_port`](crate::provider::soft::process::tcp_port) for the hello of a link, which comes before
-//! its bytes; and [`TcpLinks`](super::tcp_links::TcpLinks), which watches them, and discards what
+//! its bytes; [`transitions`](super::transitions), which asks whether one that waits has been closed;
+//! and [`TcpLinks`](super::tcp_links::TcpLinks), which watches them, and discards what
 //! arrives on those that only wait for their end.
 
 use std::io::{IoSlice, IoSliceMut};

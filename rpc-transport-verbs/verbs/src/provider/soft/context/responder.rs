@@ -347,8 +347,7 @@ pub(crate) fn straight_receive(
     receives: &ReceiveQueue,
     len: usize,
 ) -> Option<(usize, ReceiveWork)> {
-    let next = receives.next_single();
-    let (place, &receive) = next.filter(|_| !inject!(ReceiverNotReady))?;
+    let (place, &receive) = receives.next_single()?;
     if len > receive.len as usize {
         return None;
     }

@@ -118,7 +118,8 @@ impl SealedStream {
             }
             match self.flush() {
                 Ok(()) => {}
-                Err(Errno::AGAIN) => return Ok(taken),
+                // What was sealed must not be sealed again: the next flush meets the same error.
+                Err(_) if taken > 0 => return Ok(taken),
                 Err(error) => return Err(error),
             }
         }

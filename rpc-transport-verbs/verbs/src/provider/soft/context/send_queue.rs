@@ -29,9 +29,10 @@ pub(crate) struct SendQueue {
     freed: u64,
     /// Requests in `acked..posted` that complete even if they succeed.
     pub(crate) signaled: usize,
-    /// The requests in `started..posted` of a reliable queue pair, in order.
+    /// The requests in `started..posted` of a reliable queue pair with a ring, in order. Over TCP all are
+    /// in `general`.
     unwritten: VecDeque<Unwritten>,
-    /// Details of the requests other than plain messages of one element, in order.
+    /// Details of the requests other than plain messages of one element, in order; over TCP, of all.
     pub(crate) general: VecDeque<GeneralSend>,
     /// Set if the request at `started` failed locally; it completes after all earlier requests.
     pub(crate) local_failure: Option<CompletionStatus>,
@@ -159,7 +160,7 @@ impl SendQueue {
         self.posted += 1;
     }
 
-    /// Returns true if every request has been written.
+    /// Returns true if every request has been written to the ring; over TCP always.
     #[inline]
     pub(crate) fn is_written(&self) -> bool {
         self.unwritten.is_empty()

@@ -95,7 +95,14 @@ impl State {
         let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
             return false;
         };
-        if qp.core.number != number || qp.link.tcp().is_some() || !qp.core.receives_now() {
+        let waits = matches!(
+            qp.link,
+            Link::Tcp(Tcp {
+                connection: None,
+                ..
+            })
+        );
+        if qp.core.number != number || !waits || !qp.core.receives_now() {
             return false;
         }
         let peer_psn = qp.core.attributes.sq_psn.unwrap_or_default().get();
@@ -119,6 +126,10 @@ impl State {
         let link = TcpLink::new(stream, None, expected_psn);
         qp.adopt_link(common, Box::new(link));
         self.read_held(qp_index);
+        if self.common.is_asleep() {
+            self.stay_asleep();
+        }
+        self.settle_overrun();
     }
 
     /// Reads what the stream of a new link holds: nothing else tells of it.
@@ -126,7 +137,6 @@ impl State {
         let link = self.queue_pairs[qp_index as usize].link.tcp();
         if link.is_some_and(|link| link.stream.holds_unread()) {
             self.read_link(qp_index);
-            self.settle_overrun();
         }
     }
 

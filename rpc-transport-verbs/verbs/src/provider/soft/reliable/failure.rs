@@ -39,8 +39,8 @@ impl SoftQueuePair {
         self.flush_sends(common);
         self.flush_receives(common);
         if was != QpState::Error && self.core.srq.is_some() {
-            // A receive is taken from the shared queue only together with its completion, so every
-            // taken receive has completed.
+            // A receive is taken from the shared queue together with its completion, or over TCP for
+            // the message that was arriving. So every taken receive has completed.
             common.raise(AsyncEvent::QpLastWqeReached {
                 qp_num: self.core.number,
             });

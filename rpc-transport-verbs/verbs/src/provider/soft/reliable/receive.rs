@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use crate::hooks::point;
+use crate::hooks::{inject, point};
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::link::{Link, Rings, Tcp};
 use crate::provider::soft::context::peer::Peer;
@@ -67,7 +67,8 @@ impl SoftQueuePair {
         }
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let (place, receive) = straight_receive(&self.core, &common.memory, queue, len)?;
+        let receive = straight_receive(&self.core, &common.memory, queue, len);
+        let (place, receive) = receive.filter(|_| !inject!(ReceiverNotReady))?;
         // SAFETY: `plain_payload` checked that the slot has `len` readable bytes; the sender leaves
         // them alone until the acknowledgement. The receive is at least as long, and was checked to
         // lie in a region of this context, which stays registered while the owner word is held. Its
@@ -117,7 +118,8 @@ impl SoftQueuePair {
         };
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let (place, receive) = straight_receive(&self.core, &common.memory, queue, len)?;
+        let receive = straight_receive(&self.core, &common.memory, queue, len);
+        let (place, receive) = receive.filter(|_| !inject!(ReceiverNotReady))?;
         if self.core.recv_cq != cq {
             return None;
         }
@@ -194,6 +196,10 @@ impl SoftQueuePair {
         }
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
+        if queue.next().is_some_and(|_| inject!(ReceiverNotReady)) {
+            self.send_rnr_nak(common);
+            return Step::Wait;
+        }
         let Body::At(from, len, _arena) = locate(&incoming, peer, arena) else {
             return self.execute(common, &incoming);
         };

@@ -80,8 +80,10 @@ impl SoftQueuePair {
     /// then `local_failure` is set.
     #[inline]
     pub(super) fn try_write(&mut self, common: &mut Common, work: &SendWork) -> bool {
-        let may_send = self.initiator.may_send(&self.core);
-        let Some((sender, unannounced)) = self.link.with_room().filter(|_| may_send) else {
+        if !self.initiator.may_send(&self.core) {
+            return false;
+        }
+        let Some((sender, unannounced)) = self.link.with_room() else {
             return false;
         };
         let flags = flags(work.solicited);
@@ -119,8 +121,10 @@ impl SoftQueuePair {
 
     /// Writes the oldest waiting request, a copied message, if it may be written now.
     fn try_write_copy(&mut self, common: &mut Common) -> bool {
-        let may_send = self.initiator.may_send(&self.core);
-        let Some((sender, unannounced)) = self.link.with_room().filter(|_| may_send) else {
+        if !self.initiator.may_send(&self.core) {
+            return false;
+        }
+        let Some((sender, unannounced)) = self.link.with_room() else {
             return false;
         };
         let Some(Unwritten::Inline { bytes, solicited }) = self.initiator.sends.next_unwritten()

@@ -287,6 +287,22 @@ fn what_a_full_socket_does_not_take_is_kept_and_bounded() {
     assert!(plain == all && records.is_empty());
 }
 
+/// What a write has sealed counts as written, though the socket takes none of it. To seal it again would
+/// give the peer the same bytes twice.
+#[test]
+fn what_was_sealed_and_cannot_be_sent_is_not_sealed_again() {
+    let Pair {
+        mut stream, peer, ..
+    } = Pair::new();
+    drop(peer);
+    let message = bytes_of(100);
+    assert_eq!(write(&mut stream, &message), Ok(message.len()));
+    assert!(stream.holds_unsent());
+    let unsent = stream.unsent.len();
+    assert_eq!(write(&mut stream, &message), Err(Errno::PIPE));
+    assert_eq!(stream.unsent.len(), unsent);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
 

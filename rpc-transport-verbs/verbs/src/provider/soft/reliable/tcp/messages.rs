@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use super::acknowledge::InvalidMessage;
 use super::receive::{End, LONG_PAYLOAD};
+use crate::hooks::inject;
 use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
@@ -37,7 +38,8 @@ impl SoftQueuePair {
         }
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let (place, receive) = straight_receive(&self.core, &common.memory, queue, len)?;
+        let receive = straight_receive(&self.core, &common.memory, queue, len);
+        let (place, receive) = receive.filter(|_| !inject!(ReceiverNotReady))?;
         if self.acknowledge(common, header.acked).is_err() {
             // The general way reports it.
             return None;
