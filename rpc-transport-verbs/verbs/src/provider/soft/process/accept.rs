@@ -39,6 +39,9 @@ pub(crate) trait Newcomer: Sized {
     /// What a dialer has to say.
     type Greeting;
 
+    /// What it has been accepted from, for logs, each of which has limits of its own for it.
+    const DOOR: &'static str;
+
     /// The limits of those that have not been greeted.
     const LIMITS: Limits;
 
@@ -101,7 +104,7 @@ impl<N: Newcomer> Accepter<N> {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    log_limited!(warn, %error, limit = limit_of_files(&error), "links of the software device cannot be accepted: trying again");
+                    log_limited!(warn, for N::DOOR, door = N::DOOR, %error, limit = limit_of_files(&error), "links of the software device cannot be accepted: trying again");
                     if let Some((listener, token)) = N::listener(node) {
                         self.strangers.pause(&node.epoll, listener, token);
                     }
@@ -116,7 +119,7 @@ impl<N: Newcomer> Accepter<N> {
         let data = epoll::EventData::new_u64(token);
         let flags = epoll::EventFlags::IN;
         if let Err(error) = epoll_add(&node.epoll, newcomer.socket(), data, flags) {
-            log_limited!(warn, %error, "links of the software device cannot be watched: closed them");
+            log_limited!(warn, for N::DOOR, door = N::DOOR, %error, "links of the software device cannot be watched: closed them");
             return;
         }
         let origin = newcomer.origin();
@@ -184,6 +187,7 @@ impl<N: Newcomer> Accepter<N> {
         let _ = epoll::delete(&node.epoll, newcomer.socket());
         log_limited!(
             warn,
+            for N::DOOR,
             from = %newcomer.origin(),
             reason,
             "closed links to the software device that were not greeted"

@@ -35,6 +35,8 @@ impl Newcomer for TcpNewcomer {
     type Socket = (TcpStream, SocketAddr);
     type Greeting = Hello;
 
+    const DOOR: &'static str = "TCP port";
+
     const LIMITS: Limits = Limits {
         total: 2 * MAX_NEWCOMERS_OF_HOST,
         of_one: MAX_NEWCOMERS_OF_HOST,

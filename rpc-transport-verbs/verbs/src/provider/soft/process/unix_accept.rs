@@ -44,6 +44,8 @@ impl Newcomer for UnixNewcomer {
     type Socket = LinkSocket;
     type Greeting = Welcomed;
 
+    const DOOR: &'static str = "Unix socket";
+
     const LIMITS: strangers::Limits = strangers::Limits {
         total: MAX_NEWCOMERS,
         of_one: MAX_NEWCOMERS,
