@@ -249,6 +249,10 @@ impl<O: Copy + Eq + Hash, S: Stage> Strangers<O, S> {
     /// Makes an epoll set not watch a listener for a while, because an accept has failed. The listener is
     /// in it under this token.
     pub fn pause(&mut self, set: impl AsFd, listener: impl AsFd, token: u64) {
+        // A socket that has been shut down wakes the thread even so: it is listed once.
+        if self.paused.iter().any(|&(_, paused)| paused == token) {
+            return;
+        }
         let data = epoll::EventData::new_u64(token);
         // If this fails, the listener wakes the thread again at once, and pauses then.
         if epoll::modify(set, listener, data, epoll::EventFlags::empty()).is_ok() {
