@@ -155,7 +155,7 @@ impl fmt::Display for PollerStats {
         )?;
         writeln!(
             f,
-            "  device      {}: {} sends in {} doorbells, {} signaled; {} receives; {} SRQ limit events, {} posted from the reserve; {} receiver not ready, {} stale, {} silent peers",
+            "  device      {}: {} sends in {} doorbells, {} signaled; {} receives; {} SRQ limit events, {} posted from the reserve; {} receiver not ready, {} stale, {} missed, {} silent peers",
             self.device,
             transport.sends,
             transport.doorbells,
@@ -165,6 +165,7 @@ impl fmt::Display for PollerStats {
             transport.reserve_posted,
             transport.rnr,
             transport.stale,
+            transport.missed,
             transport.silent_peers
         )?;
         write!(f, "  slots       {slots}")

@@ -57,6 +57,9 @@ counters! {
     /// Completions ignored because they match nothing any more, such as those of a queue pair that
     /// was destroyed after its time limit.
     stale,
+    /// Look-ups that did not find a connection or transfer that must be there: a bug in the transport,
+    /// which has left out the work for it.
+    missed,
     /// Peers whose connections were closed because they did not answer keepalive probes.
     silent_peers,
 }

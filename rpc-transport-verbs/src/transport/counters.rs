@@ -20,6 +20,8 @@ pub(crate) struct LaneCounters {
     pub(crate) receives: Counter,
     /// Completions that matched no outstanding request or no connection.
     pub(crate) stale: Counter,
+    /// Look-ups that found nothing, as of the poller's last update.
+    pub(crate) missed: Gauge,
     /// Peers that did not answer the keepalive.
     pub(crate) silent_peers: Counter,
     /// Frames that found no receive, as of the poller's last update. Used if the device is closed,
@@ -79,6 +81,7 @@ impl CounterReader for LaneCounterReader {
             reserve_posted: self.reserve.posted.load(Ordering::Relaxed),
             rnr,
             stale: counters.stale.get(),
+            missed: counters.missed.get(),
             silent_peers: counters.silent_peers.get(),
         }
     }

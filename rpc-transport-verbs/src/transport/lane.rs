@@ -185,6 +185,7 @@ impl Lane {
 
     /// Publishes the counters that are cheap to read on this thread only.
     pub(crate) fn publish_counters(&self) {
+        self.counters.missed.set(self.misses());
         if self.context.counts_on_data_path() {
             self.counters.rnr.set(self.device_counters.rnr());
         }
@@ -193,7 +194,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Store the last value for counter readers that outlive the lane.
+        // Store the last values for counter readers that outlive the lane.
+        self.counters.missed.set(self.misses());
         self.counters.rnr.set(self.device_counters.rnr());
         let mut are_destroyed = true;
         for connection in self.connections.drain() {

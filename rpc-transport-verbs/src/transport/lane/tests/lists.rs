@@ -1,5 +1,6 @@
 //! Connections that end while they are in lists of their lane.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 use std::time::Instant;
 
@@ -133,4 +134,23 @@ fn a_look_up_of_a_connection_that_has_ended_tells_where_it_ended() {
     assert!(lane.connections.get(client).is_none());
     assert!(lane.connections.at(client.index).is_none());
     assert_eq!(lane.misses(), 1);
+}
+
+#[test]
+fn a_look_up_that_found_nothing_is_in_the_counters_for_users() {
+    let mut rig = rig();
+    let (client, _) = rig.connect(1)[0];
+    let reader = rig.client.transport.counter_reader();
+    let miss = |rig: &mut Rig| {
+        let connections = &mut rig.client.transport.first.connections;
+        // With the assertions, it also panics.
+        let look_up = || assert!(connections.at(client.index + 1).is_none());
+        let panics = panic::catch_unwind(AssertUnwindSafe(look_up)).is_err();
+        assert_eq!(panics, cfg!(debug_assertions));
+    };
+    miss(&mut rig);
+    assert_eq!(rig.client.transport.counters().missed, 1);
+    miss(&mut rig);
+    drop(rig);
+    assert_eq!(reader.counters().missed, 2);
 }
