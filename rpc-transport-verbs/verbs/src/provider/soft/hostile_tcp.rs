@@ -17,21 +17,42 @@ use crate::types::{Gid, RemoteKey, RemoteMemory, RemoteOperation};
 use crate::{Context, QpNum, SoftOptions, SoftPath};
 
 /// The attacker's queue pair.
-const ATTACKER: u32 = 77;
+pub(super) const ATTACKER: u32 = 77;
 
 /// The attacker's address: it accepts no connection.
-fn attacker() -> Gid {
+pub(super) fn attacker() -> Gid {
     let address = "0.0.0.0:0".parse().expect("an address");
     let secret = *b"attacker";
     LinkAddress { address, secret }.to_gid()
 }
 
-fn tcp_context() -> Context {
+pub(super) fn tcp_context() -> Context {
     let context = Context::open_soft(SoftOptions {
         path: SoftPath::Tcp { accept_at: None },
         ..SoftOptions::default()
     });
     context.expect("a context")
+}
+
+/// Hands a queue pair that is connected to the attacker one end of a connection, as if the attacker had
+/// dialed. Returns the other end, with the answer read.
+pub(super) fn attach(number: QpNum, theirs: OwnedFd, ours: OwnedFd) -> OwnedFd {
+    let (domain, qp_index) = node().find_queue_pair(number.0).expect("it is there");
+    let link = NewTcpLink {
+        gid: attacker(),
+        qp_num: ATTACKER,
+        socket: ours,
+        peer_psn: PSN,
+    };
+    let mut state = domain.enter().expect("this process has not forked");
+    assert!(state.attach_tcp(qp_index, number.0, link));
+    drop(state);
+    let mut answer = [0; ANSWER_LEN];
+    let mut theirs = File::from(theirs);
+    theirs.read_exact(&mut answer).expect("the answer");
+    let answer = Answer::parse(&answer).expect("it is one");
+    assert!(answer.is_accepted && answer.expected_psn == PSN);
+    theirs.into()
 }
 
 /// A queue pair that is connected to the attacker, and the attacker's end of the link.
@@ -54,26 +75,8 @@ impl Attack {
     fn through(context: Context, is_shared: bool, theirs: OwnedFd, ours: OwnedFd) -> Self {
         let mut side = Side::on(context, is_shared);
         side.connect_to(attacker(), QpNum(ATTACKER));
-        let number = side.qp_num();
-        let (domain, qp_index) = node().find_queue_pair(number.0).expect("it is there");
-        let link = NewTcpLink {
-            gid: attacker(),
-            qp_num: ATTACKER,
-            socket: ours,
-            peer_psn: PSN,
-        };
-        let mut state = domain.enter().expect("this process has not forked");
-        assert!(state.attach_tcp(qp_index, number.0, link));
-        drop(state);
-        let mut answer = [0; ANSWER_LEN];
-        let mut theirs = File::from(theirs);
-        theirs.read_exact(&mut answer).expect("the answer");
-        let answer = Answer::parse(&answer).expect("it is one");
-        assert!(answer.is_accepted && answer.expected_psn == PSN);
-        Self {
-            side,
-            socket: theirs.into(),
-        }
+        let socket = attach(side.qp_num(), theirs, ours);
+        Self { side, socket }
     }
 
     /// Sends bytes; those for which the socket has no room are lost, as with a peer that stops.

@@ -98,6 +98,8 @@
 
 pub(super) mod capacities;
 mod context;
+#[cfg(test)]
+mod endings;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 #[cfg(any(test, fuzzing))]
