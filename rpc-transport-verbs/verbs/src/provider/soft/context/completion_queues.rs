@@ -132,6 +132,20 @@ impl CompletionQueues {
         &self.queues[cq]
     }
 
+    /// Returns what is counted of all queues: completions, and queues that are armed or have overrun.
+    #[cfg(debug_assertions)]
+    pub(super) fn totals(&self) -> (usize, usize) {
+        (self.completions, self.watched)
+    }
+
+    /// Counts the same anew.
+    #[cfg(debug_assertions)]
+    pub(super) fn count_totals(&self) -> (usize, usize) {
+        let queues = || self.queues.iter().map(|(_, queue)| queue);
+        let watched = queues().filter(|queue| queue.watch != Watch::Nothing);
+        (queues().map(CompletionRing::len).sum(), watched.count())
+    }
+
     pub(crate) fn set_capacity(&mut self, cq: usize, capacity: usize) {
         self.queues[cq].capacity = capacity;
     }

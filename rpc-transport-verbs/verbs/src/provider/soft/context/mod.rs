@@ -1,6 +1,8 @@
 //! One context: the state that its owner word guards.
 
 pub(super) mod channel_events;
+#[cfg(debug_assertions)]
+pub(super) mod check;
 pub(super) mod cold_rings;
 pub(super) mod completion_queues;
 pub(super) mod core;

@@ -93,6 +93,12 @@ impl ReceiveQueue {
         self.end.wrapping_sub(self.oldest)
     }
 
+    /// Returns how many places hold a receive.
+    #[cfg(debug_assertions)]
+    pub(super) fn filled(&self) -> usize {
+        self.places.iter().flatten().count()
+    }
+
     #[inline]
     fn place(&self, number: usize) -> usize {
         number & (self.places.len() - 1)

@@ -166,6 +166,18 @@ impl SendQueue {
         self.unwritten.is_empty()
     }
 
+    /// Returns how many requests wait to be written to the ring.
+    #[cfg(debug_assertions)]
+    pub(super) fn unwritten_count(&self) -> usize {
+        self.unwritten.len()
+    }
+
+    /// Returns the number of the oldest request whose entry is taken.
+    #[cfg(debug_assertions)]
+    pub(super) fn freed(&self) -> u64 {
+        self.freed
+    }
+
     pub(crate) fn push_unwritten(&mut self, request: Unwritten) {
         self.unwritten.push_back(request);
     }

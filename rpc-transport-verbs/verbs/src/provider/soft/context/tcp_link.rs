@@ -159,6 +159,12 @@ impl Inbound {
 }
 
 impl Outbound {
+    /// Returns the sequence number of the first request.
+    #[cfg(debug_assertions)]
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Returns true if the socket has taken a part of a request.
     pub(crate) fn is_writing_request(&self) -> bool {
         let partial = self.partial.as_ref();

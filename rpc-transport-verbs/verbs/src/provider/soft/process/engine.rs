@@ -311,6 +311,8 @@ impl Engine {
                     break;
                 };
                 let is_at_rest = !state.progress_while_idle(now);
+                #[cfg(debug_assertions)]
+                crate::provider::soft::context::check::check_state(&state);
                 self.needs_another_tick |= state.common.tcp.has_lingering();
                 if is_at_rest {
                     rests = state.is_idle();

@@ -34,6 +34,8 @@ impl State {
         while let Some(&qp_index) = common.awaiting.get(index) {
             let qp = &mut queue_pairs[qp_index as usize];
             qp.process_acks(common, hooks::now);
+            #[cfg(debug_assertions)]
+            crate::provider::soft::context::check::check_queue_pair(qp);
             // A queue pair that has failed meanwhile has removed itself from the list.
             if common.awaiting.get(index) != Some(&qp_index) {
                 continue;

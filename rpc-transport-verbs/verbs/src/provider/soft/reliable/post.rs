@@ -56,6 +56,8 @@ impl SoftQueuePair {
         if signaled || !self.is_unacked {
             self.watch_acks(common);
         }
+        #[cfg(debug_assertions)]
+        crate::provider::soft::context::check::check_queue_pair(self);
         true
     }
 
@@ -254,5 +256,7 @@ impl SoftQueuePair {
         } else {
             self.transmit(common);
         }
+        #[cfg(debug_assertions)]
+        crate::provider::soft::context::check::check_queue_pair(self);
     }
 }

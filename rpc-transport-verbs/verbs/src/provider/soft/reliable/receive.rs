@@ -173,6 +173,8 @@ impl SoftQueuePair {
             rings.receiver.publish_ack();
         }
         common.counters.receives += received as u64;
+        #[cfg(debug_assertions)]
+        crate::provider::soft::context::check::check_queue_pair(self);
         outcome
     }
 

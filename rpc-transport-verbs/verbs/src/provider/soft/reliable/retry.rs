@@ -70,6 +70,8 @@ impl State {
         while let Some(&qp_index) = common.unacked.get(index) {
             let qp = &mut queue_pairs[qp_index as usize];
             qp.process_acks(common, hooks::now);
+            #[cfg(debug_assertions)]
+            crate::provider::soft::context::check::check_queue_pair(qp);
             if common.unacked.get(index) != Some(&qp_index) {
                 continue;
             }

@@ -40,6 +40,8 @@ impl SoftQueuePair {
             self.write_ring(common);
         }
         self.watch_acks(common);
+        #[cfg(debug_assertions)]
+        crate::provider::soft::context::check::check_queue_pair(self);
     }
 
     fn write_ring(&mut self, common: &mut Common) {

@@ -156,6 +156,8 @@ impl SoftQueuePair {
         self.set_blocked(common, false);
         // An acknowledgement that fell due while the socket was full is in no list.
         self.write_link(common, true);
+        #[cfg(debug_assertions)]
+        crate::provider::soft::context::check::check_queue_pair(self);
     }
 
     /// Records whether the socket takes more.

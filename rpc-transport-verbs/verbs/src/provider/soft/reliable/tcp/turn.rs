@@ -156,6 +156,8 @@ impl State {
         };
         let executed = qp.receive_over_tcp(common);
         qp.write_after_read(common);
+        #[cfg(debug_assertions)]
+        crate::provider::soft::context::check::check_queue_pair(qp);
         executed
     }
 
