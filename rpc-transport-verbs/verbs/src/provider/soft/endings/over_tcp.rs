@@ -14,7 +14,7 @@ use crate::provider::soft::hostile::node;
 use crate::provider::soft::hostile_tcp::{ATTACKER, attach, attacker, tcp_context};
 use crate::provider::soft::wire::header::{Header, Message, Request};
 use crate::types::RemoteOperation;
-use crate::{CompletionStatus, RemoteMemory};
+use crate::{Binding, CompletionStatus, RemoteMemory, WindowType};
 
 /// An end whose peer is the test.
 struct Half {
@@ -370,6 +370,41 @@ fn a_read_whose_memory_is_deregistered_in_the_middle_of_its_response_ends_the_co
             &[
                 "event QpAccessError",
                 "send 0: WorkRequestFlushed",
+                "receive 0: WorkRequestFlushed",
+                "receive 1: WorkRequestFlushed",
+            ],
+        )]);
+    });
+}
+
+/// The same with a window, which this side invalidates itself: that succeeds, and is the last to do so.
+#[test]
+fn a_read_whose_window_is_invalidated_in_the_middle_of_its_response_ends_the_connection() {
+    in_both_ways(|plan| {
+        let mut half = Half::through_a_small_socket(plan);
+        half.end.receive(2);
+        let window = half.end.domain.alloc_mw(WindowType::Type2);
+        let window = window.expect("a window");
+        // Far more than the socket takes.
+        let long = half.end.domain.expose(1 << 20, exposed_access());
+        let long = long.expect("a region");
+        let binding = Binding::new(&long, 0..1 << 20, remote_access());
+        let (key, memory) = (window.next_key(), binding.remote(window.next_key()));
+        half.end
+            .post([WorkRequest::bind_window(&window, binding, key).signaled()]);
+        expect([(&mut half.end, &["send 0: Success"])]);
+        half.begin(read(memory, 1 << 20), 0, PSN, 0);
+        half.until(|half| half.outbound(|outbound| outbound.partial.is_some()));
+        let invalidate = WorkRequest::local_invalidate(key).signaled();
+        half.end.post([invalidate, half.end.send().signaled()]);
+        half.until(|half| !half.read());
+        assert_eq!(half.take(), None, "it ends in the middle of the response");
+        expect([(
+            &mut half.end,
+            &[
+                "send 1: Success",
+                "event QpAccessError",
+                "send 2: WorkRequestFlushed",
                 "receive 0: WorkRequestFlushed",
                 "receive 1: WorkRequestFlushed",
             ],

@@ -241,6 +241,8 @@ impl SoftQueuePair {
     fn send_ack(&mut self, common: &mut Common) {
         if self.link.tcp().is_some_and(|link| link.owes_ack()) {
             self.write_link(common, true);
+            #[cfg(debug_assertions)]
+            crate::provider::soft::context::check::check_queue_pair(self);
         }
     }
 }
