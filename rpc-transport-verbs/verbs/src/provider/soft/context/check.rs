@@ -1,6 +1,8 @@
 //! Sums that hold whenever a batch of work has ended: each count that the state keeps, of what can be
 //! counted anew. Builds with debug assertions check them, so a count that is not given back is found
-//! where it happens, and not by a queue that is full one day.
+//! where it happens, and not by a queue that is full one day. A check that holds allocates nothing.
+
+use std::fmt;
 
 use super::completion_queues::CompletionQueues;
 use super::general_send::GeneralSend;
@@ -33,7 +35,10 @@ macro_rules! holds {
 pub(crate) fn check_state(state: &State) {
     check_completion_queues(&state.common.completion_queues);
     for (_, shared) in &state.common.shared_receive_queues {
-        check_receives(&shared.queue, &format!("shared receives {}", shared.number));
+        check_receives(
+            &shared.queue,
+            format_args!("shared receives {}", shared.number),
+        );
     }
     if state.queue_pairs.len() <= MOST {
         for (_, qp) in &state.queue_pairs {
@@ -45,7 +50,10 @@ pub(crate) fn check_state(state: &State) {
 /// Checks what a queue pair counts.
 pub(crate) fn check_queue_pair(qp: &SoftQueuePair) {
     let number = qp.core.number;
-    check_receives(&qp.receives, &format!("receives of queue pair {number}"));
+    check_receives(
+        &qp.receives,
+        format_args!("receives of queue pair {number}"),
+    );
     let sends = &qp.initiator.sends;
     check_sends(qp, sends);
     if !qp.core.is_reliable() || sends.posted - sends.acked > MOST as u64 {
@@ -78,7 +86,7 @@ pub(crate) fn check_completion_queues(queues: &CompletionQueues) {
     );
 }
 
-fn check_receives(receives: &ReceiveQueue, name: &str) {
+fn check_receives(receives: &ReceiveQueue, name: fmt::Arguments<'_>) {
     let (len, capacity) = (receives.len(), receives.capacity());
     holds!(len <= capacity, "{name}: {len} of {capacity}");
     if len <= MOST {
