@@ -127,6 +127,7 @@ pub const VERBS: Package = Package {
         layer("event_fd", &["event_fd"], &[]),
         layer("fork_sockets", &["fork_sockets"], &[]),
         layer("log_limit", &["log_limit"], &[]),
+        layer("key_history", &["key_history"], &[]),
         layer("strangers", &["strangers"], &[]),
         layer("types", &["types"], &[]),
         layer(
@@ -165,6 +166,8 @@ pub const VERBS: Package = Package {
                 "system_error",
                 "hooks",
                 "event_fd",
+                "key_history",
+                "member_list",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -190,6 +193,23 @@ pub const VERBS: Package = Package {
             ],
         ),
         layer(
+            "soft::rings",
+            &["provider::soft::rings"],
+            &[
+                "hooks",
+                "types",
+                "provider::work",
+                "soft::shared",
+                "soft::capacities",
+                "soft::context",
+            ],
+        ),
+        layer(
+            "soft::tcp",
+            &["provider::soft::tcp"],
+            &["hooks", "types", "soft::capacities", "soft::wire", "soft::context"],
+        ),
+        layer(
             "soft::reliable",
             &["provider::soft::reliable"],
             &[
@@ -197,9 +217,10 @@ pub const VERBS: Package = Package {
                 "types",
                 "provider::work",
                 "soft::shared",
-                "soft::capacities",
                 "soft::wire",
                 "soft::context",
+                "soft::rings",
+                "soft::tcp",
             ],
         ),
         layer(
@@ -221,6 +242,7 @@ pub const VERBS: Package = Package {
                 "system_error",
                 "hooks",
                 "affinity",
+                "member_list",
                 "types",
                 "provider::work",
                 "soft::shared",
@@ -228,6 +250,7 @@ pub const VERBS: Package = Package {
                 "soft::wire",
                 "soft::context",
                 "soft::process",
+                "soft::reliable",
                 "soft::unreliable",
             ],
         ),

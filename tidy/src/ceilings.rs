@@ -5,7 +5,6 @@ pub const CIRCLES: &[Ceiling] = &[
     at_most(30, "rpc-core", "driver"),
     at_most(4, "rpc-transport-verbs", "connect::control_thread"),
     at_most(4, "verbline-verbs", "provider::rdma"),
-    at_most(19, "verbline-verbs", "provider::soft"),
     at_most(9, "rpc-transport-verbs", "transport"),
 ];
 
@@ -16,9 +15,6 @@ pub const TYPES: &[Ceiling] = &[
     at_most(7, "rpc-core", "driver::transfers::Transfers"),
     at_most(7, "verbline-verbs", "provider::rdma::memory::ProtectionDomain"),
     at_most(7, "verbline-verbs", "provider::rdma::queue_pair::QueuePair"),
-    at_most(25, "verbline-verbs", "provider::soft::context::queue_pair::SoftQueuePair"),
-    at_most(24, "verbline-verbs", "provider::soft::context::state::Common"),
-    at_most(12, "verbline-verbs", "provider::soft::context::state::State"),
     at_most(7, "rpc-transport-verbs", "transport::VerbsTransport"),
     at_most(11, "rpc-transport-verbs", "transport::lane::Lane"),
     at_most(7, "verbline-verbs", "context::Context"),

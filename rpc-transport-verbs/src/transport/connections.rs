@@ -1,9 +1,9 @@
 //! The table of a lane's connections.
 
 use rpc_core::transport::ConnectionId;
+use verbline_verbs::for_transport::KeyHistory;
 
 use crate::transport::connection::Connection;
-use crate::transport::key_history::KeyHistory;
 
 /// Connections by index, with a generation for each index, so an id that outlives its connection
 /// refers to nothing.

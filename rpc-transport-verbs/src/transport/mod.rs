@@ -18,7 +18,6 @@ pub(crate) mod device_event;
 pub(crate) mod endpoint;
 pub(crate) mod events;
 pub(crate) mod failure;
-pub(crate) mod key_history;
 pub(crate) mod lane;
 pub(crate) mod liveness_socket;
 pub(crate) mod long_messages;

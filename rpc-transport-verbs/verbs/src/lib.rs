@@ -171,6 +171,7 @@ mod fork;
 mod fork_sockets;
 mod hooks;
 mod in_flight;
+mod key_history;
 mod member_list;
 mod memory_region;
 mod memory_window;

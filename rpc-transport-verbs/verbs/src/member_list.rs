@@ -31,12 +31,43 @@ pub struct MemberList<const BIT: u8, M = Vec<u32>> {
     members: M,
 }
 
+impl Listed {
+    /// Returns true if this is in no list.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+}
+
 impl<const BIT: u8> MemberList<BIT> {
     /// Creates an empty list that can take this many members without an allocation.
     #[must_use]
     pub fn with_capacity(count: usize) -> Self {
         let members = Vec::with_capacity(count);
         Self { members }
+    }
+
+    /// Returns the members, in no order.
+    #[inline]
+    #[must_use]
+    pub fn as_slice(&self) -> &[u32] {
+        &self.members
+    }
+
+    /// Removes an index, at a place of [`as_slice`](Self::as_slice), that has no member.
+    pub fn discard_at(&mut self, place: usize) {
+        self.members.swap_remove(place);
+    }
+
+    /// Removes the member at a place of [`as_slice`](Self::as_slice), where the last one comes then.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such place.
+    #[inline]
+    pub fn remove_at(&mut self, place: usize, listed: &mut Listed) {
+        self.members.swap_remove(place);
+        self.taken(listed);
     }
 }
 

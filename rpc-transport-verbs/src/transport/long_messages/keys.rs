@@ -1,6 +1,6 @@
 //! [`KeyTable`]: entries of a lane that the driver refers to by number.
 
-use crate::transport::key_history::KeyHistory;
+use verbline_verbs::for_transport::KeyHistory;
 
 /// Bits of a number that hold the index of the entry, above the lane's number.
 const INDEX_BITS: u32 = 16;

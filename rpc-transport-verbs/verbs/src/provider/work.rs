@@ -124,6 +124,19 @@ impl Work {
     pub(crate) fn elements<'a>(&self, all: &'a [Sge]) -> &'a [Sge] {
         &all[self.first_element..][..self.element_count]
     }
+
+    /// Converts a SEND of one element, which is not inline, into a plain message.
+    pub(crate) fn plain(&self, only: Sge) -> SendWork {
+        SendWork {
+            wr_id: self.wr_id,
+            addr: only.addr,
+            len: only.len,
+            local_key: only.local_key,
+            signaled: self.signaled,
+            inline: false,
+            solicited: self.solicited,
+        }
+    }
 }
 
 /// The operation of a request.

@@ -303,7 +303,7 @@ impl Side {
         let start = Instant::now();
         let is_there = || {
             let state = domain.enter().expect("this process has not forked");
-            state.queue_pairs[qp_index as usize].link.sender().is_some()
+            state.queue_pairs[qp_index].link.sender().is_some()
         };
         while !is_there() {
             assert!(start.elapsed() < PATIENCE, "no ring has come");
@@ -317,7 +317,7 @@ impl Side {
         let (domain, qp_index) = found.expect("it is there");
         if step & 8 == 0 {
             let state = domain.enter().expect("this process has not forked");
-            if let Some(rings) = state.queue_pairs[qp_index as usize].link.rings() {
+            if let Some(rings) = state.queue_pairs[qp_index].link.rings() {
                 rings.receiver.forge(script);
             }
         } else {

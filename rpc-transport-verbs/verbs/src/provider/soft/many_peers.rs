@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::context::link::NewRing;
 use super::context::peer::Peer;
-use super::context::transitions::Ready;
 use super::process::node::Node;
 use super::process::node::domain::Domain;
+use super::reliable::connect::Ready;
 use super::shared::memory::{Mapping, PeerMemory};
 use super::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingReceiver, RingSender};
 use super::shared::wake::DomainReadyBits;
@@ -180,7 +180,7 @@ fn a_message_without_its_ready_bit_is_found() {
     let is_cold = |domain: &Domain| {
         domain
             .enter()
-            .is_ok_and(|state| state.common.cold.len() == 1)
+            .is_ok_and(|state| state.common.lists.cold.len() == 1)
     };
     while !is_cold(&polled.domain) {
         assert!(
@@ -196,7 +196,7 @@ fn a_message_without_its_ready_bit_is_found() {
     let state = polled.domain.enter().expect("no fork");
     let zeros = [0; size_of::<DomainReadyBits>()];
     state.common.ready.scribble(0, &zeros);
-    assert_eq!(state.common.cold.len(), 1);
+    assert_eq!(state.common.lists.cold.len(), 1);
     drop(state);
     let start = Instant::now();
     loop {

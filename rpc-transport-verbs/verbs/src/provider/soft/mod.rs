@@ -21,9 +21,9 @@
 //!   time.
 //! * [`process`]: the node (GID, links, directory), the links to other processes, and the engine,
 //!   which is the device's only thread.
-//! * [`reliable`]: the operations of RC queue pairs: post, transmit, receive, progress, sleep, retry,
-//!   failure; and the same over TCP (`reliable::tcp`), which shares everything but the way of the
-//!   bytes: the rules for requests are [`context::initiator`]'s and [`context::responder`]'s.
+//! * [`rings`] and [`tcp`]: the two carriers of reliable connections. They move bytes and know no rules.
+//! * [`reliable`]: RC queue pairs over either carrier, and the polls and ticks of a context. The rules for
+//!   requests are [`context::initiator`]'s and [`context::responder`]'s.
 //! * [`unreliable`]: UC and UD queue pairs. They need no rings because they reach only queue pairs
 //!   of their own process.
 //! * [`objects`]: the types that the provider interface above uses.
@@ -57,7 +57,7 @@
 //!   ([`shared::published`]) say what may be read. Each record is a sequence lock, which the reader
 //!   reads again after the copy. The side that owns the memory executes WRITEs and atomics, and the
 //!   READs that must not overtake them. It also rejects what is not permitted:
-//!   `reliable::read_in_place`.
+//!   [`rings::reads`].
 //! * **Links.** A pair of processes has one link, a Unix socket that either side has dialed. Both
 //!   sides verify user and process, and agree on a version of the shared memory and on limits before
 //!   anything else is sent. A thread never waits for a peer while it holds a lock, and never for
@@ -112,9 +112,11 @@ pub(super) mod names;
 mod objects;
 mod process;
 mod reliable;
+mod rings;
 mod shared;
 #[cfg(feature = "test-util")]
 mod simulated;
+mod tcp;
 mod unreliable;
 mod wire;
 

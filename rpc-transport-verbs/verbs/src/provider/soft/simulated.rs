@@ -96,10 +96,13 @@ impl SimulatedProcess {
             };
             for (count, what) in [
                 (state.queue_pairs.len(), "queue pairs"),
-                (state.common.hot.len(), "hot rings"),
-                (state.common.cold.len(), "cold rings"),
-                (state.common.awaiting.len(), "awaiting queue pairs"),
-                (state.common.unacked.len(), "unacknowledged queue pairs"),
+                (state.common.lists.hot.len(), "hot rings"),
+                (state.common.lists.cold.len(), "cold rings"),
+                (state.common.lists.awaiting.len(), "awaiting queue pairs"),
+                (
+                    state.common.lists.unacked.len(),
+                    "unacknowledged queue pairs",
+                ),
             ] {
                 if count > 0 {
                     left.push(format!("{count} {what} of the device"));
@@ -140,7 +143,7 @@ impl SimulatedProcess {
         }
         let (qp, common) = state.split(qp_index);
         if let Some(event) = event {
-            common.raise(event);
+            common.events.raise(event);
         }
         qp.fail(common, status);
         state.settle_overrun();

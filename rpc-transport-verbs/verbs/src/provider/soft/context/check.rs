@@ -7,11 +7,13 @@ use std::fmt;
 use super::completion_queues::CompletionQueues;
 use super::general_send::GeneralSend;
 use super::link::{Link, Rings};
+use super::pending::Matter;
 use super::queue_pair::SoftQueuePair;
 use super::receive_queue::ReceiveQueue;
 use super::send_queue::SendQueue;
 use super::state::State;
 use super::tcp_link::TcpLink;
+use crate::member_list::{Listed, MemberList};
 use crate::provider::soft::shared::ring::{RingSender, STAGES};
 
 /// The most requests, receives or queue pairs that are looked at one by one: more would make the builds
@@ -31,8 +33,11 @@ macro_rules! holds {
     };
 }
 
-/// Checks everything of a context that has few queue pairs.
+/// Checks everything of a context; of its queue pairs and their lists, if they are few.
 pub(crate) fn check_state(state: &State) {
+    if !cfg!(debug_assertions) {
+        return;
+    }
     check_completion_queues(&state.common.completion_queues);
     for (_, shared) in &state.common.shared_receive_queues {
         check_receives(
@@ -41,14 +46,23 @@ pub(crate) fn check_state(state: &State) {
         );
     }
     if state.queue_pairs.len() <= MOST {
-        for (_, qp) in &state.queue_pairs {
+        for qp in state.queue_pairs.values() {
             check_queue_pair(qp);
         }
+        check_lists(state);
+        check_links(state);
     }
 }
 
 /// Checks what a queue pair counts.
+#[inline]
 pub(crate) fn check_queue_pair(qp: &SoftQueuePair) {
+    if cfg!(debug_assertions) {
+        check_counts(qp);
+    }
+}
+
+fn check_counts(qp: &SoftQueuePair) {
     let number = qp.core.number;
     check_receives(
         &qp.receives,
@@ -77,8 +91,82 @@ pub(crate) fn check_queue_pair(qp: &SoftQueuePair) {
     check_outstanding(qp, sends, is_writing);
 }
 
+/// Checks that each list has the queue pairs whose bits say so, and that polls look for what is awaited.
+fn check_lists(state: &State) {
+    let lists = &state.common.lists;
+    let all = || state.queue_pairs.values();
+    check_members(&lists.awaiting, all().map(|qp| (qp.core.index, &qp.listed)));
+    check_members(&lists.unacked, all().map(|qp| (qp.core.index, &qp.listed)));
+    let awaits = state.common.pending.has(Matter::Awaiting);
+    holds!(
+        awaits != lists.awaiting.is_empty(),
+        "{:?} are awaited, and polls look for them: {awaits}",
+        lists.awaiting
+    );
+    for qp in all() {
+        let index = qp.core.index;
+        let hot = lists.hot.iter().filter(|ring| ring.qp_index == index);
+        let places = hot.count() + usize::from(lists.cold.contains(index));
+        let has_ring = matches!(qp.link, Link::Rings(_));
+        holds!(
+            places == usize::from(has_ring),
+            "queue pair {}: its ring is in {places} lists; it has one: {has_ring}",
+            qp.core.number
+        );
+    }
+}
+
+/// Checks what is counted of the links over TCP, and their lists.
+fn check_links(state: &State) {
+    let tcp = &state.common.tcp;
+    let links = || {
+        let all = state.queue_pairs.values();
+        let links = all.filter_map(|qp| Some((qp.core.index, qp.link.tcp()?)));
+        links.filter(|(_, link)| !link.has_ended())
+    };
+    let blocked = links().filter(|(_, link)| link.is_watched_for_writing());
+    let counted = (links().count(), blocked.count());
+    let claimed = tcp.counts();
+    holds!(
+        claimed == counted,
+        "there are {counted:?} links and links that are full, not {claimed:?}"
+    );
+    let is_looked_at = state.common.pending.has(Matter::TcpLinks);
+    holds!(
+        is_looked_at == (counted.0 > 0),
+        "there are {} links, and polls look at them: {is_looked_at}",
+        counted.0
+    );
+    let members = || links().map(|(index, link)| (index, &link.listed));
+    check_members(&tcp.deferred, members());
+    check_members(&tcp.acks_due, members());
+    check_members(&tcp.acks_owed, members());
+}
+
+/// Does the same as `MemberList::assert_members`, in the engine's thread as well.
+fn check_members<'a, const BIT: u8>(
+    list: &MemberList<BIT>,
+    all: impl Iterator<Item = (u32, &'a Listed)>,
+) {
+    let mut bits = 0;
+    for (index, listed) in all {
+        let places = list.as_slice().iter().filter(|&&other| other == index);
+        let (places, bit) = (places.count(), list.contains(listed));
+        holds!(
+            places == usize::from(bit),
+            "list {BIT} has queue pair {index} {places} times, and it has the bit: {bit}"
+        );
+        bits += usize::from(bit);
+    }
+    let len = list.len();
+    holds!(
+        len == bits,
+        "list {BIT} has {len} members, and {bits} have its bit"
+    );
+}
+
 /// Checks the counts of all completion queues of a context together.
-pub(crate) fn check_completion_queues(queues: &CompletionQueues) {
+fn check_completion_queues(queues: &CompletionQueues) {
     let (claimed, counted) = (queues.totals(), queues.count_totals());
     holds!(
         claimed == counted,

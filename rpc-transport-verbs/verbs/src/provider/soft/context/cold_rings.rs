@@ -40,6 +40,13 @@ impl ColdRings {
         self.count == 0
     }
 
+    /// Returns true if the ring of this queue pair is cold.
+    pub(super) fn contains(&self, qp_index: u32) -> bool {
+        self.rings
+            .get(qp_index as usize)
+            .is_some_and(Option::is_some)
+    }
+
     /// Makes room for the rings of queue pairs with indices below `end`, so that a ring that goes
     /// cold allocates nothing.
     pub(crate) fn make_room(&mut self, end: usize) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::channel_events::ChannelEvents;
+use super::pending::{Matter, Pending};
 use crate::types::{CompletionOpcode, CompletionStatus, Extras, QpNum, WorkCompletion, WrId};
 
 /// The completion queues of one context.
@@ -133,13 +134,11 @@ impl CompletionQueues {
     }
 
     /// Returns what is counted of all queues: completions, and queues that are armed or have overrun.
-    #[cfg(debug_assertions)]
     pub(super) fn totals(&self) -> (usize, usize) {
         (self.completions, self.watched)
     }
 
     /// Counts the same anew.
-    #[cfg(debug_assertions)]
     pub(super) fn count_totals(&self) -> (usize, usize) {
         let queues = || self.queues.iter().map(|(_, queue)| queue);
         let watched = queues().filter(|queue| queue.watch != Watch::Nothing);
@@ -177,9 +176,10 @@ impl CompletionQueues {
         Some(completion)
     }
 
-    /// Adds a completion to a queue.
+    /// Adds a completion to a queue, and has polls look for it.
     #[inline]
-    pub(crate) fn push(&mut self, cq: usize, completion: Completion) {
+    pub(crate) fn push(&mut self, pending: &mut Pending, cq: usize, completion: Completion) {
+        pending.add(Matter::Completions);
         let queue = &mut self.queues[cq];
         if queue.watch != Watch::Nothing || queue.entries.len() == queue.capacity {
             return self.push_watched(cq, completion);

@@ -1,7 +1,10 @@
 //! What a queue pair is: its numbers, its state and its attributes, and where its completions go.
 
 use crate::provider::limits::WrongValue;
-use crate::types::{AddressVector, Attribute, Gid, QpAttributes, QpNum, QpState, QpType};
+use crate::types::{
+    AddressVector, Attribute, Gid, PathMigration, PostError, PostErrorReason, QpAttributes, QpNum,
+    QpState, QpType,
+};
 
 /// What a queue pair is: only verbs, and its failure, change it.
 #[derive(Debug)]
@@ -24,6 +27,19 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn is_reliable(&self) -> bool {
         self.qp_type == QpType::ReliableConnection
+    }
+
+    /// Fails if the state does not allow requests to be posted, of which there are `count`.
+    #[inline]
+    pub(crate) fn check_post(&self, count: usize) -> Result<(), PostError> {
+        let state = self.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && count > 0 {
+            return Err(PostError {
+                taken: 0,
+                reason: PostErrorReason::State { state },
+            });
+        }
+        Ok(())
     }
 
     /// Returns true if messages are received in this state.
@@ -110,6 +126,20 @@ impl Core {
         Ok(())
     }
 
+    /// Returns the attributes, as `query` reports them. `is_draining` in SQD until nothing is in flight.
+    pub(crate) fn query(&self, is_draining: bool) -> QpAttributes {
+        QpAttributes {
+            state: Some(self.state),
+            sq_draining: Some(self.state == QpState::Sqd && is_draining),
+            // The device has a single path, so there is nothing to migrate to.
+            path_migration: self
+                .attributes
+                .path_migration
+                .or(Some(PathMigration::Migrated)),
+            ..self.attributes
+        }
+    }
+
     /// Adopts the attributes that are present.
     pub(crate) fn set(&mut self, new: &QpAttributes) {
         let old = &mut self.attributes;
@@ -137,4 +167,9 @@ impl Core {
             sq_draining: None,
         };
     }
+}
+
+/// Returns the remote queue pair that INIT→RTR connects to.
+pub(crate) fn remote_of(attributes: &QpAttributes) -> Option<(Gid, QpNum)> {
+    Some((attributes.address?.gid, attributes.dest_qp_num?))
 }

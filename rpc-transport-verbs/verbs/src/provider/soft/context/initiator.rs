@@ -13,14 +13,13 @@ use std::time::{Duration, Instant};
 use super::completion_queues::Completion;
 use super::core::Core;
 use super::general_send::{GeneralSend, Outstanding};
+use super::link::Link;
 use super::memory::Memory;
+use super::retry::{Requests, Retry};
 use super::send_queue::{SendQueue, Units};
 use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
 use crate::provider::work::Operation;
-use crate::types::{
-    Access, CompletionOpcode, CompletionStatus, DeviceCounters, QpState, RemoteOperation, RnrRetry,
-    RnrTimer,
-};
+use crate::types::{Access, CompletionOpcode, CompletionStatus, QpState, RemoteOperation};
 
 /// The requesting half of a queue pair.
 #[derive(Debug)]
@@ -38,20 +37,6 @@ pub(crate) struct Initiator {
 /// True if the application requested a `SqDrained` event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotifyDrained(pub(crate) bool);
-
-/// Retry state of a queue pair.
-#[derive(Debug, Default)]
-pub(crate) struct Retry {
-    /// RNR NAKs since the last progress.
-    pub(crate) rnr_count: u32,
-    /// Time at which the receiver may be asked to retry.
-    pub(crate) rnr_until: Option<Instant>,
-    /// Start of the peer's silence: it is dead or does not accept messages.
-    pub(crate) silent_since: Option<Instant>,
-    /// Time for which a peer over TCP has answered nothing that waits for an answer. The time in which
-    /// this process did not run does not count.
-    pub(crate) ignored_for: Duration,
-}
 
 /// The request that is looked at, and what has been gathered in front of it and is not written yet. A
 /// ring is written to at once: nothing is in front of the next request.
@@ -96,6 +81,15 @@ impl Initiator {
         self.retry = Retry::default();
         self.draining = None;
         self.has_psn_mismatch = false;
+    }
+
+    /// Compares the sequence numbers of both sides, to detect that the peer would drop every message.
+    /// Call this when both are known and nothing has been sent.
+    pub(crate) fn compare_sequence_numbers(&mut self, core: &Core, link: &Link) {
+        self.has_psn_mismatch = match (link.expected_psn(), core.attributes.sq_psn) {
+            (Some(expected), Some(psn)) => expected != psn.get(),
+            _ => false,
+        };
     }
 
     /// Returns true if plain messages may be sent now.
@@ -174,8 +168,9 @@ impl Initiator {
         }
     }
 
-    /// Records that a request, or a piece of one, was given to the peer, in these units.
-    pub(crate) fn begun(&mut self, number: u64, units: Range<u64>) {
+    /// Records that a request, or a piece of one, was given to the peer, in these units. Of a READ that
+    /// is requested in pieces, the peer was asked for `asked` bytes more.
+    pub(crate) fn begun(&mut self, number: u64, units: Range<u64>, asked: u64) {
         let Some(send) = self.sends.general_at_mut(number) else {
             return;
         };
@@ -188,6 +183,32 @@ impl Initiator {
         if !goes_on {
             self.outstanding.reads += u8::from(send.operation.has_response());
             self.outstanding.unexecuted += u32::from(send.holds_up_reads());
+        }
+        send.requested += asked;
+    }
+
+    /// Records what was written of the requests from `started` on, of which the first has unit `first`:
+    /// those of the units `begun` have begun, and all bytes of the first `whole` were taken.
+    pub(crate) fn sent(&mut self, first: u64, begun: Range<u64>, whole: u64) {
+        for unit in begun {
+            let number = self.sends.started + (unit - first);
+            self.begun(number, unit..unit + 1, 0);
+        }
+        self.sends.started += whole;
+    }
+
+    /// Returns true if a READ need not wait for requests before it to be executed, and the peer has not
+    /// begun to execute it.
+    pub(crate) fn may_overtake(&self, send: &GeneralSend) -> bool {
+        self.outstanding.unexecuted == 0 && send.slots.is_none()
+    }
+
+    /// Records that a READ has been executed on this side: it has taken no unit, of which this is the
+    /// next.
+    pub(crate) fn executed_here(&mut self, number: u64, unit: u64) {
+        self.begun(number, unit..unit, 0);
+        if let Some(send) = self.sends.general_at_mut(number) {
+            (send.requested, send.received) = (send.total, send.total);
         }
     }
 
@@ -232,6 +253,28 @@ impl Initiator {
             };
             if let Some(completion) = self.complete_oldest(core, opcode, len) {
                 complete(completion);
+            }
+        }
+    }
+
+    /// Does the same if all requests are plain messages, of which the peer has not acknowledged this
+    /// many.
+    #[inline(always)]
+    pub(crate) fn acknowledged_plain(
+        &mut self,
+        core: &Core,
+        unacked: u64,
+        mut complete: impl FnMut(Completion),
+    ) {
+        // Every plain send took one slot of the ring, so the two counts advance together.
+        let acked = self.sends.started.saturating_sub(unacked);
+        while self.sends.acked < acked {
+            let Some((number, entry)) = self.sends.retire() else {
+                break;
+            };
+            if entry.signaled {
+                let (this, success) = ((core.index, core.number), CompletionStatus::Success);
+                complete(Completion::of_send(entry.wr_id, this, number, success));
             }
         }
     }
@@ -283,6 +326,60 @@ impl Initiator {
         is_this.then_some((send.number, wanted - send.received))
     }
 
+    /// Returns true if polls have to look for progress of the sends. Over TCP, only what its connection
+    /// does not announce needs them.
+    #[inline]
+    pub(crate) fn awaits_polls(&self, link: &Link) -> bool {
+        let sends = &self.sends;
+        let is_pending = if link.repeats_requests() {
+            self.retry.rnr_until.is_some() || sends.local_failure.is_some()
+        } else {
+            sends.signaled > 0 || sends.started < sends.posted
+        };
+        is_pending || self.draining.is_some()
+    }
+
+    /// Returns true if the acknowledgements are awaited for nothing but the completions of plain sends,
+    /// all of which are in the peer's ring.
+    pub(crate) fn awaits_plain_sends(&self) -> bool {
+        self.sends.general.is_empty()
+            && self.sends.started == self.sends.posted
+            && self.sends.local_failure.is_none()
+            && self.draining.is_none()
+    }
+
+    /// Returns true if half of the send queue waits for acknowledgements.
+    pub(crate) fn is_half_unacked(&self) -> bool {
+        2 * (self.sends.posted - self.sends.acked) >= self.sends.capacity() as u64
+    }
+
+    /// Returns true if a request is in flight: it has begun and has not ended.
+    pub(crate) fn has_in_flight(&self, link: &Link) -> bool {
+        // One that was begun may have to be sent again.
+        let oldest = self.sends.general.front();
+        let is_repeated =
+            link.repeats_requests() && oldest.is_some_and(|send| send.slots.is_some());
+        is_repeated || link.has_unacked() || self.sends.acked < self.sends.started
+    }
+
+    /// Returns true if the peer has been silent for as long as all retries take: see
+    /// [`Retry::are_used_up`].
+    pub(crate) fn has_retried_enough(
+        &mut self,
+        core: &Core,
+        link: &Link,
+        time: (Instant, Duration),
+        instantly: bool,
+    ) -> bool {
+        let requests = Requests {
+            are_in_flight: self.has_in_flight(link),
+            await_responses: self.outstanding.reads > 0,
+            are_dropped: self.has_psn_mismatch,
+        };
+        self.retry
+            .are_used_up(core, link, requests, time, instantly)
+    }
+
     /// Goes back to the request of this unit, which is sent again with all behind it.
     pub(crate) fn go_back(&mut self, unit: u64) {
         // The request that failed here is behind those that are sent again: it fails again in its
@@ -321,35 +418,5 @@ impl GeneralSend {
         memory
             .regions
             .check_all(self.elements(), core.domain, Access::NONE)
-    }
-}
-
-impl Retry {
-    /// Handles an RNR NAK: requests wait for the time that the receiver asks for. Fails if the
-    /// permitted number of retries is used up.
-    pub(crate) fn begin_pause(
-        &mut self,
-        counters: &mut DeviceCounters,
-        permitted: Option<RnrRetry>,
-        timer: u8,
-        now: fn() -> Instant,
-    ) -> Result<(), CompletionStatus> {
-        counters.rnr_nak_received += 1;
-        let limit = permitted.and_then(RnrRetry::limit);
-        if limit.is_some_and(|limit| self.rnr_count >= u32::from(limit)) {
-            return Err(CompletionStatus::RnrRetryExceeded);
-        }
-        self.rnr_count = self.rnr_count.saturating_add(1);
-        self.rnr_until = Some(now() + RnrTimer::from_wire(timer).duration());
-        Ok(())
-    }
-
-    /// Ends the pause that the receiver has asked for, if it is over. Returns true if it ends now.
-    pub(crate) fn ends_pause(&mut self, now: fn() -> Instant) -> bool {
-        let is_over = self.rnr_until.is_some_and(|until| now() >= until);
-        if is_over {
-            self.rnr_until = None;
-        }
-        is_over
     }
 }

@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use rustix::net::RecvFlags;
+
 use super::peer::Peer;
 use super::send_queue::Units;
 use super::tcp_link::TcpLink;
@@ -68,11 +70,11 @@ pub(crate) struct Tcp {
 /// What peers that reached RTR first have sent to a queue pair that has not.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
-    pub(super) rings: Vec<NewRing>,
-    pub(super) connections: Vec<NewTcpLink>,
+    pub(crate) rings: Vec<NewRing>,
+    pub(crate) connections: Vec<NewTcpLink>,
     /// The remote queue pair whose process refused this side's ring: it was announced before the
     /// transition to RTR.
-    pub(super) refused_by: Option<(Gid, u32)>,
+    pub(crate) refused_by: Option<(Gid, u32)>,
 }
 
 /// A ring to send into, as received over a link of two processes.
@@ -91,6 +93,15 @@ pub(crate) struct NewTcpLink {
     pub(crate) socket: OwnedFd,
     /// The sequence number of the first request that the peer expects.
     pub(crate) peer_psn: u32,
+}
+
+impl NewTcpLink {
+    /// Returns true if the peer has closed its end.
+    pub(crate) fn has_closed(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let first = rustix::net::recv(&self.socket, &mut [0; 1], flags);
+        matches!(first, Ok((_, 0)))
+    }
 }
 
 impl Link {
@@ -137,6 +148,36 @@ impl Link {
         }
     }
 
+    /// Returns true if a request that finds no receive is sent again from this side, which keeps it until
+    /// it completes. In a ring, it stays in its slot.
+    #[inline]
+    pub(crate) fn repeats_requests(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
+
+    /// Returns true if the peer has not acknowledged everything in its ring.
+    pub(crate) fn has_unacked(&self) -> bool {
+        self.sender().is_some_and(|sender| sender.unacked() > 0)
+    }
+
+    /// Returns true if the peer's process is gone, or its connection has ended.
+    pub(super) fn is_gone(&self) -> bool {
+        match self {
+            Self::Down => false,
+            Self::Rings(rings) => rings.peer.is_gone(),
+            Self::Tcp(_) => self.tcp().is_some_and(TcpLink::has_ended),
+        }
+    }
+
+    /// Returns true if the peer's queue pair takes messages.
+    pub(super) fn is_heard(&self) -> bool {
+        match self {
+            Self::Down => false,
+            Self::Rings(_) => self.sender().is_some_and(RingSender::is_ready),
+            Self::Tcp(_) => self.tcp().is_some_and(TcpLink::is_open),
+        }
+    }
+
     /// Returns how far the peer has come with this side's requests.
     pub(crate) fn units(&self) -> Option<Units> {
         match self {
@@ -173,7 +214,7 @@ impl Unannounced {
 }
 
 impl Rings {
-    pub(super) fn new(receiver: RingReceiver, peer: Arc<Peer>) -> Self {
+    pub(crate) fn new(receiver: RingReceiver, peer: Arc<Peer>) -> Self {
         Self {
             receiver,
             sender: None,

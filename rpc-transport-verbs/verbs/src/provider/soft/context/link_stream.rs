@@ -3,7 +3,7 @@
 //! Whatever a queue pair says to its peer goes through this type: as it is, or in the records of a
 //! [`RecordLayer`]. Others touch the sockets of links: the engine and
 //! [`tcp_port`](crate::provider::soft::process::tcp_port) for the hello of a link, which comes before
-//! its bytes; [`transitions`](super::transitions), which asks whether one that waits has been closed;
+//! its bytes; [`link`](super::link), which asks whether one that waits has been closed;
 //! and [`TcpLinks`](super::tcp_links::TcpLinks), which watches them, and discards what
 //! arrives on those that only wait for their end.
 

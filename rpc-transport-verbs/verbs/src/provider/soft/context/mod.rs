@@ -1,7 +1,6 @@
 //! One context: the state that its owner word guards.
 
 pub(super) mod channel_events;
-#[cfg(debug_assertions)]
 pub(super) mod check;
 pub(super) mod cold_rings;
 pub(super) mod completion_queues;
@@ -12,18 +11,22 @@ pub(super) mod general_send;
 pub(super) mod initiator;
 pub(super) mod link;
 pub(super) mod link_stream;
+pub(super) mod lists;
 pub(super) mod memory;
 pub(super) mod owner;
 pub(super) mod parts;
 pub(super) mod peer;
 pub(super) mod pending;
+mod posting;
 mod publishing;
 pub(super) mod queue_pair;
+pub(super) mod queue_pairs;
 pub(super) mod ready_peers;
 pub(super) mod receive_queue;
 pub(super) mod record_layer;
 pub(super) mod regions;
 pub(super) mod responder;
+pub(super) mod retry;
 mod sealed_stream;
 pub(super) mod send_queue;
 pub(super) mod state;
@@ -31,6 +34,5 @@ pub(super) mod tcp_link;
 pub(super) mod tcp_links;
 #[cfg(any(test, feature = "test-util"))]
 pub(super) mod test_records;
-pub(super) mod transitions;
 pub(super) mod waiting;
 pub(super) mod window_table;

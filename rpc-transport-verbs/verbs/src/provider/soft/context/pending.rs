@@ -4,9 +4,9 @@
 /// A reason for a poll to leave the straight path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Matter {
-    /// Queue pairs await acknowledgements or room: `Common::awaiting` is not empty.
+    /// Queue pairs await acknowledgements or room: `Lists::awaiting` is not empty.
     Awaiting = 1,
-    /// The sleep note tells peers that no thread polls: see `sleep`.
+    /// The sleep note tells peers that no thread polls: see `wake`.
     Asleep = 2,
     /// Peers have to wake the engine for one-sided requests, because no thread has polled since its
     /// last tick.
@@ -47,5 +47,16 @@ impl Pending {
 
     pub(crate) fn remove(&mut self, matter: Matter) {
         self.0 &= !(matter as u32);
+    }
+
+    /// Returns true if completion queues are armed and no thread polls: see `Matter::Asleep`.
+    #[inline]
+    pub(crate) fn is_asleep(self) -> bool {
+        self.has(Matter::Asleep)
+    }
+
+    /// Returns true if a thread polls the context.
+    pub(crate) fn is_polled(self) -> bool {
+        !self.is_asleep() && !self.has(Matter::Unattended)
     }
 }

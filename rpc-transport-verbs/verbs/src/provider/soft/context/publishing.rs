@@ -6,11 +6,10 @@
 //! overlaps the withdrawal may have copied bytes that were written afterwards. Its requester looks
 //! at the key again after the copy, and the READ fails.
 
+use super::core::Core;
 use super::link::Link;
 use super::memory::Memory;
-use super::queue_pair::SoftQueuePair;
 use super::regions::{NO_ARENA, Region};
-use super::state::Common;
 use super::window_table::Bound;
 use crate::provider::soft::shared::published::{PublishedKey, PublishedQueuePair};
 use crate::types::{Access, LocalKey, QpType, RemoteKey};
@@ -88,31 +87,27 @@ impl Memory {
     }
 }
 
-impl SoftQueuePair {
-    /// Publishes whether READs may be executed through the queue pair. Call this after its state or
-    /// its attributes have changed.
-    pub(crate) fn publish(&self, common: &Common) {
-        if self.core.qp_type != QpType::ReliableConnection {
+impl Memory {
+    /// Publishes whether READs may be executed through a queue pair. Call this after its state, its
+    /// attributes or its link have changed.
+    pub(crate) fn publish_queue_pair(&self, core: &Core, link: &Link) {
+        if core.qp_type != QpType::ReliableConnection {
             return;
         }
-        let access = self.core.attributes.access.unwrap_or_default();
-        let depth = self.core.attributes.max_dest_rd_atomic.unwrap_or(0);
-        let is_readable = self.core.receives_now()
-            && matches!(self.link, Link::Rings(_))
+        let access = core.attributes.access.unwrap_or_default();
+        let depth = core.attributes.max_dest_rd_atomic.unwrap_or(0);
+        let is_readable = core.receives_now()
+            && matches!(link, Link::Rings(_))
             && access.contains(Access::REMOTE_READ)
             && depth > 0;
-        let queue_pair = self
-            .core
-            .attributes
-            .dest_qp_num
-            .filter(|_| is_readable)
-            .map(|remote| PublishedQueuePair {
-                number: self.core.number,
-                remote,
-                domain: self.core.domain,
-                depth,
-            });
-        let published = &common.notes.published;
-        published.publish_queue_pair(self.core.index as usize, queue_pair);
+        let remote = core.attributes.dest_qp_num.filter(|_| is_readable);
+        let queue_pair = remote.map(|remote| PublishedQueuePair {
+            number: core.number,
+            remote,
+            domain: core.domain,
+            depth,
+        });
+        let published = &self.notes.published;
+        published.publish_queue_pair(core.index as usize, queue_pair);
     }
 }

@@ -4,7 +4,8 @@ use super::core::Core;
 use super::initiator::Initiator;
 use super::link::{Early, Link};
 use super::receive_queue::ReceiveQueue;
-use crate::provider::soft::context::waiting::Waiting;
+use super::waiting::Waiting;
+use crate::member_list::Listed;
 
 /// One queue pair.
 #[derive(Debug)]
@@ -16,21 +17,7 @@ pub(crate) struct SoftQueuePair {
     pub(crate) receives: ReceiveQueue,
     pub(crate) link: Link,
     pub(crate) early: Early,
-    /// Membership in the lists of `Common`.
-    pub(crate) is_hot: bool,
-    pub(crate) is_awaiting: bool,
-    pub(crate) is_unacked: bool,
+    /// Which of the context's [`Lists`](super::lists::Lists) it is in.
+    pub(crate) listed: Listed,
     pub(crate) established: bool,
-}
-
-impl SoftQueuePair {
-    /// Compares the sequence numbers of both sides, to detect that the peer would drop every
-    /// message. Call this when both are known and nothing has been sent.
-    pub(super) fn compare_sequence_numbers(&mut self) {
-        self.initiator.has_psn_mismatch =
-            match (self.link.expected_psn(), self.core.attributes.sq_psn) {
-                (Some(expected), Some(psn)) => expected != psn.get(),
-                _ => false,
-            };
-    }
 }

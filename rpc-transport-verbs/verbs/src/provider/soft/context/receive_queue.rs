@@ -94,7 +94,6 @@ impl ReceiveQueue {
     }
 
     /// Returns how many places hold a receive.
-    #[cfg(debug_assertions)]
     pub(super) fn filled(&self) -> usize {
         self.places.iter().flatten().count()
     }

@@ -247,6 +247,12 @@ impl<'a> Responder<'a> {
         ))
     }
 
+    /// Makes the local protection check for elements that the response to a request of this side fills.
+    pub(crate) fn check_local(&self, elements: &[Sge]) -> Result<(), CompletionStatus> {
+        let regions = &self.memory.regions;
+        regions.check_all(elements, self.core.domain, Access::LOCAL_WRITE)
+    }
+
     /// Carries out an atomic operation. Returns the previous value.
     pub(crate) fn operate(&self, operation: &RemoteOperation) -> Result<u64, Rejection> {
         let (RemoteOperation::CompareAndSwap { remote, .. }

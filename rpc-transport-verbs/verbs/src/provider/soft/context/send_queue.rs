@@ -103,19 +103,33 @@ impl SendQueue {
     }
 
     /// As [`general_at`](Self::general_at), to change them.
+    #[inline]
     pub(crate) fn general_at_mut(&mut self, number: u64) -> Option<&mut GeneralSend> {
         let index = self.general_index(number)?;
         self.general.get_mut(index)
     }
 
+    #[inline]
     fn general_index(&self, number: u64) -> Option<usize> {
-        let numbered = |send: &GeneralSend| send.number.cmp(&number);
         let distance = number.checked_sub(self.general.front()?.number)? as usize;
         // Over TCP every request has details, so there are no gaps.
-        match self.general.get(distance).map(numbered) {
-            Some(std::cmp::Ordering::Equal) => Some(distance),
-            _ => self.general.binary_search_by(numbered).ok(),
+        match self.general.get(distance) {
+            Some(send) if send.number == number => Some(distance),
+            _ => self.search_general(number),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search_general(&self, number: u64) -> Option<usize> {
+        let numbered = |send: &GeneralSend| send.number.cmp(&number);
+        self.general.binary_search_by(numbered).ok()
+    }
+
+    /// Returns the details of the next request to begin, if it has any: of one over TCP, a part may have
+    /// been written.
+    pub(crate) fn next_general(&self) -> Option<&GeneralSend> {
+        self.general_at(self.started)
     }
 
     /// Drops the details of the request with this number, which has completed.
@@ -167,13 +181,11 @@ impl SendQueue {
     }
 
     /// Returns how many requests wait to be written to the ring.
-    #[cfg(debug_assertions)]
     pub(super) fn unwritten_count(&self) -> usize {
         self.unwritten.len()
     }
 
     /// Returns the number of the oldest request whose entry is taken.
-    #[cfg(debug_assertions)]
     pub(super) fn freed(&self) -> u64 {
         self.freed
     }

@@ -10,19 +10,32 @@ use std::collections::VecDeque;
 
 use super::link_stream::LinkStream;
 use super::responder::Placement;
+use crate::member_list::Listed;
 use crate::provider::soft::wire::header::{EncodedHeader, MAX_LEN};
-use crate::types::RemoteMemory;
+use crate::types::{QpNum, RemoteMemory};
 
 /// A queue pair's TCP connection.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     pub(crate) stream: LinkStream,
     pub(crate) phase: Phase,
+    /// What the context's epoll set calls it, once it has the link.
+    pub(super) token: LinkToken,
+    /// Which lists of [`TcpLinks`](super::tcp_links::TcpLinks) it is in.
+    pub(crate) listed: Listed,
     /// The context's epoll set does not tell when the link can be read from, because polls read it
     /// in any case. Every message would be told to the set otherwise, at the cost of its sender.
     pub(crate) is_silent: bool,
     pub(crate) outbound: Outbound,
     pub(crate) inbound: Inbound,
+}
+
+/// The queue pair of a link, as the context's epoll set names it. The index may belong to another queue
+/// pair when an event is read; a number is used again only after a long time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkToken {
+    pub(crate) qp_index: u32,
+    pub(crate) qp_num: QpNum,
 }
 
 /// How far the set-up of a link has come.
@@ -111,10 +124,7 @@ pub(crate) struct Inbound {
     pub(crate) acknowledged: u64,
     /// The peer waits for the acknowledgement.
     pub(crate) is_ack_requested: bool,
-    /// The queue pair is in the list of acknowledgements that are due, or owed.
-    pub(crate) is_ack_due: bool,
-    pub(crate) is_ack_listed: bool,
-    /// Looks at the links since an acknowledgement is due: see `tcp::turn`.
+    /// Looks at the links since an acknowledgement is due.
     pub(crate) looks_with_ack_due: u8,
     /// The request at `expected` was answered by an RNR NAK: those behind it are discarded.
     pub(crate) is_refusing: bool,
@@ -146,6 +156,20 @@ pub(crate) enum Target {
     Nowhere,
 }
 
+impl LinkToken {
+    pub(super) fn encode(self) -> u64 {
+        u64::from(self.qp_num.0) << 32 | u64::from(self.qp_index)
+    }
+
+    pub(super) fn decode(data: u64) -> Self {
+        Self {
+            // The cast takes the lower half.
+            qp_index: data as u32,
+            qp_num: QpNum((data >> 32) as u32),
+        }
+    }
+}
+
 impl Inbound {
     /// Returns the number of the request of which only a part has arrived. What this side has asked
     /// for, such as the bytes of a READ, may be long.
@@ -160,7 +184,6 @@ impl Inbound {
 
 impl Outbound {
     /// Returns the sequence number of the first request.
-    #[cfg(debug_assertions)]
     pub(super) fn first(&self) -> u64 {
         self.first
     }
@@ -187,6 +210,11 @@ impl TcpLink {
         let mut link = Self {
             stream,
             phase: Phase::Dialed,
+            token: LinkToken {
+                qp_index: u32::MAX,
+                qp_num: QpNum(0),
+            },
+            listed: Listed::default(),
             is_silent: false,
             outbound: Outbound::default(),
             inbound: Inbound {
@@ -194,8 +222,6 @@ impl TcpLink {
                 expected,
                 acknowledged: expected,
                 is_ack_requested: false,
-                is_ack_due: false,
-                is_ack_listed: false,
                 looks_with_ack_due: 0,
                 is_refusing: false,
                 was_long: false,
@@ -286,6 +312,15 @@ pub(crate) fn extended(low: u32, near: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_keeps_its_queue_pair() {
+        let token = LinkToken {
+            qp_index: u32::MAX - 1,
+            qp_num: QpNum(0x00ab_cdef),
+        };
+        assert_eq!(LinkToken::decode(token.encode()), token);
+    }
 
     #[test]
     fn a_sequence_number_is_extended_to_the_closest() {

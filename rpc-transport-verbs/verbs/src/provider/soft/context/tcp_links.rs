@@ -15,7 +15,9 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
-use super::tcp_link::TcpLink;
+use super::pending::{Matter, Pending};
+use super::tcp_link::{LinkToken, TcpLink};
+use crate::member_list::MemberList;
 use crate::system_error::epoll_add;
 
 /// Bytes that one read takes beyond the payload that it is in the middle of. Many short messages fit,
@@ -33,6 +35,17 @@ const MAX_LINGERING: usize = 64;
 /// Maximum number of hot links: with more, one system call for all of them is cheaper.
 const MAX_HOT: usize = 4;
 
+/// Empty reads after which a link is cold: some 100 µs of polling, longer than a response takes.
+const EMPTY_READS: u32 = 256;
+/// Reads after which a hot link of a context that is polled without a pause is silent: see
+/// [`TcpLink::is_silent`].
+const READS_BEFORE_SILENCE: u32 = 1024;
+/// Looks at hot links for each look at the others.
+const LOOKS_PER_WAIT: u32 = 4;
+/// Bytes that hot links may move before the others are looked at, so that a short message waits for a
+/// part of a long one only. To copy them takes far longer than a look.
+const MOST_MOVED: usize = 64 * 1024;
+
 /// Maximum number of links that one look at the epoll set finds.
 const MAX_READY: usize = 64;
 
@@ -48,15 +61,15 @@ pub(crate) struct TcpLinks {
     /// The links that polls read from directly.
     pub(crate) hot: Vec<HotLink>,
     /// Queue pairs whose requests are written at the next look.
-    pub(crate) deferred: Vec<u32>,
+    pub(crate) deferred: MemberList<0>,
     /// Number of looks at the hot links.
-    pub(crate) looks: u32,
+    looks: u32,
     /// Bytes that were read and written since the last look at the epoll set.
     pub(crate) moved: usize,
     /// Queue pairs whose peers wait for an acknowledgement.
-    pub(crate) acks_due: Vec<u32>,
+    pub(crate) acks_due: MemberList<1>,
     /// Queue pairs that owe an acknowledgement that nothing waits for: the engine's tick sends them.
-    pub(crate) acks_owed: Vec<u32>,
+    pub(crate) acks_owed: MemberList<2>,
     /// Connections that were closed with a fatal NAK, until the peer has closed them too: a
     /// connection that is closed while bytes of the peer wait to be read is reset, and the NAK may
     /// be lost.
@@ -68,7 +81,7 @@ pub(crate) struct TcpLinks {
 /// A link of which the epoll set says what can be done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadyLink {
-    pub(crate) qp_index: u32,
+    pub(crate) token: LinkToken,
     pub(crate) can_be_read: bool,
     pub(crate) can_be_written: bool,
 }
@@ -85,9 +98,20 @@ struct Engine {
 pub(crate) struct HotLink {
     pub(crate) qp_index: u32,
     /// Consecutive reads that found nothing.
-    pub(crate) empty_reads: u32,
+    empty_reads: u32,
     /// Reads since the link became hot.
-    pub(crate) reads: u32,
+    reads: u32,
+}
+
+/// How a link is read from after one more read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HotState {
+    /// By polls, as before.
+    Hot,
+    /// By polls, which do so without a pause: the epoll set need not tell of it any more.
+    Settled,
+    /// When the epoll set tells. It was taken out of the hot links, and the last of them is at its place.
+    Cold,
 }
 
 impl TcpLinks {
@@ -123,32 +147,40 @@ impl TcpLinks {
         let _ = epoll::modify(set, files, epoll::EventData::new_u64(*token), flags);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
+    /// Returns the number of links, and of those that wait until they can be written to.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.count, self.blocked)
     }
 
     /// Returns true if there are links that only the epoll set tells about: those that are not hot,
     /// and those that wait until they can be written to.
-    pub(crate) fn needs_wait(&self) -> bool {
+    fn needs_wait(&self) -> bool {
         self.hot.len() < self.count || self.blocked > 0
     }
 
-    /// Returns true if there is more than one link.
-    pub(crate) fn has_others(&self) -> bool {
-        self.count > 1
-    }
-
-    /// Adds a link.
-    pub(crate) fn add(&mut self, link: &TcpLink, qp_index: u32) -> io::Result<()> {
+    /// Adds the link of a queue pair, and has polls look at the links. It is hot at first, unless many
+    /// are.
+    pub(crate) fn add(
+        &mut self,
+        pending: &mut Pending,
+        link: &mut TcpLink,
+        token: LinkToken,
+    ) -> io::Result<()> {
         let files = self.files.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let data = epoll::EventData::new_u64(qp_index.into());
+        let data = epoll::EventData::new_u64(token.encode());
         epoll_add(files, link.stream.readable(), data, epoll::EventFlags::IN)?;
+        link.token = token;
         self.count += 1;
+        pending.add(Matter::TcpLinks);
+        self.make_hot(token.qp_index);
         Ok(())
     }
 
     /// Sets whether the set also waits until the link can be written to.
-    pub(crate) fn set_blocked(&mut self, link: &mut TcpLink, qp_index: u32, is_blocked: bool) {
+    pub(crate) fn set_blocked(&mut self, link: &mut TcpLink, is_blocked: bool) {
+        if link.outbound.is_blocked == is_blocked {
+            return;
+        }
         link.outbound.is_blocked = is_blocked;
         // A link to itself can be written to again when it has been read from.
         if link.stream.is_to_itself() {
@@ -158,19 +190,19 @@ impl TcpLinks {
             true => self.blocked += 1,
             false => self.blocked = self.blocked.saturating_sub(1),
         }
-        self.watch(link, qp_index);
+        self.watch(link);
     }
 
     /// Sets whether the set tells when the link can be read from.
-    pub(crate) fn set_silent(&mut self, link: &mut TcpLink, qp_index: u32, is_silent: bool) {
+    pub(crate) fn set_silent(&mut self, link: &mut TcpLink, is_silent: bool) {
         if link.is_silent != is_silent {
             link.is_silent = is_silent;
-            self.watch(link, qp_index);
+            self.watch(link);
         }
     }
 
     /// Has the set watch what the link's state says.
-    fn watch(&self, link: &TcpLink, qp_index: u32) {
+    fn watch(&self, link: &TcpLink) {
         let Some(files) = &self.files else { return };
         let mut flags = epoll::EventFlags::empty();
         if !link.is_silent {
@@ -179,15 +211,17 @@ impl TcpLinks {
         if link.is_watched_for_writing() {
             flags |= epoll::EventFlags::OUT;
         }
-        let data = epoll::EventData::new_u64(qp_index.into());
+        let data = epoll::EventData::new_u64(link.token.encode());
         if let Err(error) = epoll::modify(files, link.stream.readable(), data, flags) {
             // The engine's tick looks at the link.
-            tracing::debug!(%error, qp_index, "a link cannot be watched");
+            tracing::debug!(%error, qp_num = %link.token.qp_num, "a link cannot be watched");
         }
     }
 
-    /// Removes a link's file.
-    pub(crate) fn remove(&mut self, link: &TcpLink, qp_index: u32) {
+    /// Removes a link: its file is not watched any more, and no list has it. One that was removed when its
+    /// connection ended is taken out of the lists that it has come into since.
+    pub(crate) fn remove(&mut self, pending: &mut Pending, link: &mut TcpLink) {
+        let qp_index = link.token.qp_index;
         if let Some(files) = &self.files
             && epoll::delete(files, link.stream.readable()).is_ok()
         {
@@ -196,10 +230,13 @@ impl TcpLinks {
                 self.blocked = self.blocked.saturating_sub(1);
             }
         }
+        if self.count == 0 {
+            pending.remove(Matter::TcpLinks);
+        }
         self.hot.retain(|link| link.qp_index != qp_index);
-        self.deferred.retain(|other| *other != qp_index);
-        self.acks_due.retain(|other| *other != qp_index);
-        self.acks_owed.retain(|other| *other != qp_index);
+        self.deferred.remove(&mut link.listed, qp_index);
+        self.acks_due.remove(&mut link.listed, qp_index);
+        self.acks_owed.remove(&mut link.listed, qp_index);
     }
 
     /// Keeps a connection until the peer has closed it, for a limited time.
@@ -248,8 +285,7 @@ impl TcpLinks {
             ready.extend(events.iter().map(|event| {
                 let epoll::Event { flags, data, .. } = *event;
                 ReadyLink {
-                    // A queue pair's index has 32 bits.
-                    qp_index: data.u64() as u32,
+                    token: LinkToken::decode(data.u64()),
                     // The end of a connection, or an error, is found by a read.
                     can_be_read: flags != epoll::EventFlags::OUT,
                     can_be_written: flags.contains(epoll::EventFlags::OUT),
@@ -275,29 +311,56 @@ impl TcpLinks {
     }
 
     /// Has a queue pair's requests written at the next look.
-    pub(crate) fn defer(&mut self, qp_index: u32) {
-        // Mostly the last that did so.
-        if self.deferred.last() != Some(&qp_index) && !self.deferred.contains(&qp_index) {
-            self.deferred.push(qp_index);
-        }
+    pub(crate) fn defer(&mut self, link: &mut TcpLink) {
+        self.deferred.insert(&mut link.listed, link.token.qp_index);
     }
 
     /// Lists a link that has executed a request, until the peer is told.
-    pub(crate) fn owe_ack(&mut self, qp_index: u32, link: &mut TcpLink) {
-        let inbound = &mut link.inbound;
+    pub(crate) fn owe_ack(&mut self, link: &mut TcpLink) {
+        let inbound = &link.inbound;
         let is_due =
             inbound.is_ack_requested || inbound.expected - inbound.acknowledged >= ACK_INTERVAL;
-        match (is_due, inbound.is_ack_listed) {
-            (true, _) if !inbound.is_ack_due => {
-                inbound.is_ack_due = true;
-                self.acks_due.push(qp_index);
-            }
-            (false, false) => {
-                inbound.is_ack_listed = true;
-                self.acks_owed.push(qp_index);
-            }
-            _ => {}
+        let (listed, qp_index) = (&mut link.listed, link.token.qp_index);
+        match is_due {
+            true => self.acks_due.insert(listed, qp_index),
+            false => self.acks_owed.insert(listed, qp_index),
+        };
+    }
+
+    /// Records a look at the hot links, before which polls of the others are put off. Returns true if the
+    /// others are due now: a context that is not polled perhaps makes no second look.
+    pub(crate) fn are_others_due(&mut self, is_polled: bool) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        let is_due = !is_polled
+            || self.hot.is_empty()
+            || self.looks.is_multiple_of(LOOKS_PER_WAIT)
+            || self.moved >= MOST_MOVED;
+        is_due && self.needs_wait()
+    }
+
+    /// Records what a read of the hot link at this place has found: `is_idle` if nothing.
+    pub(crate) fn after_read(&mut self, place: usize, is_idle: bool, is_polled: bool) -> HotState {
+        let link = &mut self.hot[place];
+        link.empty_reads = if is_idle { link.empty_reads + 1 } else { 0 };
+        // Otherwise a message has to wake the thread, or the engine.
+        link.reads = link.reads.saturating_add(u32::from(is_polled));
+        let is_settled = is_polled && link.reads == READS_BEFORE_SILENCE;
+        // A lone link stays hot: the set would cost as much.
+        if link.empty_reads >= EMPTY_READS && self.count > 1 {
+            self.hot.swap_remove(place);
+            return HotState::Cold;
         }
+        if is_settled {
+            return HotState::Settled;
+        }
+        HotState::Hot
+    }
+
+    /// Begins to count reads again, before the context is not polled for a while. Returns true if the
+    /// hot link at this place was settled.
+    pub(crate) fn unsettle(&mut self, place: usize) -> bool {
+        let link = &mut self.hot[place];
+        std::mem::take(&mut link.reads) >= READS_BEFORE_SILENCE
     }
 
     /// Has polls read from a link directly, unless they do so from many.

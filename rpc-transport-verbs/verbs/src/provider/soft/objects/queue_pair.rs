@@ -8,21 +8,23 @@ use super::super::super::limits::in_range;
 use super::unsupported::check_extended;
 use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue, all_taken, not_posted};
 use crate::hooks::{accepted, point};
+use crate::member_list::Listed;
 use crate::provider::queue_pair_options::QueuePairOptions;
-use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, index32};
-use crate::provider::soft::context::core::Core;
+use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted};
+use crate::provider::soft::context::core::{Core, remote_of};
 use crate::provider::soft::context::initiator::Initiator;
 use crate::provider::soft::context::link::{Early, Link};
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::state::State;
-use crate::provider::soft::context::transitions::{Ready, remote_of};
 use crate::provider::soft::context::waiting::Waiting;
 use crate::provider::soft::process::link_message::LinkMessage;
 use crate::provider::soft::process::node::domain::Domain;
+use crate::provider::soft::reliable::connect::Ready;
 use crate::provider::soft::shared::ring::RingReceiver;
 use crate::provider::soft::shared::wake::{GROUP, MAX_READY};
+use crate::provider::soft::unreliable::send::UnreliableSends;
 use crate::provider::soft::wire::hello::LinkAddress;
 use crate::provider::work::{
     Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
@@ -78,9 +80,7 @@ impl ProtectionDomain {
             receives: ReceiveQueue::new(capabilities.max_recv_wr, ReceiveOrder::OldestFirst),
             link: Link::Down,
             early: Early::default(),
-            is_hot: false,
-            is_awaiting: false,
-            is_unacked: false,
+            listed: Listed::default(),
             established: false,
         };
         let qp_index = self
@@ -98,7 +98,7 @@ impl ProtectionDomain {
         })
     }
 
-    fn insert(&self, mut qp: SoftQueuePair) -> Result<u32, VerbsError> {
+    fn insert(&self, qp: SoftQueuePair) -> Result<u32, VerbsError> {
         let mut state = self.domain.enter()?;
         let State {
             queue_pairs,
@@ -115,16 +115,13 @@ impl ProtectionDomain {
         if queue_pairs.len() == MAX_READY {
             return Err(exhausted("create_qp", "queue pairs", MAX_READY));
         }
-        let entry = queue_pairs.vacant_entry();
-        let index = entry.key();
-        qp.core.index = index32(index);
-        entry.insert(qp);
-        common.qp_index_end = common.qp_index_end.max(index + 1);
-        common.cold.make_room(common.qp_index_end);
+        let qp_index = queue_pairs.insert(qp);
+        common.qp_index_end = common.qp_index_end.max(qp_index as usize + 1);
+        common.lists.cold.make_room(common.qp_index_end);
         if common.qp_index_end > GROUP {
             common.pending.add(Matter::ManyQueuePairs);
         }
-        Ok(index32(index))
+        Ok(qp_index)
     }
 }
 
@@ -176,13 +173,13 @@ impl QueuePair {
     }
 
     pub(crate) fn state(&self) -> Result<QpState, VerbsError> {
-        Ok(self.domain.enter()?.queue_pairs[self.qp_index as usize]
-            .core
-            .state)
+        Ok(self.domain.enter()?.queue_pairs[self.qp_index].core.state)
     }
 
     pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
-        Ok(self.domain.enter()?.queue_pairs[self.qp_index as usize].query())
+        let state = self.domain.enter()?;
+        let qp = &state.queue_pairs[self.qp_index];
+        Ok(qp.core.query(qp.initiator.draining.is_some()))
     }
 
     pub(crate) fn modify(
@@ -193,7 +190,7 @@ impl QueuePair {
     ) -> Result<(), ModifyError> {
         let gids = self.domain.gids;
         let state = self.domain.enter()?;
-        let qp = &state.queue_pairs[self.qp_index as usize];
+        let qp = &state.queue_pairs[self.qp_index];
         qp.core
             .check_values(attributes, gids.count())
             .and_then(|()| qp.core.check_reach(attributes, gids.first()))
@@ -311,10 +308,20 @@ impl QueuePair {
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let (qp, common) = state.split(self.qp_index);
-        let posted = qp.post(common, work, elements);
         if self.is_reliable {
+            let posted = qp.post(common, work, elements);
             state.settle_overrun();
             return posted;
+        }
+        let posted = UnreliableSends {
+            core: &mut qp.core,
+            initiator: &mut qp.initiator,
+            waiting: &mut qp.waiting,
+            memory: &mut common.memory,
+        }
+        .post(work, elements);
+        if matches!(qp.core.state, QpState::Sqe | QpState::Error) {
+            qp.flush_sends(common);
         }
         state.finish_turn();
         drop(state);
@@ -392,9 +399,7 @@ impl QueuePair {
         let Ok(mut state) = self.domain.enter() else {
             return;
         };
-        let (qp, common) = state.split(self.qp_index);
-        qp.disconnect(common);
-        state.queue_pairs.remove(self.qp_index as usize);
+        state.destroy(self.qp_index);
         drop(state);
         self.set_connected(false);
         self.domain.node.free_qp_num(self.number.0);
@@ -434,7 +439,25 @@ impl QueuePair {
             let Ok(mut state) = self.domain.enter() else {
                 return;
             };
-            let started = state.start_sends(self.qp_index);
+            let (qp, common) = state.split(self.qp_index);
+            let (queues, pending) = (&mut common.completion_queues, &mut common.pending);
+            let send_cq = qp.core.send_cq;
+            let started = UnreliableSends {
+                core: &mut qp.core,
+                initiator: &mut qp.initiator,
+                waiting: &mut qp.waiting,
+                memory: &mut common.memory,
+            }
+            .start(|completion| {
+                queues.push(pending, send_cq, completion);
+                !queues.has_overrun()
+            });
+            common.counters.sends += started.messages.len() as u64;
+            common.counters.doorbells += u64::from(!started.messages.is_empty());
+            if qp.core.state == QpState::Sqe {
+                qp.flush_sends(common);
+            }
+            state.finish_turn();
             drop(state);
             for message in &started.messages {
                 message.deliver(&self.domain.node);

@@ -148,9 +148,10 @@ impl QueuePair {
     /// Returns the target of the connection that its peer dials, if the queue pair is connected over
     /// TCP.
     pub(crate) fn link_target(&self) -> Option<LinkTarget> {
-        let is_tcp = self.domain.enter().is_ok_and(|state| {
-            matches!(state.queue_pairs[self.qp_index as usize].link, Link::Tcp(_))
-        });
+        let is_tcp = self
+            .domain
+            .enter()
+            .is_ok_and(|state| matches!(state.queue_pairs[self.qp_index].link, Link::Tcp(_)));
         is_tcp.then(|| LinkTarget {
             domain: Arc::clone(&self.domain),
             qp_index: self.qp_index,
@@ -161,7 +162,7 @@ impl QueuePair {
     /// Returns the number of the request of which only a part has arrived.
     pub(crate) fn arriving_message(&self) -> Option<u64> {
         let state = self.domain.enter().ok()?;
-        let link = state.queue_pairs[self.qp_index as usize].link.tcp()?;
+        let link = state.queue_pairs[self.qp_index].link.tcp()?;
         link.inbound.arriving_request()
     }
 

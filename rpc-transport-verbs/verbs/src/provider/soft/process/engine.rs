@@ -36,6 +36,7 @@ use super::tcp_port::TOKEN_TCP_LISTENER;
 use super::unix_accept::UnixNewcomer;
 use crate::affinity::start_thread;
 use crate::provider::fork_guard::ForkGuard;
+use crate::provider::soft::context::check::check_state;
 use crate::types::OpenError;
 
 /// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
@@ -311,8 +312,7 @@ impl Engine {
                     break;
                 };
                 let is_at_rest = !state.progress_while_idle(now);
-                #[cfg(debug_assertions)]
-                crate::provider::soft::context::check::check_state(&state);
+                check_state(&state);
                 self.needs_another_tick |= state.common.tcp.has_lingering();
                 if is_at_rest {
                     rests = state.is_idle();

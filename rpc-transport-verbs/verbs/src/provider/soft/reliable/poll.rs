@@ -5,10 +5,12 @@
 //! matter to [`Pending`](crate::provider::soft::context::pending::Pending), which sends polls to the
 //! general path.
 
+use super::progress::make_hot_for;
 use super::receive::ReceiveOutcome;
+use crate::hooks;
 use crate::hooks::inject;
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::state::{Look, State};
+use crate::provider::soft::context::state::{Common, Look, State};
 use crate::provider::soft::shared::commit::Commit;
 use crate::types::{VerbsError, WorkCompletion};
 
@@ -16,10 +18,8 @@ use crate::types::{VerbsError, WorkCompletion};
 /// turn to the next ring: few, so that no ring and no sender waits for long.
 const STREAK: u32 = 16;
 
-/// Polls until the first look at the acknowledgement of a message that was sent from an arena. Its
-/// completion only frees memory, and to look at it moves its cache line from the peer, which then has
-/// to fetch the line back before it acknowledges, in front of its next message.
-pub(crate) const POLLS_BEFORE_ACK: u64 = 32;
+/// Hot rings for each set of ready bits that a poll looks at, after the first set.
+const HOT_PER_LOOK: usize = 4;
 
 impl State {
     /// Polls a completion queue, as `poll_cq` does, for at most `max` completions.
@@ -63,7 +63,7 @@ impl State {
     #[inline(always)]
     fn look_again(&mut self) -> Look {
         let common = &mut self.common;
-        match &*common.hot {
+        match &*common.lists.hot {
             [ring] if common.pending.is_empty() && common.ready.pass_if_empty() => {
                 ring.next.look().map_or(Look::Nothing, Look::Message)
             }
@@ -89,8 +89,8 @@ impl State {
         if inject!(ShortPoll) {
             return Ok(None);
         }
-        if let Some(ring) = common.hot.first() {
-            let qp = &mut queue_pairs[ring.qp_index as usize];
+        if let Some(ring) = common.lists.hot.first() {
+            let qp = &mut queue_pairs[ring.qp_index];
             if let Some(completion) = qp.receive_straight(common, 0, commit, cq) {
                 return Ok(Some(completion));
             }
@@ -129,13 +129,14 @@ impl State {
         let message = self.take_from_hot_rings(cq);
         // Acknowledgements can wait for a few messages. A sleeping context cannot: the ring of this
         // one may be hot now, and its sender would not notify anyone of the next.
-        let can_wait = !self.common.is_asleep() && !self.common.completion_queues.has_overrun();
+        let can_wait =
+            !self.common.pending.is_asleep() && !self.common.completion_queues.has_overrun();
         if message.is_some() && self.common.streak < STREAK && can_wait {
             self.common.streak += 1;
             return Ok(message);
         }
         self.common.streak = 0;
-        self.common.first_look += 1;
+        self.common.lists.first_look += 1;
         self.look_beyond_rings();
         if message.is_some() {
             return Ok(message);
@@ -161,15 +162,15 @@ impl State {
             queue_pairs,
             common,
         } = self;
-        let acks_can_wait = match *common.awaiting {
+        let acks_can_wait = match *common.lists.awaiting.as_slice() {
             [] => true,
             [only] if common.polls < common.acks_due => {
-                queue_pairs[only as usize].awaits_plain_sends()
+                queue_pairs[only].initiator.awaits_plain_sends()
             }
             _ => false,
         };
         let only_acks = common.pending.is_empty() || common.pending.is_only(Matter::Awaiting);
-        let [ring] = &*common.hot else {
+        let [ring] = &*common.lists.hot else {
             return None;
         };
         if !acks_can_wait || !only_acks || !common.ready.pass_if_empty() {
@@ -184,7 +185,7 @@ impl State {
         let Some(commit) = ring.next.look() else {
             return Some(None);
         };
-        let qp = &mut queue_pairs[ring.qp_index as usize];
+        let qp = &mut queue_pairs[ring.qp_index];
         let straight = qp.receive_straight(common, 0, commit, cq);
         straight
             .or_else(|| qp.receive_straight_from_arena(common, 0, commit, cq))
@@ -204,8 +205,7 @@ impl State {
         let completion = completion?;
         if let Some((qp_index, number)) = completion.frees
             // A queue pair that has been destroyed since has no entry to free.
-            && let Some(qp) = queue_pairs.get_mut(qp_index as usize)
-            && qp.core.number == completion.qp_num
+            && let Some(qp) = queue_pairs.find(qp_index, completion.qp_num)
         {
             qp.initiator.sends.free_through(number);
         }
@@ -216,40 +216,89 @@ impl State {
     /// to the completion queue.
     fn take_from_hot_rings(&mut self, cq: usize) -> Option<WorkCompletion> {
         let is_quiet = self.common.completion_queues.queue(cq).is_quiet();
-        for _ in 0..self.common.hot.len() {
+        for _ in 0..self.common.lists.hot.len() {
             let Self {
                 queue_pairs,
                 common,
             } = self;
-            if common.first_look >= common.hot.len() {
-                common.first_look = 0;
+            if common.lists.first_look >= common.lists.hot.len() {
+                common.lists.first_look = 0;
             }
-            let place = common.first_look;
-            let Some(ring) = common.hot.get_mut(place) else {
+            let place = common.lists.first_look;
+            let Some(ring) = common.lists.hot.get_mut(place) else {
                 break;
             };
             let commit = ring.next.look().filter(|_| !inject!(LateMessage));
             let Some(commit) = commit else {
                 // A ring that goes cold is replaced by another, at the same place.
                 if self.stays_hot(place) {
-                    self.common.first_look += 1;
+                    self.common.lists.first_look += 1;
                 }
                 continue;
             };
             ring.empty_polls = 0;
             if is_quiet {
-                let qp = &mut queue_pairs[ring.qp_index as usize];
+                let qp = &mut queue_pairs[ring.qp_index];
                 if let Some(completion) = qp.receive_straight(common, place, commit, cq) {
                     return Some(completion);
                 }
             }
             if self.receive_batch(place) != ReceiveOutcome::Closed {
-                self.common.first_look += 1;
+                self.common.lists.first_look += 1;
             }
             if !self.common.completion_queues.queue(cq).is_empty() {
                 break;
             }
         }
         None
+    }
+
+    // ---- what the next polls look at ----
+
+    /// Makes the cold rings hot that the next peer has set bits for: at most one word of them, of
+    /// one peer, and of a few more peers if many rings are hot.
+    #[inline]
+    fn handle_ready_bits(&mut self) {
+        let common = &mut self.common;
+        let is_simple =
+            common.lists.hot.len() < HOT_PER_LOOK && !common.pending.has(Matter::ManyQueuePairs);
+        if !is_simple || !common.ready.pass_if_empty() {
+            self.handle_more_ready_bits();
+        }
+    }
+
+    #[inline(never)]
+    fn handle_more_ready_bits(&mut self) {
+        for _ in 0..1 + self.common.lists.hot.len() / HOT_PER_LOOK {
+            if self.common.ready.is_round_over() {
+                self.begin_round();
+            }
+            let State {
+                queue_pairs,
+                common,
+            } = self;
+            let Common { ready, lists, .. } = common;
+            ready.take_next(common.qp_index_end, |gid, qp_index| {
+                make_hot_for(queue_pairs, lists, gid, qp_index);
+            });
+        }
+    }
+
+    /// Begins another round of looks at ready bits, after looks at cold rings.
+    #[cold]
+    #[inline(never)]
+    fn begin_round(&mut self) {
+        self.common.ready.begin_round();
+        if !self.common.lists.cold.is_empty() {
+            self.look_at_cold_rings(hooks::now());
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn mark_attended(&mut self) {
+        self.common.pending.remove(Matter::Unattended);
+        self.common.notes.sleep.set_attended();
+        self.common.tcp.set_watched_by_engine(false);
     }
 }

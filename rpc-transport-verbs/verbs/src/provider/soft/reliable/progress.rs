@@ -1,21 +1,28 @@
-//! The progress loop over everything that may have changed: hot rings, ready bits, awaited
-//! acknowledgements.
+//! The progress of a context: the loop over everything that may have changed (hot rings, ready bits, TCP
+//! connections, awaited acknowledgements), and the sleep of a context whose completion queues are armed.
+//!
+//! A look at the TCP connections makes one system call for each hot one, and one for all others. A link
+//! becomes hot when something arrives, and cold again after many empty reads.
+//!
+//! While a context sleeps, no thread polls its rings until a peer or the engine wakes it. `wake` draws the
+//! handshake with the peers.
 
 use std::time::Instant;
-
-use slab::Slab;
 
 use super::receive::ReceiveOutcome;
 use crate::hooks;
 use crate::hooks::inject;
-use crate::provider::soft::context::cold_rings::ColdRings;
+use crate::provider::soft::context::check::check_queue_pair;
 use crate::provider::soft::context::link::Link;
+use crate::provider::soft::context::lists::Lists;
 use crate::provider::soft::context::pending::Matter;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::ready_peers::ReadyPeer;
-use crate::provider::soft::context::state::{Common, HotRing, State};
-use crate::provider::soft::shared::ring::NextMessage;
-use crate::types::Gid;
+use crate::provider::soft::context::queue_pairs::QueuePairs;
+use crate::provider::soft::context::state::{Common, State};
+use crate::provider::soft::context::tcp_link::LinkToken;
+use crate::provider::soft::context::tcp_links::HotState;
+use crate::provider::soft::shared::ring::SLOT_COUNT;
+use crate::types::{AsyncEvent, Gid, QpState};
 
 /// Maximum number of rings that are polled directly. Each costs a poll one cached line. With more
 /// rings than this, a poll of empty rings takes longer than the path over a ready bit.
@@ -26,13 +33,6 @@ const EMPTY_POLLS: u32 = 512;
 /// As `EMPTY_POLLS`, while more than `MAX_HOT` rings are hot.
 const EMPTY_POLLS_IF_CROWDED: u32 = 8;
 
-/// Hot rings for each set of ready bits that a poll looks at, after the first set.
-const HOT_PER_LOOK: usize = 4;
-
-/// Maximum number of batches that the engine does for a context when a peer wakes it, before it
-/// turns to other contexts.
-const PEER_WAKE_BATCHES: usize = 64;
-
 impl State {
     /// Makes one bounded batch of progress on everything. Returns the number of messages received.
     pub(crate) fn progress(&mut self) -> usize {
@@ -41,7 +41,7 @@ impl State {
         }
         let mut received = 0;
         let mut place = 0;
-        while place < self.common.hot.len() {
+        while place < self.common.lists.hot.len() {
             if inject!(LateMessage) {
                 place += 1;
                 continue;
@@ -49,7 +49,7 @@ impl State {
             match self.receive_batch(place) {
                 ReceiveOutcome::Received(count) => {
                     received += count;
-                    self.common.hot[place].empty_polls = 0;
+                    self.common.lists.hot[place].empty_polls = 0;
                     place += 1;
                 }
                 ReceiveOutcome::Empty => place += usize::from(self.stays_hot(place)),
@@ -70,10 +70,7 @@ impl State {
         if self.common.pending.has(Matter::Awaiting) {
             self.process_awaited_acks();
         }
-        if self.common.is_asleep() {
-            self.stay_asleep();
-        }
-        self.settle_overrun();
+        self.finish_turn();
         executed
     }
 
@@ -84,49 +81,88 @@ impl State {
             queue_pairs,
             common,
         } = self;
-        let qp = &mut queue_pairs[common.hot[place].qp_index as usize];
+        let qp = &mut queue_pairs[common.lists.hot[place].qp_index];
         let outcome = qp.receive(common);
-        match (&qp.link, common.hot.get_mut(place)) {
+        match (&qp.link, common.lists.hot.get_mut(place)) {
             (Link::Rings(rings), Some(ring)) if outcome != ReceiveOutcome::Closed => {
                 rings.receiver.update(&mut ring.next);
             }
-            _ => qp.leave_hot(common),
+            _ => common.lists.remove_ring(qp.core.index),
         }
         outcome
     }
 
-    // ---- hot and cold rings ----
-
-    /// Makes the cold rings hot that the next peer has set bits for: at most one word of them, of
-    /// one peer, and of a few more peers if many rings are hot.
+    /// Handles the consequences of what was done inside of the context. Call this before releasing the
+    /// owner word after anything that may have made a ring hot, or completed requests.
     #[inline]
-    pub(crate) fn handle_ready_bits(&mut self) {
-        let common = &mut self.common;
-        let is_simple =
-            common.hot.len() < HOT_PER_LOOK && !common.pending.has(Matter::ManyQueuePairs);
-        if !is_simple || !common.ready.pass_if_empty() {
-            self.handle_more_ready_bits();
+    pub(crate) fn finish_turn(&mut self) {
+        if self.common.pending.is_asleep() {
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+    }
+
+    /// Processes the acknowledgements that polls wait for.
+    fn process_awaited_acks(&mut self) {
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
+        let mut place = 0;
+        while let Some(&qp_index) = common.lists.awaiting.as_slice().get(place) {
+            let Some(qp) = queue_pairs.at(qp_index) else {
+                common.lists.awaiting.discard_at(place);
+                continue;
+            };
+            qp.process_acks(common, hooks::now);
+            check_queue_pair(qp);
+            // A queue pair that has failed meanwhile has removed itself from the list.
+            if common.lists.awaiting.as_slice().get(place) != Some(&qp_index) {
+                continue;
+            }
+            if qp.initiator.awaits_polls(&qp.link) {
+                place += 1;
+            } else {
+                let (lists, pending) = (&mut common.lists, &mut common.pending);
+                lists.await_no_more(pending, place, &mut qp.listed);
+            }
         }
     }
 
-    #[inline(never)]
-    fn handle_more_ready_bits(&mut self) {
-        for _ in 0..1 + self.common.hot.len() / HOT_PER_LOOK {
-            if self.common.ready.is_round_over() {
-                self.begin_round();
-            }
-            let State {
-                queue_pairs,
-                common,
-            } = self;
-            let Common {
-                ready, hot, cold, ..
-            } = common;
-            ready.take_next(common.qp_index_end, |gid, qp_index| {
-                make_hot_for(queue_pairs, hot, cold, gid, qp_index);
-            });
+    /// Fails the queue pairs of the completion queues that overran. Call this before releasing the
+    /// owner word after anything that may have completed requests.
+    #[inline]
+    pub(crate) fn settle_overrun(&mut self) {
+        if self.common.completion_queues.has_overrun() {
+            self.fail_overrun();
         }
     }
+
+    #[cold]
+    #[inline(never)]
+    fn fail_overrun(&mut self) {
+        // Failing flushes work, which may overrun another queue, so repeat until none is left.
+        while let Some(cq) = self.common.completion_queues.take_overrun() {
+            let number = self.common.completion_queues.queue(cq as usize).number;
+            let event = AsyncEvent::CompletionQueueError { cq: number };
+            self.common.events.raise(event);
+            for qp in self.queue_pairs.values_mut() {
+                let is_attached = qp.core.send_cq == cq as usize || qp.core.recv_cq == cq as usize;
+                if is_attached && !matches!(qp.core.state, QpState::Reset | QpState::Error) {
+                    self.common.events.raise(AsyncEvent::QpFatal {
+                        qp_num: qp.core.number,
+                    });
+                    qp.fail(&mut self.common, None);
+                }
+            }
+        }
+        if self.common.pending.is_asleep() {
+            // The completions may have triggered an armed queue.
+            self.wake_if_disarmed();
+        }
+    }
+
+    // ---- hot and cold rings ----
 
     /// Makes cold rings hot if their bits are set, for all peers.
     pub(crate) fn handle_all_ready_bits(&mut self) {
@@ -134,55 +170,33 @@ impl State {
             queue_pairs,
             common,
         } = self;
-        let Common {
-            ready, hot, cold, ..
-        } = common;
+        let Common { ready, lists, .. } = common;
         ready.take_all(common.qp_index_end, |gid, qp_index| {
-            make_hot_for(queue_pairs, hot, cold, gid, qp_index);
+            make_hot_for(queue_pairs, lists, gid, qp_index);
         });
     }
 
-    /// Begins another round of looks at ready bits, after looks at cold rings.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn begin_round(&mut self) {
-        self.common.ready.begin_round();
-        if !self.common.cold.is_empty() {
-            self.look_at_cold_rings(hooks::now());
-        }
-    }
-
     /// Makes cold rings hot in which messages lie that no bit has announced.
-    fn look_at_cold_rings(&mut self, now: Instant) {
+    pub(super) fn look_at_cold_rings(&mut self, now: Instant) {
         let State {
             queue_pairs,
             common,
         } = self;
-        let mut looks = common.cold.looks_due(now);
-        while let Some(qp_index) = common.cold.find(&mut looks) {
-            if let Some(qp) = queue_pairs.get_mut(qp_index as usize) {
-                qp.make_hot_again(&mut common.hot, &mut common.cold);
+        let mut looks = common.lists.cold.looks_due(now);
+        while let Some(qp_index) = common.lists.cold.find(&mut looks) {
+            // A ring is removed from the cold ones before its queue pair is.
+            if let Some(rings) = queue_pairs[qp_index].link.rings() {
+                common.lists.make_hot(rings, qp_index);
             }
         }
-    }
-
-    /// Removes the ready bits of a peer that has gone, after taking them: its last messages may lie
-    /// in cold rings.
-    pub(crate) fn forget_ready_peer(&mut self, gid: &Gid) -> Option<ReadyPeer> {
-        self.handle_all_ready_bits();
-        if self.common.is_asleep() {
-            self.stay_asleep();
-        }
-        self.settle_overrun();
-        self.common.ready.remove(gid)
     }
 
     /// Decides whether a ring stays hot after it was found empty. If not, it is removed from the
     /// list, and the last ring takes its place.
     #[inline]
     pub(crate) fn stays_hot(&mut self, place: usize) -> bool {
-        let crowd = self.common.hot.len();
-        let ring = &mut self.common.hot[place];
+        let crowd = self.common.lists.hot.len();
+        let ring = &mut self.common.lists.hot[place];
         ring.empty_polls += 1;
         let patience = if crowd > MAX_HOT {
             EMPTY_POLLS_IF_CROWDED
@@ -196,138 +210,249 @@ impl State {
 
     /// Makes a hot ring cold unless it holds a message, and returns true if it did. The ring is then
     /// removed from the list, and the last ring takes its place.
-    pub(crate) fn goes_cold(&mut self, place: usize) -> bool {
+    fn goes_cold(&mut self, place: usize) -> bool {
         let Self {
             queue_pairs,
             common,
         } = self;
-        let ring = &mut common.hot[place];
+        let ring = &mut common.lists.hot[place];
         ring.empty_polls = 0;
-        let qp = &mut queue_pairs[ring.qp_index as usize];
+        let qp = &mut queue_pairs[ring.qp_index];
         let rings = qp.link.rings_mut();
         let is_cold = rings.is_some_and(|rings| rings.receiver.try_go_cold());
         if is_cold {
-            qp.is_hot = false;
-            let ring = common.hot.swap_remove(place);
-            common.cold.insert(ring.qp_index, ring.next);
+            common.lists.make_cold(place);
         }
         is_cold
     }
 
-    // ---- for the engine ----
+    // ---- TCP connections ----
 
+    /// Looks at the links. Returns the number of messages that were executed.
+    // Cold, so that polls of contexts without links do not prepare for it.
     #[cold]
     #[inline(never)]
-    pub(crate) fn mark_attended(&mut self) {
-        self.common.pending.remove(Matter::Unattended);
-        self.common.notes.sleep.set_attended();
-        self.common.tcp.set_watched_by_engine(false);
+    fn look_at_tcp_links(&mut self) -> usize {
+        while let Some(qp_index) = self.common.tcp.deferred.pop() {
+            let Some((qp, common)) = self.at(qp_index) else {
+                continue;
+            };
+            if let Some(link) = qp.link.tcp_mut() {
+                common.tcp.deferred.taken(&mut link.listed);
+            }
+            qp.transmit(common);
+        }
+        let mut executed = self.read_hot_links();
+        let is_polled = self.common.pending.is_polled();
+        if self.common.tcp.are_others_due(is_polled) {
+            executed += self.read_ready_links();
+        }
+        if !self.common.tcp.acks_due.is_empty() {
+            self.send_due_acks();
+        }
+        executed
     }
 
-    /// Handles peers' requests for a context that no thread polls, until nothing is left for the
-    /// moment. While this runs, peers need not wake the engine.
-    pub(crate) fn handle_unattended(&mut self) {
-        if !self.common.pending.has(Matter::Unattended) {
-            return;
+    fn read_hot_links(&mut self) -> usize {
+        let mut executed = 0;
+        let mut place = 0;
+        let is_polled = self.common.pending.is_polled();
+        while let Some(link) = self.common.tcp.hot.get(place) {
+            let qp_index = link.qp_index;
+            let moved = self.common.tcp.moved;
+            let (qp, common) = self.split(qp_index);
+            let count = qp.read_link(common);
+            executed += count;
+            // A queue pair that has failed meanwhile has removed its link.
+            if common.tcp.hot.get(place).map(|link| link.qp_index) != Some(qp_index) {
+                continue;
+            }
+            // A long payload arrives in many reads.
+            let is_idle = count == 0 && common.tcp.moved == moved;
+            let state = common.tcp.after_read(place, is_idle, is_polled);
+            place += usize::from(state != HotState::Cold);
+            if state != HotState::Hot
+                && let Some(link) = qp.link.tcp_mut()
+            {
+                common.tcp.set_silent(link, state == HotState::Settled);
+            }
         }
-        self.common.notes.sleep.set_attended();
-        for _ in 0..PEER_WAKE_BATCHES {
+        executed
+    }
+
+    /// Has the epoll set tell of all links again, before this context is not polled for a while.
+    pub(super) fn end_silence(&mut self) {
+        for place in 0..self.common.tcp.hot.len() {
+            let qp_index = self.common.tcp.hot[place].qp_index;
+            let (qp, common) = self.split(qp_index);
+            if common.tcp.unsettle(place)
+                && let Some(link) = qp.link.tcp_mut()
+            {
+                common.tcp.set_silent(link, false);
+            }
+        }
+    }
+
+    /// Reads from the links that the epoll set names, and writes to those that can be written to.
+    fn read_ready_links(&mut self) -> usize {
+        let ready = self.common.tcp.take_ready();
+        let is_live = |qp: &SoftQueuePair| qp.link.tcp().is_some_and(|link| !link.has_ended());
+        let mut executed = 0;
+        for link in &ready {
+            // One that was handled before it may have ended it.
+            let LinkToken { qp_index, qp_num } = link.token;
+            let Some(qp) = self.queue_pairs.find(qp_index, qp_num) else {
+                continue;
+            };
+            // If the socket of one that can be written to has ended, a read finds that.
+            if link.can_be_written
+                && let Some(tcp) = qp.link.tcp_mut()
+                && tcp.stream.flush().is_ok()
+            {
+                self.common.tcp.set_blocked(tcp, false);
+                // An acknowledgement that fell due while the socket was full is in no list.
+                qp.write_link(&mut self.common, true);
+            }
+            if !link.can_be_read || !is_live(qp) {
+                continue;
+            }
+            executed += qp.read_link(&mut self.common);
+            if is_live(qp) {
+                self.common.tcp.make_hot(qp_index);
+            }
+        }
+        self.common.tcp.put_back(ready);
+        executed
+    }
+
+    /// Sends the acknowledgements that a peer waits for, unless they were sent with messages, or may still
+    /// be.
+    fn send_due_acks(&mut self) {
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
+        let is_polled = common.pending.is_polled();
+        let mut place = 0;
+        while let Some(&qp_index) = common.tcp.acks_due.as_slice().get(place) {
+            let Some(qp) = queue_pairs.at(qp_index) else {
+                common.tcp.acks_due.discard_at(place);
+                continue;
+            };
+            let Some(link) = qp.link.tcp_mut() else {
+                debug_assert!(
+                    false,
+                    "queue pair {qp_index} is in a list of links without one"
+                );
+                common.tcp.acks_due.discard_at(place);
+                continue;
+            };
+            if link.is_ack_overdue(is_polled) {
+                common.tcp.acks_due.remove_at(place, &mut link.listed);
+                qp.write_link(common, true);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    /// Sends the acknowledgements that nothing waits for.
+    pub(super) fn send_owed_acks(&mut self) {
+        while let Some(qp_index) = self.common.tcp.acks_owed.pop() {
+            let Some((qp, common)) = self.at(qp_index) else {
+                continue;
+            };
+            if let Some(link) = qp.link.tcp_mut() {
+                common.tcp.acks_owed.taken(&mut link.listed);
+            }
+            qp.write_link(common, true);
+        }
+    }
+
+    // ---- sleep ----
+
+    /// Arms a queue, as `req_notify_cq` does: its next completion raises an event; earlier ones
+    /// raise none.
+    pub(crate) fn arm(&mut self, cq: usize, solicited_only: bool) {
+        self.end_silence();
+        // Messages sent so far precede the arming and complete without an event, as on a device
+        // that does not depend on being polled. The loop is bounded by what fits a ring: anything
+        // beyond that counts as sent after the arming.
+        for _ in 0..SLOT_COUNT {
             if self.progress() == 0 {
                 break;
             }
         }
-        self.common.notes.sleep.set_unattended();
-        self.progress();
-        self.common.tcp.set_watched_by_engine(true);
+        self.common.completion_queues.arm(cq, solicited_only);
+        self.common.pending.add(Matter::Completions);
+        if !self.common.pending.is_asleep() {
+            self.common.pending.add(Matter::Asleep);
+            self.common.notes.sleep.fall_asleep();
+        }
+        self.finish_turn();
     }
 
-    /// Does the work that the application has not done since the last call, and expires timers.
-    /// Returns `true` if there may be more work.
-    pub(crate) fn progress_while_idle(&mut self, now: Instant) -> bool {
-        let common = &mut self.common;
-        let is_polled = common.polls != common.polls_at_tick;
-        common.polls_at_tick = common.polls;
-        if !is_polled && !common.pending.has(Matter::Unattended) {
-            common.pending.add(Matter::Unattended);
-            // This precedes the check of the rings below.
-            common.notes.sleep.set_unattended();
-            if !common.is_asleep() {
-                self.end_silence();
+    /// Receives what has arrived and leaves every ring cold, so that the sender of the next message
+    /// notifies this context; or wakes up if no queue is armed any more. Call this before releasing
+    /// the owner word whenever a ring may have become hot during sleep.
+    #[cold]
+    #[inline(never)]
+    fn stay_asleep(&mut self) {
+        if self.wake_if_disarmed() {
+            return;
+        }
+        self.handle_all_ready_bits();
+        let mut place = 0;
+        let mut found_nothing = false;
+        // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot,
+        // unless a completion from this loop has woken the context.
+        let mut patience = SLOT_COUNT * (1 + self.common.lists.hot.len() as u64);
+        while place < self.common.lists.hot.len() {
+            match self.receive_batch(place) {
+                ReceiveOutcome::Received(_) if patience > 0 => {
+                    patience -= 1;
+                    found_nothing = false;
+                }
+                ReceiveOutcome::Closed => {}
+                ReceiveOutcome::Empty if self.goes_cold(place) => found_nothing = false,
+                // A message arrived between the two looks.
+                ReceiveOutcome::Empty if !found_nothing => found_nothing = true,
+                // The message cannot be received yet, because the arena that it names has not
+                // arrived; or the patience is used up. The ring stays hot, so the context is not at
+                // rest, and the engine retries at its next tick.
+                ReceiveOutcome::Empty | ReceiveOutcome::Received(_) => {
+                    place += 1;
+                    found_nothing = false;
+                }
             }
         }
-        let common = &mut self.common;
-        // A thread that sleeps on a completion channel waits for the links itself. The engine is told
-        // once, so it is asked for at each tick: it may have found the owner word taken.
-        if !is_polled && common.pending.has(Matter::TcpLinks) && !common.is_asleep() {
-            common.tcp.set_watched_by_engine(true);
-        }
-        let received = if is_polled {
-            0
-        } else {
-            self.look_at_cold_rings(now);
-            self.progress()
-        };
-        self.expire_timers(now);
-        self.settle_overrun();
-        received > 0
-    }
-}
-
-impl SoftQueuePair {
-    pub(crate) fn make_hot(&mut self, common: &mut Common) {
-        if let Link::Rings(rings) = &self.link
-            && !self.is_hot
-        {
-            self.is_hot = true;
-            let next = rings.receiver.next_message();
-            common.hot.push(HotRing::new(next, self.core.index));
-        }
+        self.wake_if_disarmed();
     }
 
-    /// Makes a cold ring hot.
-    fn make_hot_again(&mut self, hot: &mut Vec<HotRing>, cold: &mut ColdRings) {
-        if let Link::Rings(rings) = &self.link
-            && let Some(mut next) = cold.remove(self.core.index)
-        {
-            rings.receiver.go_hot();
-            rings.receiver.update(&mut next);
-            self.is_hot = true;
-            hot.push(HotRing::new(next, self.core.index));
+    /// Wakes the context unless a queue is armed, and clears the sleep note for the peers. Returns
+    /// true if the context is awake.
+    fn wake_if_disarmed(&mut self) -> bool {
+        let is_awake = !self.common.completion_queues.has_armed();
+        if is_awake {
+            self.common.pending.remove(Matter::Asleep);
+            self.common.notes.sleep.wake_up();
         }
-    }
-
-    /// Removes the ring from the lists of hot and of cold rings.
-    pub(crate) fn leave_hot(&mut self, common: &mut Common) {
-        if self.is_hot {
-            self.is_hot = false;
-            common.hot.retain(|ring| ring.qp_index != self.core.index);
-        }
-        common.cold.remove(self.core.index);
-    }
-}
-
-impl HotRing {
-    fn new(next: NextMessage, qp_index: u32) -> Self {
-        Self {
-            next,
-            qp_index,
-            empty_polls: 0,
-        }
+        is_awake
     }
 }
 
 /// Makes a cold ring hot, because a peer has set its bit. A peer can set any bit: a bit without a
 /// cold ring of that peer behind it is ignored.
-fn make_hot_for(
-    queue_pairs: &mut Slab<SoftQueuePair>,
-    hot: &mut Vec<HotRing>,
-    cold: &mut ColdRings,
+pub(super) fn make_hot_for(
+    queue_pairs: &QueuePairs,
+    lists: &mut Lists,
     gid: &Gid,
     qp_index: usize,
 ) {
-    if let Some(qp) = queue_pairs.get_mut(qp_index)
-        && qp.link.rings().is_some_and(|rings| rings.peer.gid == *gid)
+    if let Some(qp) = queue_pairs.get(qp_index)
+        && let Some(rings) = qp.link.rings()
+        && rings.peer.gid == *gid
     {
-        qp.make_hot_again(hot, cold);
+        lists.make_hot(rings, qp.core.index);
     }
 }

@@ -1,20 +1,31 @@
-//! Receives messages: takes them out of a ring and puts them into posted receives.
+//! Receives what a ring brings: the peer's messages and requests, and its acknowledgements.
+//!
+//! The [`responder`](crate::provider::soft::context::responder) has the rules for requests.
+//! [`rings`](crate::provider::soft::rings) finds their bytes, which this file moves. The thread that holds
+//! the context's owner word does this: the application's poll, or the engine.
+//!
+//! The process that owns the memory checks the keys under its context's owner word. Deregistering
+//! takes the same word, so the device does not access the memory afterwards.
 
-use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::time::Instant;
 
+use super::connect::AckOutcome;
+use super::execute::execute_at_once;
+use crate::hooks;
 use crate::hooks::{inject, point};
+use crate::provider::soft::context::check::check_queue_pair;
 use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::initiator::NotifyDrained;
 use crate::provider::soft::context::link::{Link, Rings, Tcp};
-use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
-use crate::provider::soft::context::responder::{Done, LocalReport, Responder, straight_receive};
+use crate::provider::soft::context::responder::{
+    Done, LocalReport, Rejection, Responder, straight_receive,
+};
 use crate::provider::soft::context::state::Common;
+use crate::provider::soft::rings::take::{Located, locate};
 use crate::provider::soft::shared::commit::{Commit, Flags};
 use crate::provider::soft::shared::copy::copy_message;
-use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
-use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::Incoming;
 use crate::types::{
     AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState, RnrTimer, SrqNum,
@@ -36,17 +47,9 @@ pub(crate) enum ReceiveOutcome {
     Closed,
 }
 
-/// Location of a message's bytes.
-enum Body {
-    /// In its slot of the ring, or in the sender's arena, which this keeps mapped.
-    At(NonNull<u8>, usize, Option<Arc<Mapping>>),
-    /// In an arena that has not arrived over the link yet.
-    NotMapped,
-    /// Nowhere: the descriptor is invalid.
-    Invalid,
-}
-
 impl SoftQueuePair {
+    // ---- messages ----
+
     /// Receives the message whose commit a look at hot ring number `ring` found, if everything
     /// about it is usual: a plain message that fits the next receive. Returns its completion, which
     /// is due to completion queue `cq`; or does nothing and returns `None`, and then
@@ -77,9 +80,9 @@ impl SoftQueuePair {
         unsafe { copy_message(from, receive.addr, len) };
         point!(Copied);
         if queue.consume_at(place) {
-            common.raise_limit_event(self.core.srq);
+            report_limit(common, self.core.srq);
         }
-        receiver.advance_and_ack(&mut common.hot[ring].next);
+        receiver.advance_and_ack(&mut common.lists.hot[ring].next);
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
@@ -113,7 +116,7 @@ impl SoftQueuePair {
             return None;
         }
         let incoming = receiver.peek().ok()??;
-        let Body::At(from, len, _arena) = locate(&incoming, peer, arena) else {
+        let Located::At(from, len, _arena) = locate(&incoming, peer, arena) else {
             return None;
         };
         let shared = &mut common.shared_receive_queues;
@@ -135,9 +138,9 @@ impl SoftQueuePair {
         }
         point!(Copied);
         if queue.consume_at(place) {
-            common.raise_limit_event(self.core.srq);
+            report_limit(common, self.core.srq);
         }
-        receiver.advance_and_ack(&mut common.hot[ring].next);
+        receiver.advance_and_ack(&mut common.lists.hot[ring].next);
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
@@ -173,8 +176,7 @@ impl SoftQueuePair {
             rings.receiver.publish_ack();
         }
         common.counters.receives += received as u64;
-        #[cfg(debug_assertions)]
-        crate::provider::soft::context::check::check_queue_pair(self);
+        check_queue_pair(self);
         outcome
     }
 
@@ -191,7 +193,10 @@ impl SoftQueuePair {
         let incoming = match receiver.peek() {
             Ok(Some(incoming)) => incoming,
             Ok(None) => return Step::Wait,
-            Err(_) => return self.fail_invalid_message(common),
+            Err(_) => {
+                self.reject(common, Rejection::Invalid);
+                return Step::Failed;
+            }
         };
         if incoming.flags.has(Flags::REQUEST) {
             return self.execute(common, &incoming);
@@ -202,7 +207,7 @@ impl SoftQueuePair {
             self.send_rnr_nak(common);
             return Step::Wait;
         }
-        let Body::At(from, len, _arena) = locate(&incoming, peer, arena) else {
+        let Located::At(from, len, _arena) = locate(&incoming, peer, arena) else {
             return self.execute(common, &incoming);
         };
         let receive = straight_receive(&self.core, &common.memory, queue, len);
@@ -242,14 +247,83 @@ impl SoftQueuePair {
         Step::Received
     }
 
+    /// Executes the message that was found in the ring: a request other than a plain message, or
+    /// one that does not simply go to the next receive.
+    #[cold]
+    fn execute(&mut self, common: &mut Common, incoming: &Incoming) -> Step {
+        let Some(rings) = self.link.rings() else {
+            return Step::Failed;
+        };
+        let (memory, shared) = (&mut common.memory, &mut common.shared_receive_queues);
+        let responder = Responder::new(&self.core, &mut self.receives, memory, shared);
+        match execute_at_once(responder, rings, incoming) {
+            Ok(done) => {
+                if let Link::Rings(rings) = &mut self.link {
+                    rings.receiver.advance();
+                }
+                self.apply(common, done);
+                self.communication_established(common);
+                Step::Received
+            }
+            Err(Rejection::NotReady) => {
+                self.send_rnr_nak(common);
+                Step::Wait
+            }
+            Err(Rejection::NotYet) => Step::Wait,
+            Err(Rejection::Lost) => {
+                // Messages behind it may be whole, but a reliable connection delivers nothing behind a
+                // message that it has lost. The receive stays posted.
+                if let Link::Rings(rings) = &mut self.link {
+                    rings.receiver.stop();
+                }
+                Step::Wait
+            }
+            Err(rejection) => {
+                self.reject(common, rejection);
+                Step::Failed
+            }
+        }
+    }
+
+    // ---- what follows a message, from a ring or over TCP ----
+
     /// Carries out what a request of the peer has led to.
     #[inline]
     pub(crate) fn apply(&mut self, common: &mut Common, done: Done) {
         if done.reached_limit {
-            common.raise_limit_event(self.core.srq);
+            report_limit(common, self.core.srq);
         }
         if let Some(completion) = done.completion {
-            common.complete(self.core.recv_cq, completion);
+            let queues = &mut common.completion_queues;
+            queues.push(&mut common.pending, self.core.recv_cq, completion);
+        }
+    }
+
+    /// Raises `CommunicationEstablished` for the first message before RTS.
+    #[inline]
+    pub(crate) fn communication_established(&mut self, common: &mut Common) {
+        if self.core.state == QpState::Rtr && !self.established {
+            self.established = true;
+            let qp_num = self.core.number;
+            let event = AsyncEvent::CommunicationEstablished { qp_num };
+            common.events.raise(event);
+        }
+    }
+
+    /// Refuses a request of the peer, which ends the queue pair.
+    #[cold]
+    pub(crate) fn reject(&mut self, common: &mut Common, rejection: Rejection) {
+        match rejection {
+            Rejection::Status(status, report) => {
+                self.report(common, report);
+                self.refuse(common, None, status);
+            }
+            Rejection::Invalid | Rejection::NotReady | Rejection::NotYet | Rejection::Lost => {
+                let qp_num = self.core.number;
+                log_limited!(warn, %qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
+                common.events.raise(AsyncEvent::QpFatal { qp_num });
+                self.refuse(common, None, CompletionStatus::RemoteInvalidRequest);
+            }
         }
     }
 
@@ -272,34 +346,8 @@ impl SoftQueuePair {
                 .fail_receive(wr_id, is_taken, status);
                 self.apply(common, done);
             }
-            LocalReport::RequestError => common.raise(AsyncEvent::QpRequestError { qp_num }),
-            LocalReport::AccessError => common.raise(AsyncEvent::QpAccessError { qp_num }),
-        }
-    }
-
-    /// Sends a fatal NAK for the next message, with the status for its sender, and fails the queue
-    /// pair.
-    #[cold]
-    pub(crate) fn refuse_message(&mut self, common: &mut Common, remote: CompletionStatus) {
-        if let Some(link) = self.link.tcp() {
-            let sequence = link.inbound.expected as u32;
-            return self.refuse_over_tcp(common, sequence, remote);
-        }
-        if let Link::Rings(rings) = &mut self.link {
-            rings.receiver.publish_ack();
-            // The cast is lossless: status codes are below 256.
-            rings.receiver.send_fatal_nak(remote.code() as u8);
-        }
-        self.fail(common, None);
-    }
-
-    /// Raises `CommunicationEstablished` for the first message before RTS.
-    #[inline]
-    pub(crate) fn communication_established(&mut self, common: &mut Common) {
-        if self.core.state == QpState::Rtr && !self.established {
-            self.established = true;
-            let qp_num = self.core.number;
-            common.raise(AsyncEvent::CommunicationEstablished { qp_num });
+            LocalReport::RequestError => common.events.raise(AsyncEvent::QpRequestError { qp_num }),
+            LocalReport::AccessError => common.events.raise(AsyncEvent::QpAccessError { qp_num }),
         }
     }
 
@@ -325,117 +373,123 @@ impl SoftQueuePair {
         common.counters.rnr_nak_sent += 1;
     }
 
-    /// Handles input that no software device sends: sends a fatal NAK and fails the queue pair.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn fail_invalid_message(&mut self, common: &mut Common) -> Step {
-        let qp_num = self.core.number;
-        log_limited!(warn, %qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
-        common.raise(AsyncEvent::QpFatal { qp_num });
-        self.refuse_message(common, CompletionStatus::RemoteInvalidRequest);
-        Step::Failed
+    // ---- acknowledgements ----
+
+    /// Goes on after a change of the state or of the link: writes what waits, or ends draining.
+    pub(crate) fn resume(&mut self, common: &mut Common) {
+        match self.core.state {
+            // The caller carries out unreliable sends, after leaving the context.
+            QpState::Rts if self.core.is_reliable() => self.transmit(common),
+            QpState::Sqd => self.process_acks(common, hooks::now),
+            _ => {}
+        }
+    }
+
+    /// Processes the peer's acknowledgements and NAKs for this queue pair's sends.
+    // Always inlined: one of its callers is on the path of every message that is acknowledged.
+    #[inline(always)]
+    pub(crate) fn process_acks(&mut self, common: &mut Common, now: fn() -> Instant) {
+        if inject!(LateCompletion) {
+            return;
+        }
+        match self.link {
+            Link::Rings(_) => {
+                if !self.process_ring_acks(common, now) {
+                    return;
+                }
+            }
+            // Acknowledgements are found as everything else that the connection brings.
+            Link::Tcp(_) => {
+                self.initiator.retry.ends_pause(now);
+            }
+            Link::Down => {}
+        }
+        if let Some(status) = self.initiator.sends.local_failure
+            && self.initiator.sends.acked == self.initiator.sends.started
+        {
+            return self.fail(common, Some(status));
+        }
+        if self.initiator.sends.started < self.initiator.sends.posted {
+            self.transmit(common);
+        }
+        if self.initiator.draining.is_some() && !self.initiator.has_in_flight(&self.link) {
+            let notify = self.initiator.draining.take();
+            if notify == Some(NotifyDrained(true)) {
+                common.events.raise(AsyncEvent::SqDrained {
+                    qp_num: self.core.number,
+                });
+            }
+        }
+    }
+
+    /// Processes what the peer has written into its ring's acknowledgement. Returns false if the queue
+    /// pair has failed.
+    #[inline(always)]
+    fn process_ring_acks(&mut self, common: &mut Common, now: fn() -> Instant) -> bool {
+        let first = match self.complete_acked(common) {
+            // The peer's acknowledgement is invalid.
+            AckOutcome::Invalid => Some(CompletionStatus::BadResponse),
+            AckOutcome::Failed => None,
+            AckOutcome::Valid(0) => return true,
+            AckOutcome::Valid(_) => match self.process_naks(common, now) {
+                Ok(()) => return true,
+                Err(status) => Some(status),
+            },
+        };
+        match first {
+            Some(_) => self.fail(common, first),
+            None => self.fail_from_here(common, None),
+        }
+        false
+    }
+
+    /// Processes the NAKs of the peer's ring, which has not acknowledged everything. An error is the
+    /// status of the oldest request, which has failed.
+    fn process_naks(
+        &mut self,
+        common: &mut Common,
+        now: fn() -> Instant,
+    ) -> Result<(), CompletionStatus> {
+        let Link::Rings(Rings {
+            sender: Some(sender),
+            naks,
+            ..
+        }) = &mut self.link
+        else {
+            return Ok(());
+        };
+        if let Some(code) = sender.fatal_nak() {
+            return Err(CompletionStatus::from_code(u32::from(code)));
+        }
+        let nak = sender.nak();
+        let retry = &mut self.initiator.retry;
+        if nak.count != *naks {
+            *naks = nak.count;
+            let rnr_retry = self.core.attributes.rnr_retry;
+            retry.begin_pause(&mut common.counters, rnr_retry, nak.timer, now)?;
+        }
+        if retry.ends_pause(now) {
+            sender.allow_retry(nak);
+        }
+        Ok(())
     }
 }
 
-impl Common {
-    /// Reports that a shared receive queue has fewer receives than its limit.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn raise_limit_event(&mut self, srq: Option<usize>) {
-        if let Some(srq) = srq {
-            let srq = SrqNum(self.shared_receive_queues[srq].number);
-            self.counters.srq_limit_events += 1;
-            self.raise(AsyncEvent::SrqLimitReached { srq });
-        }
+/// Reports that a shared receive queue, the one of a queue pair if it has one, has fewer receives than its
+/// limit.
+#[cold]
+#[inline(never)]
+pub(super) fn report_limit(common: &mut Common, srq: Option<usize>) {
+    if let Some(srq) = srq {
+        let srq = SrqNum(common.shared_receive_queues[srq].number);
+        common.counters.srq_limit_events += 1;
+        common.events.raise(AsyncEvent::SrqLimitReached { srq });
     }
 }
 
 /// Outcome of one message.
-pub(crate) enum Step {
+enum Step {
     Received,
     Wait,
     Failed,
-}
-
-/// Locates the bytes of a message. All of it comes from a peer and is validated.
-#[inline]
-fn locate(incoming: &Incoming, peer: &Peer, recent: &mut Option<(u64, Weak<Mapping>)>) -> Body {
-    if !incoming.flags.has(Flags::DESCRIPTOR) {
-        return Body::At(incoming.payload, incoming.len, None);
-    }
-    if incoming.len != DESCRIPTOR_LEN {
-        return Body::Invalid;
-    }
-    let mut bytes = [0; DESCRIPTOR_LEN];
-    // SAFETY: the payload has `incoming.len` readable bytes, which is the array's length. They are
-    // copied once, so that the checked bytes are the ones used.
-    unsafe {
-        copy_message(
-            incoming.payload,
-            NonNull::from(&mut bytes).cast(),
-            DESCRIPTOR_LEN,
-        );
-    }
-    let Some(descriptor) = Descriptor::parse(&bytes) else {
-        return Body::Invalid;
-    };
-    let cached = match recent {
-        Some((number, arena)) if *number == descriptor.arena => arena.upgrade(),
-        _ => None,
-    };
-    let arena = match cached {
-        Some(arena) => arena,
-        None => {
-            let found = peer.arena(descriptor.arena);
-            let Some(arena) = found else {
-                return Body::NotMapped;
-            };
-            *recent = Some((descriptor.arena, Arc::downgrade(&arena)));
-            arena
-        }
-    };
-    match descriptor.offset_within(arena.len()) {
-        Some(offset) => {
-            // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside
-            // the mapping, which the body keeps alive.
-            let from = unsafe { arena.start().add(offset) };
-            Body::At(from, descriptor.len as usize, Some(arena))
-        }
-        None => Body::Invalid,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::Gid;
-
-    /// What the peer has withdrawn no longer counts against its limits, so it must not stay mapped.
-    #[test]
-    fn an_arena_that_its_peer_has_withdrawn_is_unmapped() {
-        let peer = Arc::new(Peer::new(Gid([1; 16])));
-        assert!(peer.add_arena(7, Mapping::for_tests(4096)));
-        let mapping = Arc::downgrade(&peer.arena(7).unwrap());
-        let descriptor = Descriptor {
-            arena: 7,
-            offset: 96,
-            len: 4000,
-        };
-        let mut bytes = descriptor.encode();
-        let incoming = Incoming {
-            payload: NonNull::from(&mut bytes).cast(),
-            len: DESCRIPTOR_LEN,
-            flags: Flags(Flags::DESCRIPTOR),
-            sequence: 0,
-        };
-        let mut recent = None;
-        let mut locate = || locate(&incoming, &peer, &mut recent);
-        assert!(matches!(locate(), Body::At(_, 4000, Some(_))));
-        let body = locate();
-        peer.remove_arena(7);
-        assert!(mapping.upgrade().is_some(), "while the message is copied");
-        drop(body);
-        assert!(mapping.upgrade().is_none());
-        assert!(matches!(locate(), Body::NotMapped));
-    }
 }

@@ -8,8 +8,7 @@ use std::ptr::NonNull;
 use super::datagram::{GLOBAL_ROUTE_LEN, global_route_header};
 use super::message::{Message, Route};
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::responder::{Arrived, Place, Rejection, Responder};
-use crate::provider::soft::context::state::{Common, State};
+use crate::provider::soft::context::responder::{Arrived, Done, Place, Rejection, Responder};
 use crate::provider::soft::process::node::Node;
 use crate::provider::soft::shared::copy::{copy_shared, scatter};
 use crate::provider::work::Sge;
@@ -38,16 +37,30 @@ impl Message {
         let Ok(mut state) = context.enter() else {
             return;
         };
-        let State {
-            queue_pairs,
-            common,
-        } = &mut *state;
-        if let Some(qp) = queue_pairs.get_mut(qp_index as usize)
-            // Indices are reused at once, numbers only after a long time.
-            && qp.core.number == to
-            && qp.accepts(self, context.gids.first())
+        let gid = context.gids.first();
+        if let Some((qp, common)) = state.find(qp_index, to)
+            && self.is_for(qp, gid)
         {
-            qp.take_message(common, self, context.gids.first());
+            let is_connected = matches!(self.route, Route::Connected);
+            if is_connected {
+                qp.communication_established(common);
+            }
+            let (memory, shared) = (&mut common.memory, &mut common.shared_receive_queues);
+            let responder = Responder::new(&qp.core, &mut qp.receives, memory, shared);
+            match self.receive(responder, gid) {
+                Ok(done) => {
+                    common.counters.receives += u64::from(done.completion.is_some());
+                    qp.apply(common, done);
+                }
+                // The receiver caused this error, so its queue pair fails.
+                Err(Rejection::Status(CompletionStatus::RemoteOperation, report)) => {
+                    common.counters.receives += 1;
+                    qp.report(common, report);
+                    qp.fail(common, None);
+                }
+                // It is dropped.
+                Err(_) => {}
+            }
             state.finish_turn();
         }
     }
@@ -59,90 +72,62 @@ impl Message {
             Route::Datagram { .. } => GLOBAL_ROUTE_LEN,
         }
     }
-}
 
-impl SoftQueuePair {
-    /// Returns true if the queue pair accepts this message from a queue pair of its process.
-    fn accepts(&self, message: &Message, gid: Gid) -> bool {
-        let is_for = match message.route {
+    /// Returns true if a queue pair of this process, which has this GID, accepts the message.
+    fn is_for(&self, qp: &SoftQueuePair, gid: Gid) -> bool {
+        let core = &qp.core;
+        let is_for = match self.route {
             // Sequence numbers are not checked: a message may begin with any number, and messages
             // are delivered whole.
             Route::Connected => {
-                self.core.qp_type == QpType::UnreliableConnection
-                    && self.core.attributes.dest_qp_num == Some(message.from)
-                    && self.core.attributes.address.is_some_and(|to| to.gid == gid)
+                core.qp_type == QpType::UnreliableConnection
+                    && core.attributes.dest_qp_num == Some(self.from)
+                    && core.attributes.address.is_some_and(|to| to.gid == gid)
             }
             Route::Datagram { qkey, .. } => {
-                self.core.qp_type == QpType::UnreliableDatagram
-                    && self.core.attributes.qkey == Some(qkey)
+                core.qp_type == QpType::UnreliableDatagram && core.attributes.qkey == Some(qkey)
             }
         };
-        is_for && self.core.receives_now()
+        is_for && core.receives_now()
     }
 
-    /// Receives a message for this queue pair.
-    fn take_message(&mut self, common: &mut Common, message: &Message, from: Gid) {
-        if matches!(message.route, Route::Connected) {
-            self.communication_established(common);
-        }
-        let header_len = message.header_len();
-        let len = (header_len + message.payload.len()) as u64;
-        let mut responder = Responder::new(
-            &self.core,
-            &mut self.receives,
-            &mut common.memory,
-            &mut common.shared_receive_queues,
-        );
-        let admitted = responder.admit(&Arrived {
-            operation: &message.operation,
+    /// Puts the message where it belongs.
+    fn receive(&self, mut responder: Responder<'_>, from: Gid) -> Result<Done, Rejection> {
+        let header_len = self.header_len();
+        let len = (header_len + self.payload.len()) as u64;
+        let placement = responder.admit(&Arrived {
+            operation: &self.operation,
             len,
             outstanding: 0,
-            is_solicited: message.solicited,
-        });
-        let received = admitted.and_then(|placement| {
-            if len > 0 {
-                let mut only = [Sge::NONE];
-                match responder.place(&placement, &mut only, 0, len)? {
-                    // SAFETY: the elements were just checked to lie in regions of this context, which
-                    // stay registered while the owner word is held, and to have room for header and
-                    // payload. Their bytes belong to the device until the receive's completion is
-                    // polled.
-                    Place::Elements(elements, _) => unsafe {
-                        if let Route::Datagram { address, .. } = &message.route {
-                            scatter(&global_route_header(address, from, message), elements, 0);
-                        }
-                        scatter(&message.payload, elements, header_len);
-                    },
-                    // SAFETY: as above, for the memory that the key permits to write. The region is
-                    // exposed, so everything else accesses it by atomics or through the device.
-                    Place::At(to) => unsafe {
-                        let from = NonNull::from(&*message.payload).cast();
-                        copy_shared(from, to, message.payload.len());
-                    },
-                }
-            }
-            // The cast is lossless: the longest message's length fits in 32 bits.
-            responder.finish(placement, len as u32)
-        });
-        match received {
-            Ok(mut done) => {
-                if let Some(completion) = &mut done.completion {
-                    common.counters.receives += 1;
-                    if let Route::Datagram { .. } = message.route {
-                        completion.extras.0 |= Extras::GLOBAL_ROUTE | Extras::SOURCE;
-                        completion.src_qp = message.from.0;
+            is_solicited: self.solicited,
+        })?;
+        if len > 0 {
+            let mut only = [Sge::NONE];
+            match responder.place(&placement, &mut only, 0, len)? {
+                // SAFETY: the elements were just checked to lie in regions of this context, which
+                // stay registered while the owner word is held, and to have room for header and
+                // payload. Their bytes belong to the device until the receive's completion is
+                // polled.
+                Place::Elements(elements, _) => unsafe {
+                    if let Route::Datagram { address, .. } = &self.route {
+                        scatter(&global_route_header(address, from, self), elements, 0);
                     }
-                }
-                self.apply(common, done);
+                    scatter(&self.payload, elements, header_len);
+                },
+                // SAFETY: as above, for the memory that the key permits to write. The region is
+                // exposed, so everything else accesses it by atomics or through the device.
+                Place::At(to) => unsafe {
+                    let from = NonNull::from(&*self.payload).cast();
+                    copy_shared(from, to, self.payload.len());
+                },
             }
-            // The receiver caused this error, so its queue pair fails.
-            Err(Rejection::Status(CompletionStatus::RemoteOperation, report)) => {
-                common.counters.receives += 1;
-                self.report(common, report);
-                self.fail(common, None);
-            }
-            // It is dropped.
-            Err(_) => {}
         }
+        // The cast is lossless: the longest message's length fits in 32 bits.
+        let mut done = responder.finish(placement, len as u32)?;
+        if let (Some(completion), Route::Datagram { .. }) = (&mut done.completion, &self.route) {
+            completion.extras.0 |= Extras::GLOBAL_ROUTE | Extras::SOURCE;
+            completion.src_qp = self.from.0;
+        }
+        Ok(done)
     }
 }

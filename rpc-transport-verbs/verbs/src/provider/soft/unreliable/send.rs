@@ -10,10 +10,11 @@ use super::datagram::interface_id;
 use super::message::{Message, Route};
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
+use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::core::Core;
-use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::state::{Common, State};
-use crate::provider::soft::context::waiting::{Body, WaitingSend};
+use crate::provider::soft::context::initiator::Initiator;
+use crate::provider::soft::context::memory::Memory;
+use crate::provider::soft::context::waiting::{Body, Waiting, WaitingSend};
 use crate::provider::soft::shared::copy::gather;
 use crate::provider::work::{Operation, Sge, Work};
 use crate::types::{
@@ -65,89 +66,61 @@ impl Core {
     }
 }
 
-impl State {
-    /// Carries out a batch of a queue pair's waiting requests, if the state allows sends to begin.
-    pub(crate) fn start_sends(&mut self, qp_index: u32) -> Started {
-        let (qp, common) = self.split(qp_index);
-        let messages = qp.start_sends(common);
-        self.finish_turn();
-        let (qp, _) = self.split(qp_index);
-        Started {
-            messages,
-            has_more: qp.core.state == QpState::Rts && !qp.waiting.is_empty(),
-        }
-    }
-
-    /// Handles the consequences of completions. Call this before releasing the owner word.
-    pub(crate) fn finish_turn(&mut self) {
-        self.settle_overrun();
-        if self.common.is_asleep() {
-            // A completion may have triggered an armed queue.
-            self.stay_asleep();
-        }
-    }
+/// What carries out the sends of an unreliable queue pair: its own parts, and the memory of its context.
+pub(crate) struct UnreliableSends<'a> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) initiator: &'a mut Initiator,
+    pub(crate) waiting: &'a mut Waiting,
+    pub(crate) memory: &'a mut Memory,
 }
 
-impl SoftQueuePair {
-    /// Posts a list of requests. [`State::start_sends`] carries them out.
-    pub(crate) fn post_unreliable(
-        &mut self,
-        common: &mut Common,
-        list: &[Work],
-        elements: &[Sge],
-    ) -> Result<(), PostError> {
-        let posted = list.iter().enumerate().try_for_each(|(taken, work)| {
-            self.take_unreliable(work, elements)
+impl UnreliableSends<'_> {
+    /// Puts a list of requests into the send queue. [`start`](Self::start) carries them out. In SQE and
+    /// ERR, the caller flushes them.
+    pub(crate) fn post(&mut self, list: &[Work], elements: &[Sge]) -> Result<(), PostError> {
+        list.iter().enumerate().try_for_each(|(taken, work)| {
+            self.take(work, elements)
                 .map_err(|reason| PostError { taken, reason })
-        });
-        if matches!(self.core.state, QpState::Sqe | QpState::Error) {
-            self.flush_sends(common);
-        }
-        posted
+        })
     }
 
-    fn start_sends(&mut self, common: &mut Common) -> Vec<Message> {
+    /// Carries out a batch of the waiting requests, if the state allows sends to begin. `complete` is
+    /// given their completions, and says whether the completion queue takes more.
+    pub(crate) fn start(&mut self, mut complete: impl FnMut(Completion) -> bool) -> Started {
         let mut messages = Vec::new();
-        let mut len = 0;
+        let (mut len, mut has_room) = (0, true);
         for _ in 0..BATCH {
-            let has_overrun = common.completion_queues.has_overrun();
-            if self.core.state != QpState::Rts || len >= BATCH_LEN || has_overrun {
+            if self.core.state != QpState::Rts || len >= BATCH_LEN || !has_room {
                 break;
             }
             let Some(waiting) = self.waiting.pop_front() else {
                 break;
             };
-            match self.carry_out(common, &waiting) {
+            let completion = match self.carry_out(&waiting) {
                 Ok(message) => {
-                    let opcode = waiting.work.operation.opcode();
-                    let completion = self.initiator.complete_oldest(&self.core, opcode, 0);
-                    if let Some(completion) = completion {
-                        common.complete(self.core.send_cq, completion);
-                    }
                     if let Some(message) = message {
                         len += message.payload.len();
                         messages.push(message);
                     }
+                    let opcode = waiting.work.operation.opcode();
+                    self.initiator.complete_oldest(self.core, opcode, 0)
                 }
                 Err(status) => {
                     // The queue pair goes only to SQE: it continues to receive.
                     self.core.state = QpState::Sqe;
-                    self.complete_oldest_send(common, status);
-                    self.flush_sends(common);
+                    self.initiator.fail_oldest(self.core, status)
                 }
-            }
+            };
+            has_room = completion.is_none_or(&mut complete);
         }
-        common.counters.sends += messages.len() as u64;
-        common.counters.doorbells += u64::from(!messages.is_empty());
-        messages
+        Started {
+            messages,
+            has_more: self.core.state == QpState::Rts && !self.waiting.is_empty(),
+        }
     }
 
     /// Does this side's part of a request. An error is the status that the request completes with.
-    fn carry_out(
-        &mut self,
-        common: &mut Common,
-        waiting: &WaitingSend,
-    ) -> Result<Option<Message>, CompletionStatus> {
+    fn carry_out(&mut self, waiting: &WaitingSend) -> Result<Option<Message>, CompletionStatus> {
         let (domain, from) = (self.core.domain, self.core.number);
         let work = &waiting.work;
         let operation = match work.operation {
@@ -158,7 +131,7 @@ impl SoftQueuePair {
                 | RemoteOperation::WriteWithImm(..)),
             ) => operation,
             Operation::BindWindow(binding) => {
-                common.memory.bind_window(&binding, domain, from)?;
+                self.memory.bind_window(&binding, domain, from)?;
                 return Ok(None);
             }
             // The layer above rejects these operations for unreliable queue pairs.
@@ -173,8 +146,7 @@ impl SoftQueuePair {
         let payload = match &waiting.body {
             Body::Bytes(bytes) => bytes.clone(),
             Body::Elements(elements) => {
-                common
-                    .memory
+                self.memory
                     .regions
                     .check_all(elements, domain, Access::NONE)?;
                 // SAFETY: each element was just checked to lie in a region of this context, which
@@ -194,7 +166,7 @@ impl SoftQueuePair {
     }
 
     /// Puts a request into the send queue, and stores its details in `waiting`.
-    fn take_unreliable(&mut self, work: &Work, elements: &[Sge]) -> Result<(), PostErrorReason> {
+    fn take(&mut self, work: &Work, elements: &[Sge]) -> Result<(), PostErrorReason> {
         let state = self.core.state;
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostErrorReason::State { state });

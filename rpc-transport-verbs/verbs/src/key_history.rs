@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::panic::Location;
 
-use verbline_verbs::log_limited;
-
 /// Changes of a table that are remembered under test, the latest: more than most tests make.
 const REMEMBERED: usize = 1024;
 
@@ -18,7 +16,7 @@ const SHOWN: usize = 64;
 /// entry leaves when it is removed, or a caller that has just found it. A miss is then a fault of this
 /// crate. Under test, it panics, and says when the index was given and taken; otherwise it is counted,
 /// and the work for the entry is left out.
-pub(crate) struct KeyHistory {
+pub struct KeyHistory {
     /// What the table has.
     kind: &'static str,
     missed: u64,
@@ -35,7 +33,9 @@ struct Change {
 }
 
 impl KeyHistory {
-    pub(crate) fn new(kind: &'static str) -> Self {
+    /// Creates the history of a table that has nothing yet. `kind` names what it will have.
+    #[must_use]
+    pub fn new(kind: &'static str) -> Self {
         // From the start, since no path of a call allocates.
         let remembered = if cfg!(debug_assertions) {
             REMEMBERED
@@ -52,14 +52,14 @@ impl KeyHistory {
     /// Records that an entry was added.
     #[inline]
     #[track_caller]
-    pub(crate) fn added(&mut self, index: u32, generation: u32) {
+    pub fn added(&mut self, index: u32, generation: u32) {
         self.changed(index, generation, true);
     }
 
     /// Records that an entry was removed.
     #[inline]
     #[track_caller]
-    pub(crate) fn removed(&mut self, index: u32, generation: u32) {
+    pub fn removed(&mut self, index: u32, generation: u32) {
         self.changed(index, generation, false);
     }
 
@@ -87,7 +87,7 @@ impl KeyHistory {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    pub(crate) fn missed(&mut self, index: u32) {
+    pub fn missed(&mut self, index: u32) {
         self.missed += 1;
         let (kind, place) = (self.kind, Location::caller());
         debug_assert!(false, "there is no {kind} {index}: {}", self.of(index));
@@ -100,12 +100,14 @@ impl KeyHistory {
     }
 
     /// Returns how many look-ups have found nothing.
-    pub(crate) fn misses(&self) -> u64 {
+    #[must_use]
+    pub fn misses(&self) -> u64 {
         self.missed
     }
 
     /// Returns what has become of an index, in words.
-    fn of(&self, index: u32) -> String {
+    #[must_use]
+    pub fn of(&self, index: u32) -> String {
         let of_it = |change: &&Change| change.index == index;
         let changes: Vec<_> = self.changes.iter().filter(of_it).collect();
         let latest = &changes[changes.len().saturating_sub(SHOWN)..];
