@@ -321,6 +321,7 @@ pub const VERBS: Package = Package {
             "for_transport",
             &["for_transport"],
             &[
+                "key_history",
                 "member_list",
                 "system_error",
                 "hooks",

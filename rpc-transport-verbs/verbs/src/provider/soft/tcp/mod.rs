@@ -1,8 +1,8 @@
 //! The carrier over TCP: writes the requests of a queue pair to its connection, with the responses and
 //! acknowledgements that the peer waits for, and reads the peer's.
 //!
-//! * [`batch`] and [`write`]: one system call writes headers and payloads of many messages. The kernel
-//!   takes payloads from where they lie.
+//! * [`batch`] and [`write`](mod@write): one system call writes headers and payloads of many messages. The
+//!   kernel takes payloads from where they lie.
 //! * [`read`]: one system call reads many messages, or a long payload to where it belongs.
 //!
 //! All bytes of a link, in both directions, go through its
