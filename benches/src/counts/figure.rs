@@ -28,11 +28,7 @@ impl Unit {
     /// By how much a value may exceed the accepted one. The linker places functions anew whenever
     /// any code changes, so that a function may straddle one line more: the same code has executed 318
     /// and 326 lines. Without LTO, any change may move a function to another codegen unit, where it
-    /// is inlined no more.
-    ///
-    /// Where nine of these lines fall into one set of a cache with eight places in each set, each of the
-    /// nine misses in every call. In builds of nearly the same code, between no set and four had so
-    /// many, and 5 to 45 lines have missed. A change that adds lines shows in their number first.
+    /// is inlined no more. Misses of data are as many as places in memory fall into one set of the cache.
     #[must_use]
     pub fn room(self, accepted: f64) -> f64 {
         match self {
