@@ -53,6 +53,13 @@ impl InlineBytes {
         &self.bytes[BASE_LEN..][..self.len]
     }
 
+    /// Takes these bytes in place of the ones before. There is room: the layer above limits inline
+    /// requests.
+    pub(crate) fn fill(&mut self, bytes: &[u8]) {
+        self.bytes[BASE_LEN..][..bytes.len()].copy_from_slice(bytes);
+        self.len = bytes.len();
+    }
+
     /// Returns the bytes behind this header, if it has the length of a SEND's.
     pub(crate) fn behind(&mut self, header: &EncodedHeader) -> Option<&[u8]> {
         let header = header.as_bytes();
@@ -104,6 +111,22 @@ impl GeneralSend {
             elements: ElementList::new(elements),
             inline: None,
             total: Sge::total_len(elements),
+            slots: None,
+            requested: 0,
+            received: 0,
+        }
+    }
+
+    /// A SEND of these bytes.
+    pub(crate) fn of_bytes(number: u64, bytes: InlineBytes, solicited: bool) -> Self {
+        Self {
+            number,
+            operation: Operation::Remote(RemoteOperation::Send),
+            fenced: false,
+            solicited,
+            elements: ElementList::new(&[]),
+            total: bytes.len as u64,
+            inline: Some(bytes),
             slots: None,
             requested: 0,
             received: 0,

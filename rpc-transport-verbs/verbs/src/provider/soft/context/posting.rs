@@ -55,9 +55,7 @@ impl Initiator {
             return self.all_posted(0, 1);
         }
         self.sends.add(wr_id, signaled || core.sq_sig_all);
-        let work = SendWork::of_bytes(wr_id, bytes, signaled);
-        // SAFETY: `bytes` is readable.
-        unsafe { self.push(&work, link) };
+        self.push_inline(bytes, false, link);
         Ok(())
     }
 
@@ -81,26 +79,38 @@ impl Initiator {
     /// The bytes of an inline message are readable.
     #[cold]
     pub(crate) unsafe fn push(&mut self, work: &SendWork, link: &Link) {
+        if work.inline {
+            let len = work.len as usize;
+            // SAFETY: the caller guarantees it; the bytes are the caller's own memory, not a peer's.
+            let bytes = unsafe { std::slice::from_raw_parts(work.addr.as_ptr(), len) };
+            return self.push_inline(bytes, work.solicited, link);
+        }
         if link.repeats_requests() {
             let element = Sge {
                 addr: work.addr,
                 len: work.len,
                 local_key: work.local_key,
             };
-            // SAFETY: the caller guarantees it.
+            // SAFETY: no byte of a request that is not inline is read.
             return unsafe { self.push_general(&work.general(0), &[element], link) };
         }
-        self.sends.push_unwritten(if work.inline {
-            let len = work.len as usize;
-            // SAFETY: the caller guarantees it; the bytes are the caller's own memory, not a peer's.
-            let bytes = unsafe { std::slice::from_raw_parts(work.addr.as_ptr(), len) };
-            Unwritten::Inline {
-                bytes: bytes.into(),
-                solicited: work.solicited,
-            }
+        self.sends.push_unwritten(Unwritten::Plain(*work));
+    }
+
+    /// Keeps an inline message that waits to be written. It was just added to the send queue.
+    fn push_inline(&mut self, bytes: &[u8], solicited: bool, link: &Link) {
+        if link.repeats_requests() {
+            let mut inline = self.sends.inline_bytes();
+            inline.fill(bytes);
+            let number = self.sends.posted - 1;
+            let send = GeneralSend::of_bytes(number, inline, solicited);
+            self.sends.general.push_back(send);
         } else {
-            Unwritten::Plain(*work)
-        });
+            self.sends.push_unwritten(Unwritten::Inline {
+                bytes: bytes.into(),
+                solicited,
+            });
+        }
     }
 
     /// Keeps a request of any kind that waits to be written. It was just added to the send queue.

@@ -356,11 +356,12 @@ impl SoftQueuePair {
                 return;
             }
             let mut batch = Batch::new();
-            let begun = link.outbound.is_writing_request();
-            let next = begun.then(|| self.initiator.sends.next_general());
-            let (core, memory) = (&self.core, &common.memory);
-            if let Err(stop) = link.gather(&mut batch, core, memory, next.flatten(), has_requests) {
-                return self.stop_writing(common, stop);
+            if link.has_unsent() {
+                let next = self.initiator.sends.next_general();
+                let (core, memory) = (&self.core, &common.memory);
+                if let Err(stop) = link.gather(&mut batch, core, memory, next, has_requests) {
+                    return self.stop_writing(common, stop);
+                }
             }
             self.gather_requests(common, &mut batch);
             let Some(link) = self.link.tcp_mut() else {
@@ -427,7 +428,7 @@ impl SoftQueuePair {
             reads: self.initiator.outstanding.reads,
             is_first: batch.is_empty(),
         };
-        while TcpLink::has_room_in(batch) {
+        while next.number < self.initiator.sends.posted && TcpLink::has_room_in(batch) {
             next.is_first = batch.is_empty();
             match self.initiator.begin(&self.core, &mut common.memory, next) {
                 Ok(Begin::Wait) => return,
