@@ -170,6 +170,7 @@ impl Initiator {
 
     /// Records that a request, or a piece of one, was given to the peer, in these units. Of a READ that
     /// is requested in pieces, the peer was asked for `asked` bytes more.
+    #[inline]
     pub(crate) fn begun(&mut self, number: u64, units: Range<u64>, asked: u64) {
         let Some(send) = self.sends.general_at_mut(number) else {
             return;
@@ -406,6 +407,7 @@ impl Outstanding {
 
 impl GeneralSend {
     /// Makes the local protection check for the bytes that a request sends.
+    #[inline]
     pub(crate) fn check_payload(
         &self,
         core: &Core,

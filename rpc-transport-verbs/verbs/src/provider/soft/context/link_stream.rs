@@ -62,14 +62,14 @@ impl LinkStream {
     ///
     /// Every part is readable until this returns.
     pub(crate) unsafe fn write(&mut self, parts: &[Part]) -> Result<usize, Errno> {
-        // SAFETY: the caller guarantees it.
-        unsafe {
-            match self {
-                Self::Plain(socket) => write_plain(socket.as_fd(), parts),
-                Self::ToItself { written, .. } => write_plain(written.as_fd(), parts),
-                Self::Sealed(stream) => stream.write(parts),
-            }
-        }
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::ToItself { written, .. } => written,
+            // SAFETY: the caller guarantees it.
+            Self::Sealed(stream) => return unsafe { stream.write(parts) },
+        };
+        // SAFETY: as above.
+        unsafe { write_plain(socket.as_fd(), parts) }
     }
 
     /// Reads what has arrived into the parts, in order. Returns the number of bytes; 0 at the end of
@@ -79,14 +79,14 @@ impl LinkStream {
     ///
     /// Every part is writable until this returns, and no reference to plain bytes of it is in use.
     pub(crate) unsafe fn read(&mut self, parts: &mut [Part]) -> Result<usize, Errno> {
-        // SAFETY: the caller guarantees it.
-        unsafe {
-            match self {
-                Self::Plain(socket) => read_plain(socket.as_fd(), parts),
-                Self::ToItself { read, .. } => read_plain(read.as_fd(), parts),
-                Self::Sealed(stream) => stream.read(parts),
-            }
-        }
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::ToItself { read, .. } => read,
+            // SAFETY: the caller guarantees it.
+            Self::Sealed(stream) => return unsafe { stream.read(parts) },
+        };
+        // SAFETY: as above.
+        unsafe { read_plain(socket.as_fd(), parts) }
     }
 
     /// Writes a message that is not worth a batch. Returns true if the socket has taken all of it.
