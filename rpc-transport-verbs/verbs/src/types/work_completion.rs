@@ -249,6 +249,18 @@ impl fmt::Display for CompletionStatus {
     }
 }
 
+impl CompletionStatus {
+    /// Returns the status with which a responder refuses a request; `None` if none refuses so.
+    pub(crate) fn of_refusal(code: u8) -> Option<Self> {
+        let status = Self::from_code(u32::from(code));
+        let is_of_responder = matches!(
+            status,
+            Self::RemoteInvalidRequest | Self::RemoteAccess | Self::RemoteOperation
+        );
+        is_of_responder.then_some(status)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,5 +281,19 @@ mod tests {
         assert_eq!(status, CompletionStatus::Unknown(77));
         assert_eq!(status.code(), 77);
         assert!(status.to_string().contains("77"), "{status}");
+    }
+
+    /// Above all, no refusal completes a request successfully.
+    #[test]
+    fn a_peer_refuses_with_the_statuses_of_responders_only() {
+        let refusals: Vec<_> = (0..=u8::MAX)
+            .filter_map(CompletionStatus::of_refusal)
+            .collect();
+        let expected = [
+            CompletionStatus::RemoteInvalidRequest,
+            CompletionStatus::RemoteAccess,
+            CompletionStatus::RemoteOperation,
+        ];
+        assert_eq!(refusals, expected);
     }
 }

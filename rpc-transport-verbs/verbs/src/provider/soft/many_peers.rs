@@ -16,8 +16,8 @@ use super::shared::ring::{ContextNotifier, RING_LEN, RingNotifier, RingReceiver,
 use super::shared::wake::DomainReadyBits;
 use super::shared::wake_socket::EngineCaller;
 use crate::types::{
-    Access, AddressVector, Gid, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RtrAttributes,
-    RtsAttributes,
+    Access, AddressVector, Gid, ModifyError, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint,
+    RtrAttributes, RtsAttributes,
 };
 use crate::{CompletionQueue, Context, QueuePair, QueuePairConfig, SendRequest, Slot, WorkKind};
 
@@ -122,8 +122,12 @@ fn the_early_rings_of_a_peer_displace_no_other_peers() {
     let others = [1; 10].into_iter().chain(20..29);
     let gids = [9].into_iter().chain(others).map(|peer| Gid([peer; 16]));
     let mut state = polled.domain.enter().expect("no fork");
-    for to in [QpState::Reset, QpState::Init] {
-        let changed = state.modify(qp_index, to, &QpAttributes::default(), None);
+    let to = [
+        (QpState::Rts, QpState::Reset),
+        (QpState::Reset, QpState::Init),
+    ];
+    for transition in to {
+        let changed = state.modify(qp_index, transition, &QpAttributes::default(), None);
         changed.expect("a permitted transition");
     }
     for (gid, receiver) in gids.zip(&receivers) {
@@ -147,10 +151,35 @@ fn the_early_rings_of_a_peer_displace_no_other_peers() {
         ..QpAttributes::default()
     };
     let ready = Ready::Ring(receiver(), Arc::new(Peer::new(gid)));
-    let changed = state.modify(qp_index, QpState::Rtr, &attributes, Some(ready));
+    let changed = state.modify(
+        qp_index,
+        (QpState::Init, QpState::Rtr),
+        &attributes,
+        Some(ready),
+    );
     changed.expect("RTR");
     let (qp, _) = state.split(qp_index);
     assert!(qp.link.sender().is_some(), "its ring was displaced");
+}
+
+/// A queue pair that has failed since its owner looked stays failed.
+#[test]
+fn a_queue_pair_that_fails_while_it_is_being_changed_stays_failed() {
+    let polled = Polled::new(1, 1..1);
+    let number = polled.qps[0].qp_num();
+    let found = polled.domain.node.find_queue_pair(number.0);
+    let (_, qp_index) = found.expect("it was created");
+    let mut state = polled.domain.enter().expect("no fork");
+    let (qp, common) = state.split(qp_index);
+    qp.fail(common, None);
+    let looked = (QpState::Rtr, QpState::Rts);
+    let changed = state.modify(qp_index, looked, &QpAttributes::default(), None);
+    let (from, to) = (QpState::Error, QpState::Rts);
+    assert!(
+        matches!(changed, Err(ModifyError::Transition { from: was, to: asked }) if (was, asked) == (from, to)),
+        "{changed:?}"
+    );
+    assert_eq!(state.split(qp_index).0.core.state, QpState::Error);
 }
 
 /// The time of an empty poll does not follow the number of peers: not by more than what a machine

@@ -16,7 +16,8 @@ pub(crate) struct Lists {
     /// Index in `hot` of the ring that the next poll looks at first.
     pub(crate) first_look: usize,
     /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found
-    /// no room, or a failure that has to complete in order. The matter `Awaiting` is pending
+    /// no room, a pause that the receiver asked for, a failure that has to complete in order, or the
+    /// end of what is in flight. The matter `Awaiting` is pending
     /// exactly while there are any.
     pub(crate) awaiting: MemberList<0>,
     /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
@@ -58,6 +59,15 @@ impl Lists {
         listed: &mut Listed,
     ) {
         self.awaiting.remove_at(place, listed);
+        if self.awaiting.is_empty() {
+            pending.remove(Matter::Awaiting);
+        }
+    }
+
+    /// Does the same for an index at this place that has no queue pair.
+    #[cold]
+    pub(crate) fn await_nobody(&mut self, pending: &mut Pending, place: usize) {
+        self.awaiting.discard_at(place);
         if self.awaiting.is_empty() {
             pending.remove(Matter::Awaiting);
         }

@@ -1,8 +1,8 @@
 //! Posting: puts requests into the send queue of a reliable queue pair, where they wait to be written.
 //!
-//! In a ring, a plain message of one element needs no more than what was posted. All other requests have a
-//! [`GeneralSend`], and over TCP every request has one until it completes: if it finds no receive, it is
-//! sent again.
+//! In a ring, a plain message of one element needs no more than what was posted, or its bytes if it is
+//! inline. All other requests have a [`GeneralSend`], and over TCP every request has one until it
+//! completes: if it finds no receive, it is sent again.
 
 use super::core::Core;
 use super::general_send::GeneralSend;

@@ -77,7 +77,7 @@ impl QueuePairs {
     ///
     /// # Panics
     ///
-    /// Panics under test if it is not there, with what has become of the index. Otherwise, that is counted.
+    /// Panics under test if it is not there, with what has become of the index. Otherwise, that is logged.
     #[inline]
     #[track_caller]
     pub(crate) fn at(&mut self, index: u32) -> Option<&mut SoftQueuePair> {

@@ -22,7 +22,7 @@ use crate::system_error::epoll_add;
 
 /// Bytes that one read takes beyond the payload that it is in the middle of. Many short messages fit,
 /// and what is read of a long one before its header is known, and has to be copied, is little.
-pub(crate) const SCRATCH_LEN: usize = 32 * 1024;
+const SCRATCH_LEN: usize = 32 * 1024;
 
 /// Requests that are executed before they are acknowledged, though no message carries the
 /// acknowledgement and the peer does not wait for it.
@@ -193,7 +193,7 @@ impl TcpLinks {
         self.watch(link);
     }
 
-    /// Sets whether the set tells when the link can be read from.
+    /// Sets whether the set is silent about what the link can be read from.
     pub(crate) fn set_silent(&mut self, link: &mut TcpLink, is_silent: bool) {
         if link.is_silent != is_silent {
             link.is_silent = is_silent;
@@ -218,8 +218,8 @@ impl TcpLinks {
         }
     }
 
-    /// Removes a link: its file is not watched any more, and no list has it. One that was removed when its
-    /// connection ended is taken out of the lists that it has come into since.
+    /// Removes a link: its file is not watched any more, and no list has it. Does nothing if it was removed
+    /// when its connection ended.
     pub(crate) fn remove(&mut self, pending: &mut Pending, link: &mut TcpLink) {
         let qp_index = link.token.qp_index;
         if let Some(files) = &self.files

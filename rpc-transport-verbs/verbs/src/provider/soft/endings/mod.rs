@@ -1,7 +1,7 @@
 //! What an application sees when a queue pair ends, from the first completion to the last event, in
 //! this order.
 //!
-//! Each case runs over rings and over TCP, with one completion queue for sends and another for
+//! Each case runs over rings and over TCP (those of `over_tcp` only there), with one completion queue for sends and another for
 //! receives, and with one for both, where the order between them shows. It uses nothing but verbs. A
 //! list of lines says what is to come: `send 2: LocalProtection`, `receive 1: Success`, `event QpFatal`.
 //! Requests are numbered as they are posted, those of each queue on their own. Number 0 of each has

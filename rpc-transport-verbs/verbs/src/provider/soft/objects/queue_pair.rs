@@ -201,7 +201,7 @@ impl QueuePair {
             _ => None,
         };
         let mut state = self.domain.enter()?;
-        state.modify(self.qp_index, to, attributes, ready)?;
+        state.modify(self.qp_index, (from, to), attributes, ready)?;
         drop(state);
         match to {
             QpState::Reset => self.set_connected(false),

@@ -90,12 +90,6 @@ impl Answers<'_> {
         if self.awaited(low).is_none() {
             acknowledged?;
         }
-        let status = CompletionStatus::from_code(u32::from(status));
-        match status {
-            CompletionStatus::RemoteInvalidRequest
-            | CompletionStatus::RemoteAccess
-            | CompletionStatus::RemoteOperation => Ok(status),
-            _ => Err(InvalidMessage),
-        }
+        CompletionStatus::of_refusal(status).ok_or(InvalidMessage)
     }
 }

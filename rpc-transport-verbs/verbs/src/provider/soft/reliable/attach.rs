@@ -25,30 +25,47 @@ const MAX_TICK: Duration = Duration::from_secs(1);
 impl State {
     // ---- queue pairs ----
 
-    /// Makes a transition whose attributes were checked. INIT→RTR needs `ready`.
+    /// Makes a transition whose attributes were checked, if the queue pair is still in the state `from`.
+    /// INIT→RTR needs `ready`.
     pub(crate) fn modify(
         &mut self,
         qp_index: u32,
-        to: QpState,
+        (from, to): (QpState, QpState),
         attributes: &QpAttributes,
         ready: Option<Ready>,
     ) -> Result<(), ModifyError> {
+        self.write_posted(qp_index);
         let (qp, common) = self.split(qp_index);
-        qp.ring_doorbell(common);
-        qp.modify(common, to, attributes, ready)?;
+        let now = qp.core.state;
+        let changed = if now == from || matches!(to, QpState::Reset | QpState::Error) {
+            qp.modify(common, to, attributes, ready)
+        } else {
+            // It has failed since the caller looked.
+            Err(ModifyError::Transition { from: now, to })
+        };
         qp.resume(common);
         common.memory.publish_queue_pair(&qp.core, &qp.link);
         // The new ring may be hot.
         self.finish_turn();
-        Ok(())
+        changed
+    }
+
+    /// Writes what was posted before the queue pair changes or goes, and rings the doorbell.
+    fn write_posted(&mut self, qp_index: u32) {
+        let (qp, common) = self.split(qp_index);
+        match qp.link {
+            Link::Tcp(_) => qp.transmit(common),
+            Link::Rings(_) | Link::Down => qp.ring_doorbell(common),
+        }
     }
 
     /// Destroys a queue pair.
     pub(crate) fn destroy(&mut self, qp_index: u32) {
+        self.write_posted(qp_index);
         let (qp, common) = self.split(qp_index);
-        qp.ring_doorbell(common);
         qp.disconnect(common);
         self.queue_pairs.remove(qp_index);
+        self.finish_turn();
     }
 
     /// Handles a ring that arrived for a queue pair.
@@ -122,7 +139,7 @@ impl State {
         let (qp, common) = self.split(qp_index);
         qp.resume(common);
         let link = qp.link.tcp();
-        if link.is_some_and(|link| link.stream.holds_unread()) {
+        if link.is_some_and(|link| !link.has_ended() && link.stream.holds_unread()) {
             qp.read_link(common);
         }
         self.finish_turn();
@@ -162,7 +179,10 @@ impl State {
         }
         self.common.notes.sleep.set_unattended();
         self.progress();
-        self.common.tcp.set_watched_by_engine(true);
+        // A thread that sleeps on a completion channel waits for the links itself.
+        if !self.common.pending.is_asleep() {
+            self.common.tcp.set_watched_by_engine(true);
+        }
     }
 
     /// Does the work that the application has not done since the last call, and expires timers.

@@ -20,9 +20,9 @@ use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
 use crate::provider::soft::wire::hello::Answer;
 use crate::types::{AsyncEvent, CompletionStatus, Gid, ModifyError, QpAttributes, QpState, QpType};
 
-/// Maximum number of rings kept for a queue pair that is not at RTR yet, each of another process.
-/// One is expected; more are mistakes of peers, or attacks.
-const MAX_EARLY_RINGS: usize = 4;
+/// Maximum number of rings, and of TCP connections, kept for a queue pair that is not at RTR yet, each of
+/// another process. One is expected; more are mistakes of peers, or attacks.
+const MAX_EARLY: usize = 4;
 
 /// What a reliable queue pair receives from, after INIT→RTR.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl SoftQueuePair {
         let early = &mut self.early.rings;
         early.retain(|early| early.gid != ring.gid && !early.sender.is_receiver_closed());
         // No process displaces the ring of another.
-        if early.len() < MAX_EARLY_RINGS {
+        if early.len() < MAX_EARLY {
             early.push(ring);
         }
         false
@@ -199,7 +199,7 @@ impl SoftQueuePair {
         }
         let early = &mut self.early.connections;
         early.retain(|early| early.gid != link.gid && !early.has_closed());
-        if early.len() < MAX_EARLY_RINGS {
+        if early.len() < MAX_EARLY {
             early.push(link);
         }
     }

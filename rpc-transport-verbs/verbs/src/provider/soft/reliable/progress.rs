@@ -111,7 +111,7 @@ impl State {
         let mut place = 0;
         while let Some(&qp_index) = common.lists.awaiting.as_slice().get(place) {
             let Some(qp) = queue_pairs.at(qp_index) else {
-                common.lists.awaiting.discard_at(place);
+                common.lists.await_nobody(&mut common.pending, place);
                 continue;
             };
             qp.process_acks(common, hooks::now);

@@ -1,4 +1,5 @@
-//! Receives what a ring brings: the peer's messages and requests, and its acknowledgements.
+//! Receives what a ring brings: the peer's messages and requests, and its acknowledgements; and does what
+//! follows a message or an acknowledgement, over either link.
 //!
 //! The [`responder`](crate::provider::soft::context::responder) has the rules for requests.
 //! [`rings`](crate::provider::soft::rings) finds their bytes, which this file moves. The thread that holds
@@ -409,7 +410,7 @@ impl SoftQueuePair {
         {
             return self.fail(common, Some(status));
         }
-        if self.initiator.sends.started < self.initiator.sends.posted {
+        if self.initiator.sends.started < self.initiator.sends.posted && self.core.is_reliable() {
             self.transmit(common);
         }
         if self.initiator.draining.is_some() && !self.initiator.has_in_flight(&self.link) {
@@ -459,7 +460,7 @@ impl SoftQueuePair {
             return Ok(());
         };
         if let Some(code) = sender.fatal_nak() {
-            return Err(CompletionStatus::from_code(u32::from(code)));
+            return Err(CompletionStatus::of_refusal(code).unwrap_or(CompletionStatus::BadResponse));
         }
         let nak = sender.nak();
         let retry = &mut self.initiator.retry;

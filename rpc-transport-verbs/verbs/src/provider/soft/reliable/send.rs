@@ -1,8 +1,8 @@
 //! Sends: puts requests into the send queue, and writes to the link what may be written.
 //!
-//! An inline message goes straight into the peer's ring if nothing has to wait. All other requests wait
-//! in the send queue until [`transmit`](SoftQueuePair::transmit) writes them, which is mostly before the
-//! post returns.
+//! A message of one element goes straight into the peer's ring if nothing has to wait. All other requests
+//! wait in the send queue until [`transmit`](SoftQueuePair::transmit) writes them, which is mostly before
+//! the post returns.
 //!
 //! The [`initiator`](crate::provider::soft::context::initiator) says whether a request may begin. The
 //! carriers, [`rings`](crate::provider::soft::rings) and [`tcp`](crate::provider::soft::tcp), move its
@@ -332,6 +332,7 @@ impl SoftQueuePair {
             && has_completions
             && let Link::Tcp(tcp) = &mut self.link
             && let Some(link) = &mut tcp.connection
+            && link.is_open()
         {
             tcp.is_doorbell_due = false;
             common.tcp.defer(link);

@@ -143,7 +143,9 @@ impl TcpLink {
     pub(crate) fn take_ack(&mut self, low: u32) -> Result<bool, InvalidMessage> {
         let outbound = &mut self.outbound;
         let acked = extended(low, outbound.acked);
-        if acked < outbound.acked || acked > outbound.next {
+        // A peer executes nothing behind the request that it has refused, and that is sent again.
+        let end = outbound.rewind_to.unwrap_or(outbound.next);
+        if acked < outbound.acked || acked > end {
             return Err(InvalidMessage);
         }
         let is_news = acked > outbound.acked;

@@ -3,9 +3,14 @@
 
 use std::time::Duration;
 
+use rustix::net::Shutdown;
+
 use super::*;
 use crate::CompletionStatus;
 use crate::hooks;
+use crate::provider::soft::context::check::check_state;
+use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::tcp_link::TcpLink;
 
 /// A signaled SEND of no bytes, and a signaled READ of 64 bytes: steps of the application.
 const SEND: (u8, &[u8]) = (8, &[0]);
@@ -71,7 +76,7 @@ fn an_answer_may_stop_or_be_cut_anywhere() {
                 attack.side.poll();
             }
             assert_eq!(attack.side.state(), QpState::Rts, "{answer:?}, {at} bytes");
-            let _ = rustix::net::shutdown(&attack.socket, rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(&attack.socket, Shutdown::Both);
             let failure = attack.failure();
             assert_eq!(failure, Some(CompletionStatus::RetryExceeded), "{at} bytes");
             attack.side.end();
@@ -93,7 +98,7 @@ fn a_request_may_be_cut_anywhere() {
             for _ in 0..3 {
                 attack.side.poll();
             }
-            let _ = rustix::net::shutdown(&attack.socket, rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(&attack.socket, Shutdown::Both);
             attack.side.act(SEND.0, &mut Script::new(SEND.1));
             let failure = attack.failure();
             assert_eq!(
@@ -224,6 +229,25 @@ fn a_request_that_cannot_go_on_fails_those_that_are_to_be_sent_again_behind_it()
     }
 }
 
+/// The request behind the one that was not ready is being written: it is sent again, and the peer has not
+/// executed it.
+#[test]
+fn what_is_behind_a_refused_request_is_not_acknowledged() {
+    let mut attack = Attack::through_a_small_socket();
+    attack.receive_request(SEND);
+    let start = Instant::now();
+    while attack.is_blocked() != (true, true) {
+        assert!(start.elapsed() < PATIENCE, "the socket takes everything");
+        attack.side.write_from_raw_memory(4000);
+        attack.side.poll();
+    }
+    let refusal = Message::ReceiverNotReady { timer: 1 };
+    attack.send(&header(refusal, 0, PSN, PSN));
+    attack.send(&header(Message::Ack, 0, 0, PSN + 1));
+    assert_eq!(attack.failure(), Some(CompletionStatus::BadResponse));
+    attack.side.end();
+}
+
 /// The same before any of its bytes was sent: the READ is refused, and says so.
 #[test]
 fn a_read_that_is_refused_after_a_part_of_it_fails_with_its_reason() {
@@ -267,6 +291,37 @@ fn a_refusal_has_a_status_of_a_responder() {
         assert_eq!(attack.failure(), Some(CompletionStatus::BadResponse));
         attack.side.end();
     }
+}
+
+/// An application that has completions to poll mostly posts more: what it posts is put off until then, but
+/// not if nothing looks at the link any more.
+#[test]
+fn what_is_posted_to_a_link_that_has_ended_is_not_put_off() {
+    let mut attack = Attack::new(false);
+    attack.side.post_receives(2);
+    for sequence in [PSN, PSN + 1] {
+        attack.send(&header(request(RemoteOperation::Send), 0, sequence, PSN));
+    }
+    rustix::net::shutdown(&attack.socket, Shutdown::Both).expect("it is connected");
+    let (domain, qp_index) = attack.find();
+    let mut state = domain.enter().expect("this process has not forked");
+    let start = Instant::now();
+    while !has_ended(&mut state, qp_index as u32) {
+        assert!(start.elapsed() < PATIENCE, "its end is not noticed");
+        state.progress();
+    }
+    let (qp, common) = state.split(qp_index as u32);
+    assert!(!common.completion_queues.queue(qp.core.recv_cq).is_empty());
+    let posted = qp.post_inline_in_order(common, crate::types::WrId::from_raw(1), b"late", false);
+    posted.expect("there is room");
+    qp.ring_doorbell(common);
+    assert!(common.tcp.deferred.is_empty());
+    check_state(&state);
+}
+
+fn has_ended(state: &mut State, qp_index: u32) -> bool {
+    let (qp, _) = state.split(qp_index);
+    qp.link.tcp().is_some_and(TcpLink::has_ended)
 }
 
 /// What was executed is acknowledged, though the queue pair is destroyed at once.

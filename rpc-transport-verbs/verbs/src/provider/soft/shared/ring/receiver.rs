@@ -20,6 +20,9 @@ const ACK_INTERVAL: u64 = 16;
 
 const LINE_LEN: usize = 64;
 
+/// More NAKs than any receiver sends: it takes nothing more.
+const STOPPED: u64 = u64::MAX;
+
 /// The receiving half of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReceiver {
@@ -202,7 +205,8 @@ impl RingReceiver {
     #[inline]
     pub(crate) fn peek(&mut self) -> Result<Option<Incoming>, BadCommit> {
         if self.awaits_retry {
-            if self.ring.head().notices.retry.load(Ordering::Acquire) < self.naks {
+            let retry = self.ring.head().notices.retry.load(Ordering::Acquire);
+            if retry < self.naks || self.naks == STOPPED {
                 return Ok(None);
             }
             self.awaits_retry = false;
@@ -270,8 +274,8 @@ impl RingReceiver {
 
     /// Takes nothing more out of the ring: the next message has been lost.
     pub(crate) fn stop(&mut self) {
-        // As if it waited for a retry, which no sender announces: there were not as many NAKs.
-        self.naks = u64::MAX;
+        // It waits for a retry, whatever its sender announces.
+        self.naks = STOPPED;
         self.awaits_retry = true;
     }
 

@@ -217,6 +217,18 @@ fn nothing_behind_a_lost_message_is_received() {
     assert!(receiver.plain_payload(plain).is_none());
 }
 
+/// Also not if its sender says that it may be asked again, any number of times.
+#[test]
+fn a_sender_does_not_start_a_receiver_that_has_stopped() {
+    let (mut sender, mut receiver) = pair(0);
+    receiver.stop();
+    send(&mut sender, b"more");
+    let mut nak = sender.nak();
+    nak.count = u64::MAX;
+    sender.allow_retry(nak);
+    assert!(receiver.peek().unwrap().is_none());
+}
+
 #[test]
 fn a_cold_ring_notifies_its_receiver() {
     let (mut sender, mut receiver) = pair(0);
