@@ -365,6 +365,28 @@ pub(crate) fn straight_receive(
     Some((place, receive))
 }
 
+/// Completes the receive at a place that [`straight_receive`] has returned with a plain message of `len`
+/// bytes, which are in it.
+#[inline(always)]
+pub(crate) fn finish_straight(
+    core: &Core,
+    receives: &mut ReceiveQueue,
+    (place, wr_id): (usize, WrId),
+    len: u32,
+    is_solicited: bool,
+) -> Done {
+    let solicited = if is_solicited { Extras::SOLICITED } else { 0 };
+    let success = CompletionStatus::Success;
+    Done {
+        reached_limit: receives.consume_at(place),
+        completion: Some(Completion {
+            extras: Extras(solicited),
+            byte_len: len,
+            ..Completion::of_receive(wr_id, core.number, success)
+        }),
+    }
+}
+
 impl Placement {
     /// Returns the receive that the request has taken out of its queue.
     pub(crate) fn taken_receive(&self) -> Option<WrId> {

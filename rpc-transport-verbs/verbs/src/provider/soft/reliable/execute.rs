@@ -90,8 +90,8 @@ pub(super) fn execute_at_once(
     responder.finish(placement, len as u32)
 }
 
-/// Begins to execute a request over TCP: says what it does, and whether its receive was the last above the limit of
-/// the shared receive queue. What it asks for is added to the responses.
+/// Begins to execute a request over TCP: says what it does, and whether its receive was the last above the
+/// limit of the shared receive queue. What it asks for is added to the responses.
 pub(super) fn begin(
     responder: &mut Responder<'_>,
     responses: &mut VecDeque<Response>,

@@ -10,8 +10,9 @@
 //!
 //! * [`connect`]: a queue pair's transitions, its link, and its end, which flushes what was posted.
 //! * [`send`]: requests are posted, and written to the ring or the TCP connection.
-//! * [`receive`]: what a ring brings, and what follows a message or an acknowledgement over either link. [`read`]: what a TCP connection brings.
-//!   [`execute`]: the requests among it. [`answers`]: the answers that come over TCP.
+//! * [`receive`]: what a ring brings, and what follows a message or an acknowledgement over either link.
+//! * [`read`]: what a TCP connection brings. [`answers`]: what the answers among it mean.
+//! * [`execute`]: the peer's requests are executed, those of a ring and those over TCP.
 //! * [`progress`]: the loop over all queue pairs of a context. [`poll`]: a completion queue's polls, which
 //!   mostly need no loop. [`attach`]: what comes to a context from outside of its polls.
 

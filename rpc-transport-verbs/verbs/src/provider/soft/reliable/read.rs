@@ -13,11 +13,10 @@ use super::receive::report_limit;
 use crate::hooks;
 use crate::hooks::inject;
 use crate::provider::soft::context::check::check_queue_pair;
-use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::responder::{
-    Done, LocalReport, Place, Placement, Rejection, Responder, straight_receive,
+    LocalReport, Place, Placement, Rejection, Responder, finish_straight, straight_receive,
 };
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::context::tcp_link::{Arriving, Target, TcpLink, extended};
@@ -25,7 +24,7 @@ use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::tcp::read::{Destination, Heard, InvalidMessage};
 use crate::provider::soft::wire::header::{Header, Message, Request};
 use crate::provider::soft::wire::hello::{ANSWER_LEN, Answer, GreetingError};
-use crate::types::{AsyncEvent, CompletionStatus, Extras, RemoteOperation};
+use crate::types::{AsyncEvent, CompletionStatus, RemoteOperation};
 
 /// Maximum number of reads from a link before other links have their turn.
 const READS: usize = 4;
@@ -259,20 +258,8 @@ impl SoftQueuePair {
         unsafe { copy_message(NonNull::from(payload).cast(), receive.addr, len) };
         let shared = &mut common.shared_receive_queues;
         let queue = ReceiveQueue::of(shared, self.core.srq, &mut self.receives);
-        let solicited = if request.is_solicited {
-            Extras::SOLICITED
-        } else {
-            0
-        };
-        let success = CompletionStatus::Success;
-        let done = Done {
-            reached_limit: queue.consume_at(place),
-            completion: Some(Completion {
-                extras: Extras(solicited),
-                byte_len: header.len,
-                ..Completion::of_receive(receive.wr_id, self.core.number, success)
-            }),
-        };
+        let (held, is_solicited) = ((place, receive.wr_id), request.is_solicited);
+        let done = finish_straight(&self.core, queue, held, header.len, is_solicited);
         self.apply(common, done);
         common.counters.receives += 1;
         self.communication_established(common);

@@ -15,13 +15,12 @@ use super::execute::execute_at_once;
 use crate::hooks;
 use crate::hooks::{inject, point};
 use crate::provider::soft::context::check::check_queue_pair;
-use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::initiator::NotifyDrained;
 use crate::provider::soft::context::link::{Link, Rings, Tcp};
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::receive_queue::ReceiveQueue;
 use crate::provider::soft::context::responder::{
-    Done, LocalReport, Rejection, Responder, straight_receive,
+    Done, LocalReport, Rejection, Responder, finish_straight, straight_receive,
 };
 use crate::provider::soft::context::state::Common;
 use crate::provider::soft::rings::take::{Located, locate};
@@ -228,21 +227,9 @@ impl SoftQueuePair {
         }
         point!(Copied);
         receiver.advance();
-        let solicited = if incoming.flags.has(Flags::SOLICITED) {
-            Extras::SOLICITED
-        } else {
-            0
-        };
-        let success = CompletionStatus::Success;
-        let done = Done {
-            reached_limit: queue.consume_at(place),
-            completion: Some(Completion {
-                extras: Extras(solicited),
-                // The cast is lossless: the length is at most the receive's.
-                byte_len: len as u32,
-                ..Completion::of_receive(receive.wr_id, self.core.number, success)
-            }),
-        };
+        let (held, is_solicited) = ((place, receive.wr_id), incoming.flags.has(Flags::SOLICITED));
+        // The cast is lossless: the length is at most the receive's.
+        let done = finish_straight(&self.core, queue, held, len as u32, is_solicited);
         self.apply(common, done);
         self.communication_established(common);
         Step::Received

@@ -26,6 +26,16 @@ impl Attack {
         });
     }
 
+    /// Posts WRITEs until the socket is full in the middle of one.
+    fn fill_the_socket_with_writes(&mut self) {
+        let start = Instant::now();
+        while self.is_blocked() != (true, true) {
+            assert!(start.elapsed() < PATIENCE, "the socket takes everything");
+            self.side.write_from_raw_memory(4000);
+            self.side.poll();
+        }
+    }
+
     /// Polls until the queue pair has failed, and returns the status of the request that failed.
     fn failure(&mut self) -> Option<CompletionStatus> {
         assert_fails(self);
@@ -202,12 +212,8 @@ fn a_request_that_cannot_go_on_fails_those_that_are_to_be_sent_again_behind_it()
     for is_noticed_first in [true, false] {
         let mut attack = Attack::through_a_small_socket();
         attack.receive_request(SEND);
+        attack.fill_the_socket_with_writes();
         let start = Instant::now();
-        while attack.is_blocked() != (true, true) {
-            assert!(start.elapsed() < PATIENCE, "the socket takes everything");
-            attack.side.write_from_raw_memory(4000);
-            attack.side.poll();
-        }
         attack.side.withdraw();
         let refusal = Message::ReceiverNotReady { timer: 1 };
         let refusal = header(refusal, 0, PSN, PSN);
@@ -235,12 +241,7 @@ fn a_request_that_cannot_go_on_fails_those_that_are_to_be_sent_again_behind_it()
 fn what_is_behind_a_refused_request_is_not_acknowledged() {
     let mut attack = Attack::through_a_small_socket();
     attack.receive_request(SEND);
-    let start = Instant::now();
-    while attack.is_blocked() != (true, true) {
-        assert!(start.elapsed() < PATIENCE, "the socket takes everything");
-        attack.side.write_from_raw_memory(4000);
-        attack.side.poll();
-    }
+    attack.fill_the_socket_with_writes();
     let refusal = Message::ReceiverNotReady { timer: 1 };
     attack.send(&header(refusal, 0, PSN, PSN));
     attack.send(&header(Message::Ack, 0, 0, PSN + 1));
