@@ -26,7 +26,9 @@ pub use crate::window_trial::WindowTrialError;
 pub mod hooks {
     pub use crate::hooks::now;
     #[cfg(feature = "test-util")]
-    pub use crate::hooks::{Fault, Hooks, Point, Post, deliveries, install, is_simulated};
+    pub use crate::hooks::{
+        Fault, Hooks, Point, Post, deliveries, install, is_in_killed_process, is_simulated,
+    };
     #[cfg(feature = "test-util")]
     pub use crate::provider::{Killer, SimulatedProcess};
 }

@@ -5,7 +5,9 @@
 use std::time::Instant;
 
 #[cfg(feature = "test-util")]
-pub use with_simulation::{Fault, Hooks, Point, Post, deliveries, install, is_simulated};
+pub use with_simulation::{
+    Fault, Hooks, Point, Post, deliveries, install, is_in_killed_process, is_simulated,
+};
 #[cfg(feature = "test-util")]
 pub(crate) use with_simulation::{
     accepted_count, at_point, has_simulation, is_injected, note_unbindable,
@@ -186,6 +188,8 @@ mod with_simulation {
         fn now(&self) -> Instant;
         /// Returns true if the calling thread is running a simulated process.
         fn is_in_process(&self) -> bool;
+        /// Returns true if the calling thread is running a simulated process that has been killed.
+        fn is_in_killed_process(&self) -> bool;
         /// Kills the running process if it is to be killed at this point.
         fn point(&self, point: Point);
         /// Returns true if the fault is injected now.
@@ -224,6 +228,11 @@ mod with_simulation {
     /// Returns true if the calling thread is running a simulated process.
     pub fn is_simulated() -> bool {
         installed().is_some_and(|hooks| hooks.is_in_process())
+    }
+
+    /// Returns true if the calling thread is running a simulated process that has been killed.
+    pub fn is_in_killed_process() -> bool {
+        installed().is_some_and(|hooks| hooks.is_in_killed_process())
     }
 
     /// See the macro `point`.

@@ -117,6 +117,16 @@ impl Hooks for Simulation {
         self.running.borrow().is_some()
     }
 
+    fn is_in_killed_process(&self) -> bool {
+        // A panic's hook asks, whatever was going on.
+        let running = self.running.try_borrow();
+        running.is_ok_and(|running| {
+            running
+                .as_ref()
+                .is_some_and(|state| state.killer.has_killed())
+        })
+    }
+
     /// Kills the running process if it is to be killed at this point: unwinds its stack and
     /// disables its device.
     fn point(&self, point: Point) {

@@ -6,8 +6,9 @@ mod strike;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use rpc_core::for_testing::{Clock, Node, Random};
@@ -53,6 +54,7 @@ impl World {
     /// Creates a world without processes. `seed` determines the run, and `faults` the fault rates.
     #[must_use]
     pub fn new(seed: u64, faults: Faults) -> Self {
+        keep_killed_processes_silent();
         let clock = Clock::manual();
         let simulation = Rc::new(Simulation {
             now: Cell::new(clock.now()),
@@ -301,6 +303,20 @@ impl World {
             }
         }
     }
+}
+
+/// Keeps the panics of killed processes from being printed: what a dead process would do next, with a
+/// device that is disabled, is no failure of a run.
+fn keep_killed_processes_silent() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !hooks::is_in_killed_process() {
+                print(info);
+            }
+        }));
+    });
 }
 
 impl Drop for World {
