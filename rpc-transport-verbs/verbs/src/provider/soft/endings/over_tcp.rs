@@ -121,6 +121,18 @@ impl Half {
         Some(header)
     }
 
+    /// Waits for the next message of the end. Returns the sequence number of the first request that it does
+    /// not acknowledge.
+    fn next_acked(&mut self) -> u32 {
+        let mut next = None;
+        self.until(|half| {
+            half.read();
+            next = half.take();
+            next.is_some()
+        });
+        next.expect("it has come").acked
+    }
+
     /// Waits until the end has sent this many requests.
     fn until_requested(&mut self, count: usize) {
         let mut requests = 0;
@@ -319,6 +331,23 @@ fn a_refusal_is_sent_though_this_sides_requests_wait() {
                 "receive 0: WorkRequestFlushed",
             ],
         )]);
+    });
+}
+
+/// The peer may reuse the memory of what is acknowledged. What this side sends meanwhile carries an
+/// acknowledgement of what came before.
+#[test]
+fn a_message_is_acknowledged_once_all_of_it_has_arrived() {
+    in_both_ways(|plan| {
+        let mut half = Half::new(plan);
+        half.end.receive(1);
+        half.begin(request(RemoteOperation::Send, 0), 64, PSN, 32);
+        half.until_half_arrived();
+        half.end.post([half.end.send()]);
+        assert_eq!(half.next_acked(), PSN);
+        half.write(&[7; 32]);
+        assert_eq!(half.next_acked(), PSN + 1);
+        expect([(&mut half.end, &["receive 0: Success"])]);
     });
 }
 
