@@ -70,17 +70,25 @@ async fn watch(store: &StoreClient, key_prefix: &str, revision: &mut u64) -> Res
 }
 
 async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let device = Device::best()?;
+    let key_prefix = match arguments.command {
+        Command::Put { key, value } => {
+            let channel = Channel::connect(&device, &arguments.address).await?;
+            return Ok(put(&StoreClient::new(channel), key, value).await?);
+        }
+        Command::Watch { key_prefix } => key_prefix,
+    };
     // The channel reconnects by itself. `wait_for_ready`: a call waits for the connection.
-    let channel = Channel::builder(&Device::best()?, &arguments.address)
+    let channel = Channel::builder(&device, &arguments.address)
         .wait_for_ready(true)
         .connect_lazy()?;
     let store = StoreClient::new(channel);
-    let key_prefix = match arguments.command {
-        Command::Put { key, value } => return Ok(put(&store, key, value).await?),
-        Command::Watch { key_prefix } => key_prefix,
-    };
     let mut revision = 0;
     loop {
+        eprintln!(
+            "watch_client: watching from revision {revision} on, once {} answers",
+            arguments.address
+        );
         match watch(&store, &key_prefix, &mut revision).await {
             Ok(()) => eprintln!("watch_client: the server has ended the stream"),
             // The server's process has died, or it shuts down. Any other error would come again.

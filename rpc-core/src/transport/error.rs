@@ -157,7 +157,8 @@ impl fmt::Display for ConnectError {
             Self::NotVerbline { address, reason } => write!(
                 f,
                 "{address} did not complete the handshake as a Verbline server does: {reason}. Check that \
-                 the address is a Verbline server's, and that both sides run compatible versions"
+                 the address is a Verbline server's, that its process has not ended, and that both sides run \
+                 compatible versions"
             ),
             Self::Version {
                 address,
