@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use crate::failure::Failure;
@@ -18,18 +19,22 @@ const INTERRUPTED: i32 = 130;
 pub(crate) struct Interrupt(Arc<watch::Sender<bool>>);
 
 impl Interrupt {
-    /// Waits for Ctrl-C from now on. The second one ends the process.
-    pub(crate) fn on_ctrl_c(runtime: &Handle) -> Self {
+    /// Hears Ctrl-C from now on, also before the runtime has run the task that waits for it. The second
+    /// one ends the process.
+    pub(crate) fn on_ctrl_c(runtime: &Handle) -> Result<Self, Failure> {
+        let inside = runtime.enter();
+        let mut signals = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+        drop(inside);
         let interrupt = Self(Arc::new(watch::Sender::new(false)));
         let signalled = interrupt.clone();
         runtime.spawn(async move {
-            while tokio::signal::ctrl_c().await.is_ok() {
+            while signals.recv().await.is_some() {
                 if signalled.0.send_replace(true) {
                     process::exit(INTERRUPTED);
                 }
             }
         });
-        interrupt
+        Ok(interrupt)
     }
 
     /// Ends the run.

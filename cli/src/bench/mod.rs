@@ -75,7 +75,7 @@ fn run_whole(arguments: &Bench, runtime: &Runtime, output: &mut Output) -> Resul
         arguments,
         service: &service,
         runtime: runtime.handle(),
-        interrupt: Interrupt::on_ctrl_c(runtime.handle()),
+        interrupt: Interrupt::on_ctrl_c(runtime.handle())?,
         progress: Progress::new(arguments.warm_up + arguments.seconds, runtime.handle()),
     };
     let sweep = bench.sweep(&plan)?;
@@ -85,7 +85,7 @@ fn run_whole(arguments: &Bench, runtime: &Runtime, output: &mut Output) -> Resul
 
 /// Makes the part of the calls that the parent asks for, and prints the record.
 fn run_part(arguments: &Bench, runtime: &Runtime, output: &mut Output) -> Result<(), Failure> {
-    let interrupt = Interrupt::on_ctrl_c(runtime.handle());
+    let interrupt = Interrupt::on_ctrl_c(runtime.handle())?;
     let load = processes::read_load()?;
     let service = runtime.block_on(Service::look_up(arguments))?;
     let record = measure_here(

@@ -76,6 +76,15 @@ impl Fixture {
         })
     }
 
+    /// A server for so many connections.
+    pub(crate) fn with_room_for(connections: u32) -> Self {
+        Self::with(|builder| {
+            builder
+                .add_service(Reflection::service())
+                .connections(connections)
+        })
+    }
+
     /// A server without reflection.
     pub(crate) fn without_reflection() -> Self {
         Self::with(|builder| builder)
@@ -131,6 +140,12 @@ impl Fixture {
     /// The addresses of both protocols.
     pub(crate) fn both(&self) -> [&str; 2] {
         [&self.address, &self.grpc]
+    }
+
+    /// Returns the number of clients that the server has accepted.
+    pub(crate) fn accepted(&self) -> u64 {
+        let server = self.server.as_ref().expect("it is not shut down");
+        server.stats().total().connections.accepted
     }
 
     pub(crate) fn shutdown(&mut self) {
