@@ -351,11 +351,11 @@ impl ServerHost {
         });
         let port = match variable("SOAK_SERVER_PORT") {
             Some(text) => text.parse().unwrap(),
-            // A port that was free a moment ago.
-            None => {
-                let listener = TcpListener::bind((ip, 0)).unwrap();
-                listener.local_addr().unwrap().port()
-            }
+            // Below those that the kernel gives to connections: one of them could take the port while the
+            // server is down.
+            None => (20_000..32_000)
+                .find(|&port| TcpListener::bind((ip, port)).is_ok())
+                .expect("a free port"),
         };
         Self {
             address: SocketAddr::new(ip, port),

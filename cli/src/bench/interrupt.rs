@@ -19,8 +19,8 @@ const INTERRUPTED: i32 = 130;
 pub(crate) struct Interrupt(Arc<watch::Sender<bool>>);
 
 impl Interrupt {
-    /// Hears Ctrl-C from now on, also before the runtime has run the task that waits for it. The second
-    /// one ends the process.
+    /// Registers for Ctrl-C. The first one counts from now on, even if the runtime has not run the waiting
+    /// task yet; the second one ends the process.
     pub(crate) fn on_ctrl_c(runtime: &Handle) -> Result<Self, Failure> {
         let inside = runtime.enter();
         let mut signals = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;

@@ -232,14 +232,7 @@ fn an_interrupt_ends_the_making_of_many_connections() {
         let before = server.accepted();
         let mut child = start_long(&server.address, &many);
         // One of them has asked for the method's types.
-        while server.accepted() < before + 3 {
-            assert_eq!(
-                child.try_wait().unwrap(),
-                None,
-                "it makes calls for a minute"
-            );
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(&mut child, || server.accepted() >= before + 3);
         interrupt(&child);
         let said = end(child).failed(1);
         assert!(said.contains("interrupted before"), "{said}");
@@ -262,6 +255,16 @@ fn start_long(address: &str, further: &[&str]) -> Child {
     command(&[&long[..], further].concat()).spawn().unwrap()
 }
 
+/// Waits for what a load does to its server.
+#[track_caller]
+fn wait_until(child: &mut Child, is_so: impl Fn() -> bool) {
+    while !is_so() {
+        let ended = child.try_wait().unwrap();
+        assert_eq!(ended, None, "it makes calls for a minute");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn interrupt(child: &Child) {
     let pid = Pid::from_child(child);
     kill_process(pid, Signal::INT).unwrap();
@@ -271,8 +274,11 @@ fn interrupt(child: &Child) {
 fn an_interrupt_ends_a_load_with_what_has_been_recorded() {
     let server = Fixture::new();
     for further in [&[][..], &["--processes", "2"], &["--rate", "100,200"]] {
-        let child = start_long(&server.address, further);
-        thread::sleep(Duration::from_millis(1500));
+        let before = server.answered();
+        let mut child = start_long(&server.address, further);
+        // More than the first calls, which are not recorded, as is the warm-up of 10 ms.
+        wait_until(&mut child, || server.answered() >= before + 10);
+        thread::sleep(Duration::from_secs(1));
         interrupt(&child);
         let json: Json = serde_json::from_str(&end(child).ok()).unwrap();
         let record = &json["runs"][0]["sweep"]["steps"][0]["record"];

@@ -148,6 +148,13 @@ impl Fixture {
         server.stats().total().connections.accepted
     }
 
+    /// Returns the number of calls that the server has answered with a message.
+    pub(crate) fn answered(&self) -> u64 {
+        let server = self.server.as_ref().expect("it is not shut down");
+        let served = server.stats().total().served;
+        served.iter().map(|method| method.ended(Code::Ok)).sum()
+    }
+
     pub(crate) fn shutdown(&mut self) {
         self.server.take().unwrap().shutdown().unwrap();
     }

@@ -86,7 +86,7 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let mut revision = 0;
     loop {
         eprintln!(
-            "watch_client: watching from revision {revision} on, once {} answers",
+            "watch_client: waits for {}, for the changes after revision {revision}",
             arguments.address
         );
         match watch(&store, &key_prefix, &mut revision).await {

@@ -118,7 +118,7 @@ impl Hooks for Simulation {
     }
 
     fn is_in_killed_process(&self) -> bool {
-        // A panic's hook asks, whatever was going on.
+        // The panic hook calls this, maybe while the cell is borrowed.
         let running = self.running.try_borrow();
         running.is_ok_and(|running| {
             running

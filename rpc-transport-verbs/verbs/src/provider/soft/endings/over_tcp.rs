@@ -334,8 +334,8 @@ fn a_refusal_is_sent_though_this_sides_requests_wait() {
     });
 }
 
-/// The peer may reuse the memory of what is acknowledged. What this side sends meanwhile carries an
-/// acknowledgement of what came before.
+/// An acknowledgement completes the request at the peer. So what this side sends while a payload arrives
+/// acknowledges only the requests before it.
 #[test]
 fn a_message_is_acknowledged_once_all_of_it_has_arrived() {
     in_both_ways(|plan| {
