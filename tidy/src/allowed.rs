@@ -306,7 +306,6 @@ pub const VERBS: Package = Package {
                 "posted_receives",
                 "protection_domain",
                 "queue_pair",
-                "receive_table",
                 "registered_memory",
                 "shared_receive_queue",
                 "slot",

@@ -14,7 +14,8 @@ use crate::surface::public_items;
 use crate::tangles::Tangles;
 
 /// The folders of the crates that are measured: those that users depend on.
-pub const PACKAGES: [&str; 6] = [
+pub const PACKAGES: [&str; 7] = [
+    "biased-lock",
     "rpc-core",
     "rpc-codegen",
     "rpc-transport-verbs",

@@ -15,8 +15,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
+
+use biased_lock::{BiasedGuard, BiasedLock};
 
 use super::inbound::{Inbound, StreamEnd, Taken};
 use super::outbound::{FrameRoom, Outbound, PushOutcome, StreamSizes};
@@ -102,7 +104,7 @@ impl Turns {
 
 /// One stream.
 pub(crate) struct StreamCore {
-    state: Mutex<StreamState>,
+    state: BiasedLock<StreamState>,
     signal: OnceLock<Signal>,
     turns: Turns,
     /// Length of the longest message that the server's method permits a client to send.
@@ -125,12 +127,16 @@ impl StreamCore {
     /// Creates a stream that no driver knows yet. Nothing can be sent before
     /// [`attach`](Self::attach).
     pub(crate) fn new() -> Arc<Self> {
-        Self::with_turns(Turns(None), None)
+        Self::with_lock(BiasedLock::new, Turns(None), None)
     }
 
     /// Like [`new`](Self::new), for a server whose method limits the messages of its clients.
     pub(crate) fn of_server(max_request_len: Option<u32>) -> Arc<Self> {
-        Self::with_turns(Turns(None), max_request_len)
+        Self::with_lock(
+            BiasedLock::favouring_this_thread,
+            Turns(None),
+            max_request_len,
+        )
     }
 
     /// Returns the length of the longest message that the server's method permits a client to send.
@@ -140,12 +146,18 @@ impl StreamCore {
 
     /// Like [`new`](Self::new), for a client whose poller has no thread of its own.
     pub(crate) fn of_local_poller(turns: LocalTurns) -> Arc<Self> {
-        Self::with_turns(Turns(Some(turns)), None)
+        Self::with_lock(BiasedLock::favouring_this_thread, Turns(Some(turns)), None)
     }
 
-    fn with_turns(turns: Turns, max_request_len: Option<u32>) -> Arc<Self> {
+    /// `lock` says who is to enter most: the poller that creates the stream, if the application's end is
+    /// probably used on its thread, or nobody.
+    fn with_lock(
+        lock: fn(StreamState) -> BiasedLock<StreamState>,
+        turns: Turns,
+        max_request_len: Option<u32>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(StreamState {
+            state: lock(StreamState {
                 inbound: Inbound::default(),
                 outbound: Outbound::default(),
                 is_cancelled: false,
@@ -158,9 +170,9 @@ impl StreamCore {
     }
 
     #[inline(always)]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, StreamState> {
+    pub(crate) fn lock(&self) -> BiasedGuard<'_, StreamState> {
         // Under this lock only the allocator can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.enter()
     }
 
     /// Returns the turns that the application's end takes while it waits.
@@ -191,7 +203,7 @@ impl StreamCore {
     }
 
     /// Unlocks a state that the application has changed, and tells the driver to look if it has to.
-    fn unlock(&self, mut state: MutexGuard<'_, StreamState>, needs_driver: bool) {
+    fn unlock(&self, mut state: BiasedGuard<'_, StreamState>, needs_driver: bool) {
         let signals = needs_driver && !std::mem::replace(&mut state.is_signalled, true);
         drop(state);
         if signals {
@@ -348,7 +360,7 @@ fn waker_panicked() {
 
 /// Registers the waker of a task that has to wait.
 fn register<R>(
-    mut state: MutexGuard<'_, StreamState>,
+    mut state: BiasedGuard<'_, StreamState>,
     place: impl FnOnce(&mut StreamState) -> &mut Option<Waker>,
     cx: &mut Context<'_>,
 ) -> Poll<R> {

@@ -18,9 +18,10 @@ use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 
+use biased_lock::{BiasedGuard, BiasedLock};
 use futures_core::Stream;
 
 use super::core::StreamCore;
@@ -52,7 +53,7 @@ const QUEUED_MESSAGES: usize = 32;
 /// ```
 #[must_use]
 pub fn sender<T>() -> (Sender<T>, Messages<T>) {
-    let shared = Arc::new(Shared(Mutex::new(State {
+    let shared = Arc::new(Shared(BiasedLock::favouring_this_thread(State {
         queue: VecDeque::new(),
         sender: None,
         receiver: None,
@@ -99,7 +100,7 @@ pub enum SendError {
     },
 }
 
-struct Shared<T>(Mutex<State<T>>);
+struct Shared<T>(BiasedLock<State<T>>);
 
 struct State<T> {
     /// Messages that wait for their stream to be polled, or for the linked call to have room.
@@ -172,13 +173,13 @@ fn push<Q: Codec<T>, T>(
 }
 
 impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> BiasedGuard<'_, State<T>> {
+        self.0.enter()
     }
 
     /// Ends the stream because of an error, and fails the call that it is linked with.
     #[cold]
-    fn fail(&self, mut state: MutexGuard<'_, State<T>>, error: PumpError) -> SendError {
+    fn fail(&self, mut state: BiasedGuard<'_, State<T>>, error: PumpError) -> SendError {
         let end = match error {
             PumpError::TooLong { message_len, limit } => SendError::TooLong {
                 message_len,

@@ -183,7 +183,6 @@ mod posted_receives;
 mod protection_domain;
 mod provider;
 mod queue_pair;
-mod receive_table;
 mod registered_memory;
 mod shared_receive_queue;
 mod slot;

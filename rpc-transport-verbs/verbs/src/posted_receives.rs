@@ -2,13 +2,10 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use biased_lock::BiasedLock;
 
 use super::element::{Element, Elements};
-use super::receive_table::{
-    CLAIMING, FREE, POSTED, POSTED_LIST, ReceiveEntry, ReceiveTable, is_free, number_in, state,
-};
 use super::slot::Slot;
 use super::types::claim_error::ClaimError;
 use super::types::post_error::{PostError, PostErrorReason};
@@ -20,29 +17,27 @@ use crate::provider::{ReceiveList, ReceiveWork, Sge};
 
 /// A table with one entry for each receive that can be posted, plus spare entries.
 ///
-/// Any thread may post; posting takes a lock once per chain. Claiming takes no lock: a completion
-/// names its entry, and one compare-and-swap on that entry decides which thread gets the slot.
+/// Any thread may post and claim. The lock costs the thread that does most of it next to nothing, and is held
+/// while the device is called: another thread that claims meanwhile waits for as long as a post takes.
 #[derive(Debug)]
 pub(super) struct PostedReceives {
-    table: ReceiveTable,
+    table: BiasedLock<Table>,
     numbering: Numbering,
     queue: QueueTag,
-    /// The id of request 0.
-    first_id: WrId,
-    posting: Mutex<Posting>,
-    /// The elements of multi-element receives, by entry index. Locked after `posting` where both
-    /// are held.
-    lists: Mutex<HashMap<u32, Elements>>,
     /// Maximum elements per receive.
     max_sge: usize,
 }
 
 #[derive(Debug)]
-struct Posting {
+struct Table {
+    entries: Vec<Entry>,
+    /// The elements of multi-element receives, by entry index.
+    lists: HashMap<u32, Elements>,
+    numbering: Numbering,
+    /// The id of request 0.
+    first_id: WrId,
     /// Capacity of the device's queue, in receives.
     capacity: usize,
-    /// Number of entries.
-    entry_count: usize,
     /// Where the search for a free entry starts, for receives without an entry of their own.
     cursor: usize,
     /// The chains for the device, kept to reuse their allocations.
@@ -51,30 +46,37 @@ struct Posting {
     elements: Vec<Sge>,
 }
 
-// SAFETY: `slot` is accessed by the holder of the `posting` lock while the phase is FREE, and by
-// the one thread whose compare-and-swap changed the phase from POSTED to CLAIMING. The phase's
-// Release stores and Acquire loads transfer it from one to the other. Slots are Send.
-unsafe impl Sync for PostedReceives {}
+/// One entry: free, or with a receive that the device has.
+#[derive(Debug)]
+struct Entry {
+    /// The number of the entry's request, or of its next one.
+    number: u32,
+    /// The entry stands for a receive of several elements, which are in the table's lists.
+    is_list: bool,
+    slot: Option<Slot>,
+}
 
 impl PostedReceives {
     /// Creates the table of a queue with a capacity of `capacity` receives, each of at most
     /// `max_sge` elements, which may become `growth` times as deep.
     pub(super) fn new(queue: QueueTag, capacity: usize, max_sge: usize, growth: usize) -> Self {
-        let entry_count = entries_for(capacity);
-        Self {
-            table: ReceiveTable::new(entry_count),
-            numbering: Numbering::new(entry_count, growth),
-            queue,
+        let numbering = Numbering::new(entries_for(capacity), growth);
+        let mut table = Table {
+            entries: Vec::new(),
+            lists: HashMap::new(),
+            numbering,
             first_id: WrId::new(WorkKind::Receive, queue, 0),
-            posting: Mutex::new(Posting {
-                capacity,
-                entry_count,
-                cursor: 0,
-                work: Vec::with_capacity(capacity),
-                work_lists: Vec::new(),
-                elements: Vec::new(),
-            }),
-            lists: Mutex::default(),
+            capacity,
+            cursor: 0,
+            work: Vec::with_capacity(capacity),
+            work_lists: Vec::new(),
+            elements: Vec::new(),
+        };
+        table.grow(entries_for(capacity));
+        Self {
+            table: BiasedLock::new(table),
+            numbering,
+            queue,
             max_sge,
         }
     }
@@ -93,52 +95,39 @@ impl PostedReceives {
             let reason = PostErrorReason::TooManyElements { count: 1, limit };
             return Err(PostError { taken, reason });
         }
-        // A poisoned lock is usable: each step below leaves the table consistent.
-        let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Posting {
-            capacity,
-            entry_count,
-            cursor,
-            work,
-            ..
-        } = &mut *posting;
-        // Local values stay in registers.
-        let (mut free, mut filled) = (mem::take(slots), mem::take(work));
-        filled.clear();
-        while filled.len() < count
-            && let Some(slot) = free.pop()
-        {
-            let Some((entry, number)) = self.own_entry(&slot) else {
-                free.push(slot);
-                break;
-            };
-            // SAFETY: `own_entry` has just found the entry free, and this thread holds the lock.
-            filled.push(unsafe { self.fill(entry, number, slot) });
-        }
-        (*slots, *work) = (free, filled);
-        // The others have no entry of their own, or another slot is in it.
-        while work.len() < count
-            && let Some((entry, number)) = self.find_free(cursor, *entry_count)
+        let table = &mut *self.table.enter();
+        table.work.clear();
+        while table.work.len() < count
             && let Some(slot) = slots.pop()
         {
-            // SAFETY: `find_free` has just found the entry free, and this thread holds the lock.
-            work.push(unsafe { self.fill(entry, number, slot) });
-        }
-        let full = work.len() < count;
-        let posted = match post(work) {
-            Ok(()) if full => Err(PostError {
-                taken: work.len(),
-                reason: PostErrorReason::QueueFull {
-                    capacity: *capacity,
+            // The same entry each time, if the slots come from one region: it is in the cache.
+            let own = slot.index().0 as usize;
+            let index = match table.entries.get(own) {
+                Some(entry) if entry.is_free() => own,
+                // It has none, or another region's slot is in it.
+                _ => match table.find_free() {
+                    Some(index) => index,
+                    None => {
+                        slots.push(slot);
+                        break;
+                    }
                 },
+            };
+            table.fill(index, slot);
+        }
+        let posted = match post(&table.work) {
+            Ok(()) if table.work.len() < count => Err(PostError {
+                taken: table.work.len(),
+                reason: table.full(),
             }),
             posted => posted,
         };
         if let Err(refused) = &posted {
+            let refused = refused.taken.min(table.work.len());
             // Returned in reverse, to restore their order: the first rejected slot was nearest the
             // end.
-            for work in work[refused.taken.min(work.len())..].iter().rev() {
-                slots.extend(self.take(work.wr_id));
+            for refused in (refused..table.work.len()).rev() {
+                slots.extend(table.take(table.work[refused].wr_id));
             }
         }
         posted
@@ -151,136 +140,41 @@ impl PostedReceives {
         requests: &mut Vec<ReceiveRequest>,
         post: impl FnOnce(&[ReceiveList], &[Sge]) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
-        let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Posting {
-            capacity,
-            entry_count,
-            cursor,
-            work_lists: work,
-            elements,
-            ..
-        } = &mut *posting;
-        work.clear();
-        elements.clear();
+        let table = &mut *self.table.enter();
+        table.work_lists.clear();
+        table.elements.clear();
         let mut refused = None;
-        let mut entries = Vec::with_capacity(requests.len());
-        for request in &*requests {
+        for request in &mut *requests {
             let count = request.elements.0.len();
             if count > self.max_sge {
                 let limit = self.max_sge;
                 refused = Some(PostErrorReason::TooManyElements { count, limit });
                 break;
             }
-            let Some((entry, number)) = self.find_free(cursor, *entry_count) else {
-                let capacity = *capacity;
-                refused = Some(PostErrorReason::QueueFull { capacity });
+            let Some(index) = table.find_free() else {
+                refused = Some(table.full());
                 break;
             };
-            // CLAIMING keeps later iterations from finding the entry again, and other threads from
-            // claiming a receive that the device does not have yet.
-            entry
-                .state
-                .store(state(number, CLAIMING), Ordering::Relaxed);
-            entries.push((entry, number));
-            work.push(ReceiveList {
-                wr_id: self.first_id.with_number(number),
-                first: elements.len(),
-                count,
-            });
-            elements.extend(request.elements.0.iter().map(Element::sge));
+            table.fill_with_list(index, mem::take(&mut request.elements));
         }
-        let mut lists = self.lists();
-        for (request, (entry, number)) in requests.drain(..entries.len()).zip(&entries) {
-            lists.insert(self.numbering.index(*number), request.elements);
-            // Release, as in `post`: the claiming thread sees the elements.
-            entry
-                .state
-                .store(state(*number, POSTED_LIST), Ordering::Release);
-        }
-        drop(lists);
-        let posted = match (post(work, elements), refused) {
+        let filled = table.work_lists.len();
+        let posted = match (post(&table.work_lists, &table.elements), refused) {
             (Ok(()), Some(reason)) => Err(PostError {
-                taken: entries.len(),
+                taken: filled,
                 reason,
             }),
             (posted, _) => posted,
         };
-        if let Err(error) = &posted {
-            let not_taken = &work[error.taken.min(work.len())..];
-            let back = not_taken.iter().filter_map(|work| {
-                let elements = self.take_list(work.wr_id)?;
-                Some(ReceiveRequest { elements })
-            });
-            requests.splice(..0, back);
-        }
-        posted
-    }
-
-    fn lists(&self) -> MutexGuard<'_, HashMap<u32, Elements>> {
-        // A poisoned lock is usable: the map is changed in one step.
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the largest depth that the queue can grow to: two entries per receive must be
-    /// numbered.
-    fn max_depth(&self) -> usize {
-        (self.numbering.max_entries() / 2).min(MAX_DEPTH as usize)
-    }
-
-    /// Returns the entry with the slot's index if it is free. If the slots come from one region,
-    /// each slot always has the same entry, so the entry of a slot that was used recently is in the
-    /// cache.
-    #[inline]
-    fn own_entry(&self, slot: &Slot) -> Option<(&ReceiveEntry, u32)> {
-        let entry = self.table.get_first(slot.index().0 as usize)?;
-        // Acquire: the claiming thread has moved its slot out before this thread fills the entry.
-        let state = entry.state.load(Ordering::Acquire);
-        is_free(state).then(|| (entry, number_in(state)))
-    }
-
-    /// Moves a slot into an entry.
-    ///
-    /// # Safety
-    ///
-    /// The caller must hold the posting lock, and have found the entry free under it, with this
-    /// number.
-    #[inline]
-    unsafe fn fill(&self, entry: &ReceiveEntry, number: u32, slot: Slot) -> ReceiveWork {
-        let work = ReceiveWork {
-            wr_id: self.first_id.with_number(number),
-            addr: slot.start(),
-            len: slot.len32(),
-            local_key: slot.local_key(),
+        let accepted = match &posted {
+            Ok(()) => filled,
+            Err(error) => error.taken.min(filled),
         };
-        // SAFETY: the caller guarantees that the phase is FREE and that this thread holds the
-        // posting lock, so until the store below no other thread accesses the cell.
-        unsafe { (*entry.slot.get()).write(slot) };
-        // Release: the thread that claims the entry sees the slot. Stored before the device gets
-        // the work request, because its completion may be claimed at once.
-        entry.state.store(state(number, POSTED), Ordering::Release);
-        work
-    }
-
-    /// Finds a free entry from the cursor on, and moves the cursor past it. Returns the entry with
-    /// the number of its next request.
-    #[cold]
-    #[inline(never)]
-    fn find_free(&self, cursor: &mut usize, entry_count: usize) -> Option<(&ReceiveEntry, u32)> {
-        for _ in 0..entry_count {
-            let index = *cursor;
-            *cursor = if index + 1 == entry_count {
-                0
-            } else {
-                index + 1
-            };
-            let entry = self.table.get(index)?;
-            // Acquire, as in `own_entry`.
-            let state = entry.state.load(Ordering::Acquire);
-            if is_free(state) {
-                return Some((entry, number_in(state)));
-            }
+        for (index, request) in requests[..filled].iter_mut().enumerate().skip(accepted) {
+            let back = table.take_elements(table.work_lists[index].wr_id);
+            request.elements = back.expect("this call has filled the entry");
         }
-        None
+        requests.drain(..accepted);
+        posted
     }
 
     /// Changes the depth. `resize` calls the device, and returns the depth that it granted. Posting
@@ -295,10 +189,15 @@ impl PostedReceives {
         max_wr: usize,
         resize: impl FnOnce() -> Result<usize, VerbsError>,
     ) -> Result<(), VerbsError> {
-        let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = &mut *self.table.enter();
         // Receives that have ended and are not claimed yet count as well: only the device can
         // distinguish them from posted ones.
-        let (min, max) = (self.table.taken().max(1), self.max_depth());
+        let taken = table
+            .entries
+            .iter()
+            .filter(|entry| !entry.is_free())
+            .count();
+        let (min, max) = (taken.max(1), self.max_depth());
         if !(min..=max).contains(&max_wr) {
             return Err(VerbsError::OutOfRange {
                 call: "modify_srq",
@@ -308,12 +207,15 @@ impl PostedReceives {
                 max: max as u64,
             });
         }
-        let granted = resize()?;
-        posting.capacity = granted;
-        posting.entry_count = self
-            .table
-            .grow(entries_for(granted), self.numbering.max_entries());
+        table.capacity = resize()?;
+        table.grow(entries_for(table.capacity));
         Ok(())
+    }
+
+    /// Returns the largest depth that the queue can grow to: two entries per receive must be
+    /// numbered.
+    fn max_depth(&self) -> usize {
+        (self.numbering.max_entries() / 2).min(MAX_DEPTH as usize)
     }
 
     /// Returns the slot of a receive that has ended, and the number of bytes received.
@@ -321,7 +223,7 @@ impl PostedReceives {
     pub(super) fn claim(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         let wr_id = completion.wr_id();
         if wr_id.belongs_to(WorkKind::Receive, self.queue)
-            && let Some(slot) = self.take(wr_id)
+            && let Some(slot) = self.table.enter().take(wr_id)
         {
             // The device must not report more bytes than the slot has; if it does, the length must
             // not become an index.
@@ -351,14 +253,11 @@ impl PostedReceives {
         completion: WorkCompletion,
     ) -> Result<(Elements, usize), ClaimError> {
         let wr_id = completion.wr_id();
-        if wr_id.belongs_to(WorkKind::Receive, self.queue) {
-            let elements = self
-                .take_list(wr_id)
-                .or_else(|| self.take(wr_id).map(Elements::from));
-            if let Some(elements) = elements {
-                let len = completion.len_in_receive().min(elements.total_len());
-                return Ok((elements, len));
-            }
+        if wr_id.belongs_to(WorkKind::Receive, self.queue)
+            && let Some(elements) = self.table.enter().take_elements(wr_id)
+        {
+            let len = completion.len_in_receive().min(elements.total_len());
+            return Ok((elements, len));
         }
         Err(ClaimError {
             wr_id,
@@ -366,62 +265,135 @@ impl PostedReceives {
         })
     }
 
-    fn take_list(&self, wr_id: WrId) -> Option<Elements> {
-        let entry = self.begin_to_take(wr_id, POSTED_LIST)?;
-        let elements = self.lists().remove(&self.numbering.index(wr_id.number()));
-        self.end_taking(entry, wr_id);
-        elements
-    }
-
-    /// Gains exclusive access to the entry for this thread, if it is in `phase`.
-    #[inline]
-    fn begin_to_take(&self, wr_id: WrId, phase: u64) -> Option<&ReceiveEntry> {
-        let number = wr_id.number();
-        let entry = self.table.get(self.numbering.index(number) as usize)?;
-        entry
-            .state
-            .compare_exchange(
-                state(number, phase),
-                state(number, CLAIMING),
-                // Acquire: pairs with the Release store in `post`.
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
-            .ok()?;
-        Some(entry)
-    }
-
-    #[inline]
-    fn end_taking(&self, entry: &ReceiveEntry, wr_id: WrId) {
-        let next = self.numbering.next(wr_id.number());
-        // Release: the entry's content has been moved out before the entry can be filled again.
-        entry.state.store(state(next, FREE), Ordering::Release);
-    }
-
-    #[inline]
-    fn take(&self, wr_id: WrId) -> Option<Slot> {
-        let entry = self.begin_to_take(wr_id, POSTED)?;
-        // SAFETY: this thread's compare-and-swap changed the phase from POSTED, so the entry holds
-        // an initialized slot that no other thread can access until the store in `end_taking` frees
-        // it.
-        let slot = unsafe { (*entry.slot.get()).assume_init_read() };
-        self.end_taking(entry, wr_id);
-        Some(slot)
-    }
-
-    /// Takes out every slot. The device must have released the queue.
+    /// Takes out every slot. The device must have released the queue. If `release` panics, it owns the slot
+    /// that it was passed, and the others remain here.
     pub(super) fn drain(&mut self, mut release: impl FnMut(Slot)) {
-        let lists = mem::take(&mut *self.lists());
+        let table = self.table.get_mut();
+        let lists = mem::take(&mut table.lists);
         for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
             release(slot);
         }
-        self.table.drain(self.numbering, &mut release);
+        for entry in &mut table.entries {
+            if !entry.is_free() {
+                entry.end(self.numbering);
+            }
+            if let Some(slot) = entry.slot.take() {
+                release(slot);
+            }
+        }
     }
 }
 
-impl Drop for PostedReceives {
-    fn drop(&mut self) {
-        self.drain(drop);
+impl Table {
+    fn full(&self) -> PostErrorReason {
+        PostErrorReason::QueueFull {
+            capacity: self.capacity,
+        }
+    }
+
+    /// Grows to at least `count` entries, but to no more than can be numbered.
+    fn grow(&mut self, count: usize) {
+        let count = count.min(self.numbering.max_entries());
+        // Cannot truncate: numbers have 32 bits. The first generation is 0.
+        let added = (self.entries.len()..count).map(|index| Entry {
+            number: index as u32,
+            is_list: false,
+            slot: None,
+        });
+        self.entries.extend(added);
+    }
+
+    /// Finds a free entry from the cursor on, and moves the cursor past it.
+    #[cold]
+    #[inline(never)]
+    fn find_free(&mut self) -> Option<usize> {
+        let (before, from) = self.entries.split_at(self.cursor);
+        let free = |entries: &[Entry]| entries.iter().position(Entry::is_free);
+        let index = match free(from) {
+            Some(index) => self.cursor + index,
+            None => free(before)?,
+        };
+        self.cursor = if index + 1 == self.entries.len() {
+            0
+        } else {
+            index + 1
+        };
+        Some(index)
+    }
+
+    /// Moves a slot into a free entry, and adds its receive to the chain for the device.
+    #[inline]
+    fn fill(&mut self, index: usize, slot: Slot) {
+        let entry = &mut self.entries[index];
+        self.work.push(ReceiveWork {
+            wr_id: self.first_id.with_number(entry.number),
+            addr: slot.start(),
+            len: slot.len32(),
+            local_key: slot.local_key(),
+        });
+        entry.slot = Some(slot);
+    }
+
+    /// The same with a list of elements.
+    fn fill_with_list(&mut self, index: usize, elements: Elements) {
+        let entry = &mut self.entries[index];
+        self.work_lists.push(ReceiveList {
+            wr_id: self.first_id.with_number(entry.number),
+            first: self.elements.len(),
+            count: elements.0.len(),
+        });
+        self.elements.extend(elements.0.iter().map(Element::sge));
+        entry.is_list = true;
+        // The cast is lossless: indices can be numbered.
+        self.lists.insert(index as u32, elements);
+    }
+
+    /// Returns the entry of a request that has not been taken back yet.
+    #[inline]
+    fn entry(&mut self, number: u32) -> Option<&mut Entry> {
+        let entry = self
+            .entries
+            .get_mut(self.numbering.index(number) as usize)?;
+        (entry.number == number).then_some(entry)
+    }
+
+    /// Takes the slot of a receive out of its entry.
+    #[inline]
+    fn take(&mut self, wr_id: WrId) -> Option<Slot> {
+        let numbering = self.numbering;
+        let entry = self.entry(wr_id.number())?;
+        let slot = entry.slot.take()?;
+        entry.end(numbering);
+        Some(slot)
+    }
+
+    /// Takes the elements of a receive out of its entry, whichever way it was posted.
+    fn take_elements(&mut self, wr_id: WrId) -> Option<Elements> {
+        if let Some(slot) = self.take(wr_id) {
+            return Some(slot.into());
+        }
+        let number = wr_id.number();
+        let is_list = self.entry(number)?.is_list;
+        is_list.then(|| {
+            let numbering = self.numbering;
+            self.entries[numbering.index(number) as usize].end(numbering);
+            let elements = self.lists.remove(&numbering.index(number));
+            elements.expect("a list has its elements while its entry says that there is one")
+        })
+    }
+}
+
+impl Entry {
+    #[inline]
+    fn is_free(&self) -> bool {
+        self.slot.is_none() && !self.is_list
+    }
+
+    /// Frees the entry for its next request.
+    #[inline]
+    fn end(&mut self, numbering: Numbering) {
+        self.number = numbering.next(self.number);
+        self.is_list = false;
     }
 }
 

@@ -4,6 +4,14 @@
 // What only the rest of their packages uses is unused here.
 #![allow(dead_code, missing_docs, unreachable_pub, unused_imports)]
 
+#[path = "../../../biased-lock/src"]
+mod biased_lock {
+    mod lock;
+    mod membarrier;
+    mod sync;
+    mod thread_id;
+}
+
 #[path = "../../../rpc-core/src/driver"]
 mod driver {
     pub(crate) mod wakeup;
@@ -33,9 +41,6 @@ mod hooks {
 #[path = "../../../rpc-transport-verbs/verbs/src/provider"]
 mod provider {
     pub(crate) mod soft {
-        pub(crate) mod context {
-            pub(crate) mod owner;
-        }
         pub(crate) mod shared {
             pub(crate) mod commit;
             pub(crate) mod memory;

@@ -284,7 +284,7 @@ fn threads_share_a_context_by_taking_turns(_: &Device) {
             let (context, domain) = (context.clone(), domain.clone());
             scope.spawn(move || {
                 // Each thread has a queue pair that is connected to itself. All of them share one
-                // owner word.
+                // lock.
                 let mut cq = context.create_cq(plan.cq_depth).unwrap();
                 let mut qp = create_qp(&domain, &cq, None, plan);
                 qp.to_init(address().port, Access::NONE).unwrap();

@@ -141,7 +141,7 @@ impl Side {
         let start = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(start));
         let start = start.expect("an address");
         // SAFETY: nothing writes the bytes. If they are deregistered meanwhile, the software device does
-        // not access them: it looks for their key before it reads them, while it holds the owner word.
+        // not access them: it looks for their key before it reads them, while it holds the context's lock.
         let element = unsafe { crate::Element::from_raw(start, len, self.exposed.local_key()) };
         let request = WorkRequest::write(element, self.exposed.remote(0));
         self.qp.post_one(request).expect("there is room");

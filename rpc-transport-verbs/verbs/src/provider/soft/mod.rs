@@ -65,15 +65,16 @@
 //!   connections; other peers lose nothing.
 //! * **TCP.** A queue pair may be connected by a TCP connection of its own instead of two rings. The
 //!   same thread that polls the rings of a context reads and writes its connections, or the engine
-//!   does, under the same owner word. A thread that sleeps on a completion channel waits for both.
+//!   does, under the same lock. A thread that sleeps on a completion channel waits for both.
 //!   The two processes find each other by the GID of the accepting one, which says its address and
 //!   contains a secret (`wire::hello`); or the layer above has made the connection and hands it
 //!   over. Requests have sequence numbers and are acknowledged; one that finds no receive is
 //!   discarded, and sent again. So no message of a peer holds up acknowledgements, and what a side
 //!   keeps for its peer is bounded.
-//! * **Owner word.** One word per context guards all data-path state of that context, and each
-//!   poller has a context of its own. The engine thread only ever tries to acquire it.
-//! * **The straight path.** A poll that finds nothing loads the owner word, one word of pending
+//! * **One lock per context** guards all its data-path state, and each poller has a context of its own.
+//!   The lock is biased: it costs the poller no locked instruction. The engine thread only ever tries to
+//!   enter.
+//! * **The straight path.** A poll that finds nothing loads the context's lock, one word of pending
 //!   matters, the summary of one peer's ready bits and the commit word of the only hot ring. A plain
 //!   message goes from its slot into a posted receive and out of the poll as a completion, without
 //!   passing the completion queue, when nothing else is pending and that queue is empty. A short

@@ -1,4 +1,4 @@
-//! One context: the state that its owner word guards.
+//! One context: the state that its lock guards.
 
 pub(super) mod channel_events;
 pub(super) mod check;
@@ -13,7 +13,6 @@ pub(super) mod link;
 pub(super) mod link_stream;
 pub(super) mod lists;
 pub(super) mod memory;
-pub(super) mod owner;
 pub(super) mod parts;
 pub(super) mod peer;
 pub(super) mod pending;

@@ -1,7 +1,7 @@
 //! Publishes keys and queue pairs for peers that execute READs themselves: see
 //! [`Published`](crate::provider::soft::shared::published).
 //!
-//! What is published follows the tables that the owner word guards, in the same step: a key is
+//! What is published follows the tables that the context's lock guards, in the same step: a key is
 //! published after it was entered, and withdrawn before the verb that ends it returns. A READ that
 //! overlaps the withdrawal may have copied bytes that were written afterwards. Its requester looks
 //! at the key again after the copy, and the READ fails.

@@ -32,7 +32,7 @@ pub(crate) struct Region {
 }
 
 // SAFETY: the address belongs to registered memory and is the same from every thread; only the
-// holder of the context's owner word dereferences it.
+// holder of the context's lock dereferences it.
 unsafe impl Send for Region {}
 
 /// The regions of one context.

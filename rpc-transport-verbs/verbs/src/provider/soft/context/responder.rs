@@ -273,7 +273,7 @@ impl<'a> Responder<'a> {
             // A zero-based window may begin at any address.
             return Err(misaligned);
         }
-        // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held;
+        // SAFETY: the eight bytes are permitted, aligned, and mapped while the context's lock is held;
         // they are accessed only through atomics.
         Ok(operation.operate(unsafe { cell.as_ref() }))
     }

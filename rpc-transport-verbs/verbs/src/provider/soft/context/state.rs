@@ -1,6 +1,6 @@
-//! The state of one context, behind its owner word.
+//! The state of one context, behind its lock.
 //!
-//! The holder of the owner word may access [`State`]: the queue pairs, and what they have in common
+//! The holder of the context's lock may access [`State`]: the queue pairs, and what they have in common
 //! ([`Common`]). Most operations concern one queue pair. They are methods of `SoftQueuePair` that
 //! get `Common` beside it, so that a function finds its queue pair once.
 //!
@@ -30,7 +30,7 @@ use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::wake::Mapped;
 use crate::types::{DeviceCounters, QpNum, SoftOptions};
 
-/// The part of a context that the holder of the owner word may access.
+/// The part of a context that the holder of the context's lock may access.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) queue_pairs: QueuePairs,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use biased_lock::BiasedGuard;
+
 use super::super::super::limits::in_range;
 use crate::provider::soft::capacities::MAX_CQE;
 use crate::provider::soft::context::channel_events::ChannelEvents;
-use crate::provider::soft::context::owner::OwnerGuard;
 use crate::provider::soft::context::state::{Look, State};
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::commit::Commit;
@@ -30,7 +31,7 @@ impl CompletionQueue {
         let is_idle = state.is_idle();
         drop(state);
         let node = &self.domain.node;
-        // Relaxed: `Engine::tick` sets the flag before it enters the context, and the owner word
+        // Relaxed: `Engine::tick` sets the flag before it enters the context, and the context's lock
         // orders the two.
         if !is_idle && node.ticks_slowly.load(Ordering::Relaxed) {
             node.wake_engine();
@@ -103,7 +104,7 @@ impl Drop for CompletionQueue {
 
 #[inline(never)]
 fn take_message(
-    mut state: OwnerGuard<'_, State>,
+    mut state: BiasedGuard<'_, State>,
     cq: usize,
     commit: Commit,
 ) -> Result<Option<WorkCompletion>, VerbsError> {
@@ -112,7 +113,7 @@ fn take_message(
 
 #[inline(never)]
 fn poll_general(
-    mut state: OwnerGuard<'_, State>,
+    mut state: BiasedGuard<'_, State>,
     cq: usize,
 ) -> Result<Option<WorkCompletion>, VerbsError> {
     state.poll_general(cq)

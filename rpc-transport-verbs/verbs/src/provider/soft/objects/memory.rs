@@ -298,7 +298,7 @@ fn drop_elsewhere(bytes: Bytes) {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // Acquiring the owner word waits for a copy in progress, and later copies do not find the
+        // Acquiring the context's lock waits for a copy in progress, and later copies do not find the
         // key. In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
             state.common.memory.remove_region(self.local_key);

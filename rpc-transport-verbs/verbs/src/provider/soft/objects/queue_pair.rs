@@ -212,7 +212,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Creates this side's ring and announces it to the peer. Runs without the owner word, because
+    /// Creates this side's ring and announces it to the peer. Runs without the context's lock, because
     /// dialing the peer may take a while.
     fn connect(&self, attributes: &QpAttributes) -> Result<Ready, ModifyError> {
         let fail = |action| move |source| ModifyError::Os { action, source };

@@ -4,7 +4,7 @@
 //! At a tick it does, for each context, the work that the context's application has not done. It
 //! receives and completes while the application does not poll, so that messages are received,
 //! acknowledged, and counted against the limit of a shared receive queue while a handler blocks. It
-//! also expires timers. At a tick it only tries to acquire the owner word, and it releases the word
+//! also expires timers. At a tick it only tries to acquire the context's lock, and it releases the word
 //! after a bounded batch. For a message of a link that concerns one queue pair, such as its ring,
 //! it waits for the word, which a thread holds for one batch at most. While all contexts sleep and
 //! await nothing, it ticks ten times slower. One-sided requests for a context that no thread polls
@@ -296,7 +296,7 @@ impl Engine {
         self.tick_links(now);
         // Set first and cleared below. Consider a context that falls asleep while it awaits
         // something, after this tick found it at rest. It sees this store, because the tick entered
-        // it in between and the owner word's release and acquire order the two. So it knows that it
+        // it in between and leaving and entering the context order the two. So it knows that it
         // has to wake the engine (`CompletionQueue::arm`).
         self.node.ticks_slowly.store(true, Ordering::Relaxed);
         let mut is_idle = true;

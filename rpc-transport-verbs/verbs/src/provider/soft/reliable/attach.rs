@@ -201,7 +201,7 @@ impl State {
         }
         let common = &mut self.common;
         // A thread that sleeps on a completion channel waits for the links itself. The engine is told
-        // once, so it is asked for at each tick: it may have found the owner word taken.
+        // once, so it is asked for at each tick: it may have found the context's lock taken.
         if !is_polled && common.pending.has(Matter::TcpLinks) && !common.pending.is_asleep() {
             common.tcp.set_watched_by_engine(true);
         }

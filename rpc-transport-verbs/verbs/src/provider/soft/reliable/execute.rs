@@ -78,7 +78,7 @@ pub(super) fn execute_at_once(
                     return Err(Rejection::Lost);
                 }
                 // SAFETY: `place` has room for the whole body, in registered memory, which stays
-                // registered while the owner word is held.
+                // registered while the context's lock is held.
                 unsafe { body.copy_to(place) };
             }
             if is_lost() {

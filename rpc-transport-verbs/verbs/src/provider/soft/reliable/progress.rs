@@ -93,7 +93,7 @@ impl State {
     }
 
     /// Handles the consequences of what was done inside of the context. Call this before releasing the
-    /// owner word after anything that may have made a ring hot, or completed requests.
+    /// lock after anything that may have made a ring hot, or completed requests.
     #[inline]
     pub(crate) fn finish_turn(&mut self) {
         if self.common.pending.is_asleep() {
@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Fails the queue pairs of the completion queues that overran. Call this before releasing the
-    /// owner word after anything that may have completed requests.
+    /// lock after anything that may have completed requests.
     #[inline]
     pub(crate) fn settle_overrun(&mut self) {
         if self.common.completion_queues.has_overrun() {
@@ -394,7 +394,7 @@ impl State {
 
     /// Receives what has arrived and leaves every ring cold, so that the sender of the next message
     /// notifies this context; or wakes up if no queue is armed any more. Call this before releasing
-    /// the owner word whenever a ring may have become hot during sleep.
+    /// the context's lock whenever a ring may have become hot during sleep.
     #[cold]
     #[inline(never)]
     fn stay_asleep(&mut self) {

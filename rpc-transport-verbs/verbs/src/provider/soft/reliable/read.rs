@@ -85,7 +85,7 @@ impl SoftQueuePair {
             return Err(End::Ended);
         };
         // SAFETY: the rest of the payload goes to memory that was just checked to be registered, and
-        // stays so while the owner word is held. Its bytes belong to the device, or are accessed by
+        // stays so while the context's lock is held. Its bytes belong to the device, or are accessed by
         // the application only through atomics or raw copies.
         let filled = match unsafe { link.fill(&mut destination, scratch) } {
             Ok(Some(filled)) => filled,
@@ -138,7 +138,7 @@ impl SoftQueuePair {
                 Heard::Answer(answer) => self.handle_answer(common, answer)?,
                 Heard::Payload(payload) => {
                     // SAFETY: the place was just checked to be registered memory, which stays so while
-                    // the owner word is held, and has room: the payload is at most what is left of a
+                    // the context's lock is held, and has room: the payload is at most what is left of a
                     // message that was admitted, or of a response that is awaited. Its bytes belong to
                     // the device, or are accessed by the application only as `copy_shared` permits.
                     self.find_place(common, payload.len(), |place| unsafe {
@@ -253,7 +253,7 @@ impl SoftQueuePair {
             self.complete_acknowledged(common);
         }
         // SAFETY: the receive is at least as long as the payload, and was checked to lie in a region
-        // of this context, which stays registered while the owner word is held. Its bytes belong to
+        // of this context, which stays registered while the context's lock is held. Its bytes belong to
         // the device until its completion is polled. The scratch memory is no registered memory.
         unsafe { copy_message(NonNull::from(payload).cast(), receive.addr, len) };
         let shared = &mut common.shared_receive_queues;

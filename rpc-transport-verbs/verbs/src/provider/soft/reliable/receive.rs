@@ -3,9 +3,9 @@
 //!
 //! The [`responder`](crate::provider::soft::context::responder) has the rules for requests.
 //! [`rings`](crate::provider::soft::rings) finds their bytes, which this file moves. The thread that holds
-//! the context's owner word does this: the application's poll, or the engine.
+//! the context's lock does this: the application's poll, or the engine.
 //!
-//! The process that owns the memory checks the keys under its context's owner word. Deregistering
+//! The process that owns the memory checks the keys under its context's lock. Deregistering
 //! takes the same word, so the device does not access the memory afterwards.
 
 use std::time::Instant;
@@ -74,7 +74,7 @@ impl SoftQueuePair {
         let (place, receive) = receive.filter(|_| !inject!(ReceiverNotReady))?;
         // SAFETY: `plain_payload` checked that the slot has `len` readable bytes; the sender leaves
         // them alone until the acknowledgement. The receive is at least as long, and was checked to
-        // lie in a region of this context, which stays registered while the owner word is held. Its
+        // lie in a region of this context, which stays registered while the context's lock is held. Its
         // bytes belong to the device until its completion is polled. A ring and a region are
         // different mappings, so the two ranges do not overlap.
         unsafe { copy_message(from, receive.addr, len) };
@@ -128,7 +128,7 @@ impl SoftQueuePair {
         }
         // SAFETY: `locate` found `len` readable bytes in an arena that `_arena` keeps mapped. The
         // receive is at least as long, and was checked to lie in a region of this context, which
-        // stays registered while the owner word is held. Its bytes belong to the device until its
+        // stays registered while the context's lock is held. Its bytes belong to the device until its
         // completion is polled. The two ranges are in different mappings, so they do not overlap.
         unsafe { copy_message(from, receive.addr, len) };
         if receiver.is_closed_after_copy() {

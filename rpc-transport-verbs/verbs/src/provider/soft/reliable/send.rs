@@ -376,7 +376,7 @@ impl SoftQueuePair {
             }
             common.counters.doorbells += 1;
             // SAFETY: `gather` and `gather_requests` have found every payload in registered memory, which
-            // stays registered while the owner word is held, or in memory of a request that has not
+            // stays registered while the context's lock is held, or in memory of a request that has not
             // completed or of a response, which this queue pair holds.
             match unsafe { link.write(&batch) } {
                 Ok(written) => {

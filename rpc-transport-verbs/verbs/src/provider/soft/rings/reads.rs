@@ -101,7 +101,7 @@ impl Rings {
             }
             // SAFETY: `offset_within` checked that all bytes of the READ are inside the mapping,
             // which `arena` keeps alive until the end of this block. The elements were just
-            // checked, and deregistering them takes the context's owner word, which is held.
+            // checked, and deregistering them takes the context's lock, which is held.
             unsafe { send.fill(arena.start().add(offset)) };
         }
         published.permits_after_copy(&request, &permission)
@@ -147,7 +147,7 @@ impl Rings {
                     sender.response_in_slot(slot)
                 };
                 // SAFETY: the elements were checked above, and deregistering them takes the
-                // context's owner word, which is held. A stage holds at least one piece, and a slot
+                // context's lock, which is held. A stage holds at least one piece, and a slot
                 // at least a short one.
                 unsafe { send.scatter(from, send.received, piece.len as usize) };
                 send.received += u64::from(piece.len);

@@ -339,7 +339,7 @@ impl TcpLink {
                 break;
             }
             // SAFETY: `gather` has found every payload in registered memory, which stays registered
-            // while the owner word is held, or in memory of the request or of the response, which the
+            // while the context's lock is held, or in memory of the request or of the response, which the
             // queue pair holds.
             match unsafe { self.write(&batch) } {
                 Ok(written) if written.is_full => break,

@@ -15,7 +15,7 @@ use crate::provider::work::Sge;
 use crate::types::{CompletionStatus, Extras, Gid, QpNum, QpType};
 
 impl Message {
-    /// Delivers the message to its receivers. Call it without holding any context's owner word.
+    /// Delivers the message to its receivers. Call it without holding any context's lock.
     pub(crate) fn deliver(&self, node: &Node) {
         match &self.route {
             Route::Datagram { address, .. } if address.gid.is_multicast() => {
@@ -105,7 +105,7 @@ impl Message {
             let mut only = [Sge::NONE];
             match responder.place(&placement, &mut only, 0, len)? {
                 // SAFETY: the elements were just checked to lie in regions of this context, which
-                // stay registered while the owner word is held, and to have room for header and
+                // stay registered while the context's lock is held, and to have room for header and
                 // payload. Their bytes belong to the device until the receive's completion is
                 // polled.
                 Place::Elements(elements, _) => unsafe {

@@ -150,7 +150,7 @@ impl UnreliableSends<'_> {
                     .regions
                     .check_all(elements, domain, Access::NONE)?;
                 // SAFETY: each element was just checked to lie in a region of this context, which
-                // stays registered while the owner word is held. The device may read the bytes
+                // stays registered while the context's lock is held. The device may read the bytes
                 // until the request completes, which happens after this call.
                 unsafe { gather(elements) }.ok_or(CompletionStatus::LocalQpOperation)?
             }

@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use biased_lock::{BiasedGuard, BiasedLock};
 use rustix::event::epoll;
 
 use super::Node;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::event_queue::EventQueue;
-use crate::provider::soft::context::owner::{Owned, OwnerGuard};
 use crate::provider::soft::context::ready_peers::ReadyPeer;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::tcp_links::TcpLinks;
@@ -99,7 +99,7 @@ pub(crate) struct Domain {
     /// The engine's event token of that set.
     pub(crate) token: u64,
     pub(crate) events: Arc<EventQueue>,
-    state: Owned<State>,
+    state: BiasedLock<State>,
     /// Arenas that peers have to map, by number; used at set-up only.
     arenas: Mutex<Vec<(u64, Arc<SharedMemory>)>>,
 }
@@ -141,22 +141,22 @@ impl Domain {
             tcp_files,
             token,
             events,
-            state: Owned::new(state),
+            state: BiasedLock::new(state),
             arenas: Mutex::default(),
         });
         domain.node.add_context(&domain);
         Ok(domain)
     }
 
-    /// Acquires the owner word, after waiting for its current holder to release it.
+    /// Enters the context, after waiting for the thread that is inside.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<OwnerGuard<'_, State>, Forked> {
+    pub(crate) fn enter(&self) -> Result<BiasedGuard<'_, State>, Forked> {
         self.check()?;
         Ok(self.state.enter())
     }
 
-    /// Fails in the child of a fork. Every use of the context checks this first: there, the owner
-    /// word may be held by a thread that does not exist.
+    /// Fails in the child of a fork. Every use of the context checks this first: there, a
+    /// thread may be inside that does not exist.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Forked> {
         #[cfg(feature = "test-util")]
@@ -164,8 +164,8 @@ impl Domain {
         self.fork_guard.check()
     }
 
-    /// Acquires the owner word if it is free.
-    pub(crate) fn try_enter(&self) -> Option<OwnerGuard<'_, State>> {
+    /// Enters the context if no thread is inside.
+    pub(crate) fn try_enter(&self) -> Option<BiasedGuard<'_, State>> {
         self.state.try_enter()
     }
 

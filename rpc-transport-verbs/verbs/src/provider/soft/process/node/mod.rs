@@ -34,7 +34,7 @@ use domain::Domain;
 /// The process's instance of the software device: created when the first context is opened, and
 /// never dropped.
 ///
-/// Lock order: what a link sends, *directory*, a context's owner word. While one of these is held,
+/// Lock order: what a link sends, *directory*, a context's lock. While one of these is held,
 /// none that precedes it is taken. While a thread holds the lock of the links' maps, it takes none.
 #[derive(Debug)]
 pub(crate) struct Node {
