@@ -121,6 +121,7 @@ pub const VERBS: Package = Package {
     folder: "rpc-transport-verbs/verbs",
     layers: &[
         layer("hooks", &["hooks"], &[]),
+        layer("prefetch", &["prefetch"], &[]),
         layer("system_error", &["system_error"], &[]),
         layer("affinity", &["affinity"], &["system_error"]),
         layer("member_list", &["member_list"], &[]),
@@ -147,7 +148,7 @@ pub const VERBS: Package = Package {
         layer(
             "soft::shared",
             &["provider::soft::shared"],
-            &["system_error", "hooks", "affinity", "fork_sockets", "types", "provider::work"],
+            &["system_error", "hooks", "prefetch", "affinity", "fork_sockets", "types", "provider::work"],
         ),
         layer(
             "soft::capacities",
@@ -313,7 +314,7 @@ pub const VERBS: Package = Package {
                 "window_trial",
                 "work_request",
             ],
-            &["types", "provider"],
+            &["prefetch", "types", "provider"],
         ),
         layer("for_shim", &["for_shim"], &["types", "provider"]),
         layer(

@@ -180,6 +180,7 @@ mod memory_window;
 mod misuse;
 mod multicast;
 mod posted_receives;
+mod prefetch;
 mod protection_domain;
 mod provider;
 mod queue_pair;

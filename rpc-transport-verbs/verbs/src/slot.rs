@@ -7,15 +7,12 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 
+use super::prefetch;
 use super::registered_memory::RegisteredMemory;
 use super::types::keys::LocalKey;
 
 /// Bytes of a slot that are prefetched for writing: a message of 4 KiB with its headers.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const PREFETCHED: usize = 4096 + 256;
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-const LINE_LEN: usize = 64;
 
 /// The index of a slot in its region, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -119,21 +116,9 @@ impl Slot {
     #[inline]
     #[doc(hidden)]
     pub fn prefetch_for_write(&self, len: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for offset in (0..len.min(PREFETCHED)).step_by(LINE_LEN) {
-            let line = self.start().as_ptr().wrapping_add(offset);
-            // SAFETY: a prefetch changes nothing and does not fail, whatever the address. Every
-            // x86-64 processor has the instruction, some as a no-op.
-            unsafe {
-                std::arch::asm!(
-                    "prefetchw [{}]",
-                    in(reg) line,
-                    options(nostack, preserves_flags, readonly),
-                );
-            }
+        for offset in (0..len.min(PREFETCHED)).step_by(prefetch::LINE_LEN) {
+            prefetch::to_write(self.start().as_ptr().wrapping_add(offset));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = len;
     }
 
     #[inline]

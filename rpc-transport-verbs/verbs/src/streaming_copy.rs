@@ -18,9 +18,8 @@ use std::sync::OnceLock;
 use bytes::BufMut;
 use bytes::buf::UninitSlice;
 
-/// Bytes of a cache line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const LINE: usize = 64;
+use super::prefetch::LINE_LEN;
 
 /// Copies `from` into `to` with stores past the caches. They are visible to every other core before
 /// any store that follows this call. On processors other than x86-64, this is a plain copy.
@@ -33,8 +32,8 @@ pub fn copy_past_caches(to: &mut [u8], from: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         // Only whole lines are streamed: a line that is stored in part costs two transfers.
-        let head = to.as_ptr().align_offset(LINE).min(to.len());
-        let lines = (to.len() - head) / LINE * LINE;
+        let head = to.as_ptr().align_offset(LINE_LEN).min(to.len());
+        let lines = (to.len() - head) / LINE_LEN * LINE_LEN;
         let (to_head, to) = to.split_at_mut(head);
         let (to_lines, to_tail) = to.split_at_mut(lines);
         let (from_head, from) = from.split_at(head);
@@ -52,11 +51,14 @@ pub fn copy_past_caches(to: &mut [u8], from: &[u8]) {
 fn stream_lines(to: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
-    for (to, from) in to.chunks_exact_mut(LINE).zip(from.chunks_exact(LINE)) {
+    for (to, from) in to
+        .chunks_exact_mut(LINE_LEN)
+        .zip(from.chunks_exact(LINE_LEN))
+    {
         let to = to.as_mut_ptr().cast::<__m128i>();
         let from = from.as_ptr().cast::<__m128i>();
         debug_assert!(to.is_aligned(), "the caller passes whole lines");
-        for quarter in 0..LINE / size_of::<__m128i>() {
+        for quarter in 0..LINE_LEN / size_of::<__m128i>() {
             // SAFETY: both chunks have the length of a line, so this quarter lies in both. `to` is
             // aligned to a line, as `copy_past_caches` computed it. The two do not overlap, because
             // one of them is borrowed mutably. Every x86-64 processor has these instructions, and

@@ -19,6 +19,7 @@ mod x86_64 {
     use std::ptr::NonNull;
 
     use super::WORD;
+    use crate::prefetch::{self, LINE_LEN};
 
     /// Above this length, the string instruction copies faster than a loop: longer than a slot.
     const LONG: usize = 8192;
@@ -27,8 +28,6 @@ mod x86_64 {
     /// come from the sender's core, and a copy alone requests only as many ahead as the core
     /// buffers stores.
     const AHEAD: usize = 4096 + 256;
-
-    const LINE: usize = 64;
 
     /// Copies `len` bytes, reading some of them twice.
     ///
@@ -140,12 +139,8 @@ mod x86_64 {
             }
             return;
         }
-        for offset in (0..len.min(AHEAD)).step_by(LINE) {
-            let line = from.as_ptr().wrapping_add(offset);
-            // SAFETY: a prefetch changes nothing and does not fail, whatever the address.
-            unsafe {
-                asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            }
+        for offset in (0..len.min(AHEAD)).step_by(LINE_LEN) {
+            prefetch::to_read(from.as_ptr().wrapping_add(offset));
         }
         let last = len - 64;
         let mut offset = 0;

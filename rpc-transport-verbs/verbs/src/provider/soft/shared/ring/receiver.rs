@@ -12,13 +12,12 @@ use super::{
     Ring, SLOT_COUNT,
 };
 use crate::hooks::point;
+use crate::prefetch::{self, LINE_LEN};
 use crate::provider::soft::shared::memory::SharedMemory;
 
 /// Messages after which a receiver acknowledges even if more have arrived. Each acknowledgement
 /// costs a transfer of its cache line if the sender looks at it.
 const ACK_INTERVAL: u64 = 16;
-
-const LINE_LEN: usize = 64;
 
 /// More NAKs than any receiver sends: it takes nothing more.
 const STOPPED: u64 = u64::MAX;
@@ -74,7 +73,7 @@ impl NextMessage {
         if commit.is_none() {
             // A message that has two lines otherwise costs two transfers, one after the other: the
             // second line would only be requested when the first has arrived.
-            prefetch_second_line(self.word.cast());
+            prefetch::to_read(self.word.cast::<u8>().as_ptr().wrapping_add(LINE_LEN));
         }
         commit
     }
@@ -84,20 +83,6 @@ impl NextMessage {
         // SAFETY: as in `look`: the word is an atomic in a mapping that `_ring` keeps alive.
         unsafe { self.word.as_ref() }.peek(self.sequence).is_some()
     }
-}
-
-/// Requests a slot's second cache line without waiting for it.
-#[inline]
-fn prefetch_second_line(slot: NonNull<u8>) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch changes nothing and does not fail, whatever the address; every x86-64
-        // processor has it. The second line lies within the slot.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(slot.as_ptr().wrapping_add(LINE_LEN).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = slot;
 }
 
 /// Error: the sender committed an invalid message.
@@ -196,9 +181,22 @@ impl RingReceiver {
     pub(crate) fn advance_and_ack(&mut self, next: &mut NextMessage) {
         self.next += 1;
         self.update(next);
-        if next.look().is_none() || self.next > self.published + ACK_INTERVAL {
+        if next.look().is_none() {
             self.publish_ack();
+        } else {
+            self.prefetch_following();
+            if self.next > self.published + ACK_INTERVAL {
+                self.publish_ack();
+            }
         }
+    }
+
+    /// Requests the lines of the message behind the next one, which has come: there may be a burst.
+    #[inline(always)]
+    fn prefetch_following(&self) {
+        let slot = self.ring.slot(self.next + 1).as_ptr();
+        prefetch::to_read(slot);
+        prefetch::to_read(slot.wrapping_add(LINE_LEN));
     }
 
     /// Returns the next message, if it has arrived and does not wait for a retry.
