@@ -8,15 +8,17 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::links::PeerFiles;
 
 /// Version of the layout of shared memory.
-pub(super) const LAYOUT_VERSION: u32 = 5;
+pub(super) const LAYOUT_VERSION: u32 = 6;
 
 const SLOT_COUNT: u64 = 128;
 const SLOT_LEN: u64 = 256;
 const SLOTS_OFFSET: u64 = 256;
 /// Bytes of a slot before its payload.
 const SLOT_HEADER_LEN: u64 = 16;
+/// Bytes of a ring's buffer, which is behind the slots.
+const BUFFER_LEN: u64 = 32 << 10;
 /// Bytes of a ring.
-const RING_LEN: u64 = SLOTS_OFFSET + SLOT_COUNT * SLOT_LEN;
+const RING_LEN: u64 = SLOTS_OFFSET + SLOT_COUNT * SLOT_LEN + BUFFER_LEN;
 /// Bytes of a context's notes: the sleep note, and tables of keys and queue pairs, which may be empty.
 const NOTES_LEN: usize = 64 + (512 + 1024) * 64 + 2048 * 32;
 /// Offset of the acknowledgement in a ring.

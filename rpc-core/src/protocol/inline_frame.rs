@@ -7,12 +7,10 @@ use std::cell::Cell;
 use std::fmt;
 
 use super::frame::HEADER_LEN;
-use crate::limits::FRAME_OVERHEAD;
 
-/// Length of the longest inline frame: as many bytes as the usual device sends inline. Every
-/// connection can have such frames.
-pub(crate) const INLINE_FRAME_LEN: usize = 256;
-const _: () = assert!(INLINE_FRAME_LEN <= FRAME_OVERHEAD);
+/// Length of the longest inline frame: as many bytes as the software device sends inline. A driver uses as
+/// much of it as its transport sends inline.
+pub(crate) const INLINE_FRAME_LEN: usize = 1024;
 
 /// Memory for one frame. On the heap, so that it moves as a pointer.
 pub(crate) struct InlineFrame(Box<[u8; INLINE_FRAME_LEN]>);

@@ -228,8 +228,8 @@ pub trait Transport: 'static {
     fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError>;
 
     /// Returns the length in bytes of the longest frame that the connection's peer can receive and
-    /// this side can send: at least [`FRAME_OVERHEAD`](crate::FRAME_OVERHEAD), or 0 if the connection
-    /// has ended. The default is right for a transport whose peers have the same slots.
+    /// this side can send: at least [`Limits::max_inline_len`], or 0 if the connection has ended. The
+    /// default is right for a transport whose peers have the same slots.
     fn longest_frame(&self, connection: ConnectionId) -> usize {
         let _ = connection;
         self.limits().slot_len

@@ -2,6 +2,10 @@
 
 use rpc_core::Limits;
 
+/// Length in bytes of the longest frame that is sent inline. Each connection's slots are at least as long,
+/// on both sides, so that such a frame needs no look at the peer's limit.
+pub(crate) const LONGEST_INLINE_FRAME: u32 = 1024;
+
 /// The sizes of one poller: the public [`Limits`], and internal sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

@@ -5,14 +5,13 @@ use rpc_core::transport::PeerSentence;
 use super::{HandshakeError, messages};
 use crate::connect::link::LinkSecret;
 use crate::transport::endpoint::{Endpoint, INFINIBAND, TCP, TCP_GID_PREFIX};
+use crate::transport::plan::LONGEST_INLINE_FRAME;
 
 /// The largest queue pair number and packet sequence number, which have 24 bits.
 const MAX_24_BITS: u32 = 0x00ff_ffff;
 
-/// The shortest frame limit that a peer may have: a slot has room for more than what it sets aside for
-/// a frame's header and metadata.
-const MIN_FRAME_LEN: u32 = 256;
-const _: () = assert!(MIN_FRAME_LEN as usize == rpc_core::FRAME_OVERHEAD);
+/// The shortest frame limit that a peer may have.
+const MIN_FRAME_LEN: u32 = LONGEST_INLINE_FRAME;
 
 /// Maximum number of devices that a side may offer. Each of them may be tried, which takes time.
 const MAX_ENDPOINTS: usize = 8;
@@ -254,7 +253,7 @@ fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {
         return Err(HandshakeError::Field {
             field: "max_frame_len",
             value: max_frame_len.to_string(),
-            why: "at least 256 bytes are needed",
+            why: "at least 1024 bytes are needed",
         });
     }
     Ok(())
@@ -346,7 +345,7 @@ pub(crate) mod tests {
         }
         let good = messages::ServerHello {
             endpoint: Some(sample().into()),
-            max_frame_len: 256,
+            max_frame_len: MIN_FRAME_LEN,
             clock_us: 1,
             ..Default::default()
         };
@@ -368,10 +367,10 @@ pub(crate) mod tests {
             max_frame_len,
             ..Default::default()
         };
-        assert!(Offer::check(hello(Vec::new(), 255)).is_err());
-        assert!(Offer::check(hello(Vec::new(), 256)).is_ok());
+        assert!(Offer::check(hello(Vec::new(), MIN_FRAME_LEN - 1)).is_err());
+        assert!(Offer::check(hello(Vec::new(), MIN_FRAME_LEN)).is_ok());
         let many = |count| vec![messages::Endpoint::from(sample()); count];
-        assert!(Offer::check(hello(many(MAX_ENDPOINTS), 256)).is_ok());
-        assert!(Offer::check(hello(many(MAX_ENDPOINTS + 1), 256)).is_err());
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS), MIN_FRAME_LEN)).is_ok());
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS + 1), MIN_FRAME_LEN)).is_err());
     }
 }

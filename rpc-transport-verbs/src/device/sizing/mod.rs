@@ -12,14 +12,14 @@ mod send_queue;
 
 use rpc_core::transport::FabricError;
 use rpc_core::{FRAME_OVERHEAD, Intents, Keepalive, LONGEST_MESSAGE, Limits, SLOT_MESSAGE_LEN};
-use verbline_verbs::DeviceAttributes;
+use verbline_verbs::{DeviceAttributes, LinkLayer};
 
 use self::arithmetic::largest;
 use self::reads::ReadSupport;
 use self::receives::{Budget, Receives};
 use self::refusals::{at_least_one, does_not_fit, sum, too_much, with_advice};
 use self::send_queue::SendQueue;
-use crate::transport::plan::{Plan, ReadPlan};
+use crate::transport::plan::{LONGEST_INLINE_FRAME, Plan, ReadPlan};
 
 /// Settings for experts and tests: numbers that are otherwise derived from [`Intents`].
 ///
@@ -72,7 +72,10 @@ const POLL_BATCH: u32 = 32;
 
 /// Maximum length in bytes of a frame that is copied into its work request, if the device supports
 /// it. Up to this length, copying is cheaper than keeping a slot until a signaled completion.
-const MAX_INLINE_LEN: usize = 256;
+const MAX_INLINE_LEN: usize = LONGEST_INLINE_FRAME as usize;
+
+/// The same on a device that is behind a bus. Not measured: no network card has been tried.
+const MAX_INLINE_LEN_OF_CARDS: usize = 256;
 
 impl Plan {
     /// Derives all numbers.
@@ -162,10 +165,14 @@ impl Plan {
         support: ReadSupport,
     ) -> Self {
         let mut plan = self.clone();
+        let is_soft = matches!(support.link_layer, LinkLayer::Memory | LinkLayer::Tcp);
         plan.reads = reads::choose(&mut plan.limits, sizing, attributes, support);
         let limits = &mut plan.limits;
         limits.device = device.to_owned();
         limits.address = address;
+        if !is_soft && sizing.max_inline_len.is_none() {
+            limits.max_inline_len = limits.max_inline_len.min(MAX_INLINE_LEN_OF_CARDS);
+        }
         let (wanted, most) = (limits.max_inline_len, attributes.max_inline_data);
         if wanted > most {
             limits.max_inline_len = most;
@@ -218,6 +225,7 @@ fn slot_len(max_message_len: usize, sizing: &Sizing) -> Result<usize, FabricErro
         .max(1)
         .min(max_message_len)
         .checked_add(FRAME_OVERHEAD)
+        .map(|len| len.max(LONGEST_INLINE_FRAME as usize))
         .and_then(|len| len.checked_next_multiple_of(SLOT_ALIGN))
         .ok_or_else(|| does_not_fit("max_message_len", usize::MAX as u64, "it is too long"))
 }

@@ -264,7 +264,8 @@ fn each_device_has_its_own_inline_length() {
         max_inline_len: Some(256),
         ..Sizing::default()
     };
-    let clamped = plan
+    let clamped = Plan::new("rxe0", &Intents::default(), &asked, &device())
+        .unwrap()
         .on("rxe0", String::new(), &asked, &device(), ETHERNET)
         .limits
         .clamped;
@@ -273,6 +274,8 @@ fn each_device_has_its_own_inline_length() {
         "{clamped:?}"
     );
     let (sizing, address) = (Sizing::default(), "port 2".to_owned());
+    let soft = plan.on("soft", String::new(), &sizing, &strong, SOFT);
+    assert_eq!(soft.limits.max_inline_len, 1024);
     let strong = plan
         .on("mlx5_0", address, &sizing, &strong, ETHERNET)
         .limits;

@@ -18,7 +18,7 @@ use verbline_verbs::{
 
 /// Time limit of all waits. Far longer than they take: only a hang reaches it.
 pub(crate) const HANG: Duration = Duration::from_secs(20);
-pub(crate) const SLOT_LEN: usize = 1024;
+pub(crate) const SLOT_LEN: usize = 2048;
 const PSN: u32 = 0x00ff_fff0;
 
 /// Returns the device under test as it was named, which may be `mlx5_0:1:3` or `@eth0`.

@@ -1,7 +1,6 @@
 //! The capacities of a context of this device.
 
-use super::shared::request_message::REMOTE_LEN;
-use super::shared::ring::MAX_IN_RING;
+use super::shared::ring::MAX_BUFFERED;
 use crate::provider::limits::AttributeLimits;
 use crate::types::VerbsError;
 
@@ -32,9 +31,8 @@ pub(super) const MAX_REGION_LEN: usize = 1 << 36;
 /// Scatter/gather elements of a request: the number of descriptors that fit into one slot of a
 /// ring.
 pub(super) const MAX_SGE: usize = 8;
-/// Bytes that any request can carry in its slot of the ring: a WRITE puts its remote address and
-/// key first.
-pub(super) const MAX_INLINE: usize = MAX_IN_RING - REMOTE_LEN;
+/// Bytes that any request can carry in the ring.
+pub(super) const MAX_INLINE: usize = MAX_BUFFERED;
 /// Longest message, in bytes.
 pub(super) const MAX_MESSAGE_LEN: usize = 1 << 31;
 

@@ -68,7 +68,7 @@ impl Side {
         let config = QueuePairConfig {
             srq: srq.as_ref(),
             max_send_sge: 2,
-            max_inline_data: 64,
+            max_inline_data: SLOT_LEN,
             ..QueuePairConfig::new(&cq, &cq)
         };
         let mut qp = domain.create_qp(config).expect("a queue pair");
@@ -196,7 +196,7 @@ impl Side {
                 let len = usize::from(script.byte()) * 2;
                 let mut request = SendRequest::new(slot, len);
                 request.signaled = step & 8 != 0;
-                request.inline = step & 16 != 0 && len <= 64;
+                request.inline = step & 16 != 0;
                 let mut list = vec![request];
                 let slots = &mut self.slots;
                 let _ = self.qp.post_send(&mut list, &mut |slot| slots.push(slot));

@@ -49,9 +49,10 @@
 //! events. It works message by message, not packet by packet.
 //!
 //! * **Rings.** Each direction of a queue pair has one ring, in memory that the receiver created
-//!   and sealed: fixed slots, with the commit word written last. Messages of up to 240 bytes
-//!   (inline: 228) travel in the ring. For a longer message the ring holds a descriptor, and the
-//!   receiving side copies the bytes once, from the sender's arena, which it has mapped read-only.
+//!   and sealed: fixed slots, with the commit word written last, and a buffer. Messages of up to 240
+//!   bytes (WRITEs: 228) travel in a slot, inline ones of up to 1 KiB in the buffer. For a longer
+//!   message the ring holds a descriptor, and the receiving side copies the bytes once, from the
+//!   sender's arena, which it has mapped read-only.
 //! * **READs in place.** The side that posts a READ copies from the arena of the other side to its
 //!   destination, once. The keys and queue pairs that a context publishes
 //!   ([`shared::published`]) say what may be read. Each record is a sequence lock, which the reader

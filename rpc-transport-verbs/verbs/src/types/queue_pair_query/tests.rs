@@ -185,9 +185,9 @@ max_send_wr        5
 max_send_sge       1
 max_recv_wr        16
 max_recv_sge       1
-max_inline_data    {} bytes
+max_inline_data    1 KiB
 sq_sig_all         yes",
-        init.qp_num, init.capabilities.max_inline_data
+        init.qp_num
     );
     assert_eq!(init.to_string(), expected);
     let srq = domain.create_srq(1, 1).unwrap();

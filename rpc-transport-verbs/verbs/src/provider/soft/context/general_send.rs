@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use super::element_list::{ElementList, for_each_part};
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
-use crate::provider::soft::shared::ring::{MAX_IN_RING, STAGE_LEN};
+use crate::provider::soft::shared::ring::{MAX_BUFFERED, STAGE_LEN};
 use crate::provider::soft::wire::header::{BASE_LEN, EncodedHeader};
 use crate::provider::work::{Operation, Sge, Work};
 use crate::types::RemoteOperation;
@@ -37,14 +37,14 @@ pub(crate) struct GeneralSend {
 /// The bytes of an inline request, behind room for the header of a SEND.
 #[derive(Debug)]
 pub(crate) struct InlineBytes {
-    bytes: Box<[u8; BASE_LEN + MAX_IN_RING]>,
+    bytes: Box<[u8; BASE_LEN + MAX_BUFFERED]>,
     len: usize,
 }
 
 impl InlineBytes {
     pub(crate) fn new() -> Self {
         Self {
-            bytes: Box::new([0; BASE_LEN + MAX_IN_RING]),
+            bytes: Box::new([0; BASE_LEN + MAX_BUFFERED]),
             len: 0,
         }
     }

@@ -260,11 +260,11 @@ mod tests {
     fn a_refusal_for_versions_names_both() {
         assert_eq!(
             Refusal::Layouts(layouts(7, 9)).to_string(),
-            "it has shared-memory layouts 7 to 9, this process has shared-memory layout 5: run the same version of Verbline on both sides"
+            "it has shared-memory layouts 7 to 9, this process has shared-memory layout 6: run the same version of Verbline on both sides"
         );
         assert_eq!(
             LinkError::Layout { chosen: 9 }.to_string(),
-            "it chose shared-memory layout 9, this process has shared-memory layout 5: run the same version of Verbline on both sides"
+            "it chose shared-memory layout 9, this process has shared-memory layout 6: run the same version of Verbline on both sides"
         );
     }
 

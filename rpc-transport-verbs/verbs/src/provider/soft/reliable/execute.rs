@@ -37,10 +37,10 @@ pub(super) fn execute_at_once(
     incoming: &Incoming,
 ) -> Result<Done, Rejection> {
     let taken = rings.take_request(incoming).ok_or(Rejection::Invalid)?;
-    let (message, rest) = (&taken.message, taken.rest());
+    let message = &taken.message;
     let len = match message.operation {
         RemoteOperation::Read(_) => message.piece.total.into(),
-        _ => message.payload_len(rest).ok_or(Rejection::Invalid)?,
+        _ => taken.payload_len().ok_or(Rejection::Invalid)?,
     };
     let placement = responder.admit(&Arrived {
         operation: &message.operation,
@@ -67,7 +67,7 @@ pub(super) fn execute_at_once(
             unsafe { copy_shared(NonNull::from(&was).cast(), incoming.payload, was.len()) };
         }
         Placement::Receive(_) | Placement::Write(..) => {
-            let body = Body::locate(message, rest, &rings.peer)?;
+            let body = Body::locate(&taken, &rings.peer)?;
             // The sender may have reclaimed the memory that its descriptors name.
             let receiver = &rings.receiver;
             let is_lost = || message.descriptors > 0 && receiver.is_closed_after_copy();

@@ -82,7 +82,7 @@ impl SoftQueuePair {
         if queue.consume_at(place) {
             report_limit(common, self.core.srq);
         }
-        receiver.advance_and_ack(&mut common.lists.hot[ring].next);
+        receiver.advance_and_ack(commit, &mut common.lists.hot[ring].next);
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
@@ -140,7 +140,7 @@ impl SoftQueuePair {
         if queue.consume_at(place) {
             report_limit(common, self.core.srq);
         }
-        receiver.advance_and_ack(&mut common.lists.hot[ring].next);
+        receiver.advance_and_ack(commit, &mut common.lists.hot[ring].next);
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
@@ -226,7 +226,7 @@ impl SoftQueuePair {
             return Step::Wait;
         }
         point!(Copied);
-        receiver.advance();
+        receiver.advance(incoming.commit());
         let (held, is_solicited) = ((place, receive.wr_id), incoming.flags.has(Flags::SOLICITED));
         // The cast is lossless: the length is at most the receive's.
         let done = finish_straight(&self.core, queue, held, len as u32, is_solicited);
@@ -247,7 +247,7 @@ impl SoftQueuePair {
         match execute_at_once(responder, rings, incoming) {
             Ok(done) => {
                 if let Link::Rings(rings) = &mut self.link {
-                    rings.receiver.advance();
+                    rings.receiver.advance(incoming.commit());
                 }
                 self.apply(common, done);
                 self.communication_established(common);

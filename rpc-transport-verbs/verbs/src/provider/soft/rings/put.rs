@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use crate::hooks::inject;
 use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::context::core::Core;
-use crate::provider::soft::context::general_send::GeneralSend;
+use crate::provider::soft::context::general_send::{GeneralSend, InlineBytes};
 use crate::provider::soft::context::link::{Rings, Unannounced};
 use crate::provider::soft::context::memory::Memory;
 use crate::provider::soft::shared::commit::Flags;
@@ -54,11 +54,11 @@ pub(crate) struct ReadRequested {
 }
 
 impl Rings {
-    /// Returns the peer's ring if it has room, and what its reader has not been told of.
+    /// Returns the peer's ring if it has room for `len` bytes, and what its reader has not been told of.
     #[inline]
-    fn with_room(&mut self) -> Option<(&mut RingSender, &mut Unannounced)> {
+    fn with_room(&mut self, len: usize) -> Option<(&mut RingSender, &mut Unannounced)> {
         let sender = self.sender.as_mut()?;
-        let has_room = sender.has_room() && !inject!(NoRoom);
+        let has_room = sender.has_room(len) && !inject!(NoRoom);
         has_room.then_some((sender, &mut self.unannounced))
     }
 
@@ -71,11 +71,14 @@ impl Rings {
         core: &Core,
         memory: &Memory,
     ) -> Result<Put, CompletionStatus> {
-        let Some((sender, unannounced)) = self.with_room() else {
+        let len = work.len as usize;
+        // Longer ones stay where they are, unless they are inline.
+        let is_in_ring = work.inline || len <= MAX_IN_RING;
+        let in_ring = if is_in_ring { len } else { DESCRIPTOR_LEN };
+        let Some((sender, unannounced)) = self.with_room(in_ring) else {
             return Ok(Put::NoRoom);
         };
         let flags = flags(work.solicited);
-        let len = work.len as usize;
         let mut place = (0, 0);
         if !work.inline {
             let bytes = (work.addr, len);
@@ -83,7 +86,7 @@ impl Rings {
             place = regions.check(work.local_key, core.domain, bytes, Access::NONE)?;
         }
         unannounced.add(Unannounced::Messages);
-        if len <= MAX_IN_RING {
+        if is_in_ring {
             sender.send(work.addr, len, flags);
             return Ok(Put::InRing);
         }
@@ -98,7 +101,7 @@ impl Rings {
 
     /// Writes a copied message. Returns false if there is no room.
     pub(crate) fn put_copy(&mut self, bytes: &[u8], solicited: bool) -> bool {
-        let Some((sender, unannounced)) = self.with_room() else {
+        let Some((sender, unannounced)) = self.with_room(bytes.len()) else {
             return false;
         };
         sender.send(NonNull::from(bytes).cast(), bytes.len(), flags(solicited));
@@ -119,7 +122,8 @@ impl Rings {
         let Some(sender) = &mut self.sender else {
             return Ok(None);
         };
-        if !sender.has_room() {
+        let inline = send.inline.as_ref().map_or(&[][..], InlineBytes::as_slice);
+        if !sender.has_room(inline.len()) {
             return Ok(None);
         }
         let next = sender.next();
@@ -141,9 +145,8 @@ impl Rings {
         if !operation.has_payload() {
             // No local bytes are sent; the response's destination is checked when the response
             // arrives.
-        } else if let Some(bytes) = &send.inline {
-            let bytes = bytes.as_slice();
-            put((NonNull::from(bytes).cast(), bytes.len()));
+        } else if send.inline.is_some() {
+            put((NonNull::from(inline).cast(), inline.len()));
         } else {
             let fits = send.total as usize <= MAX_IN_RING - REMOTE_LEN;
             for (element, descriptor) in send.elements().iter().zip(&mut descriptors) {
@@ -169,16 +172,16 @@ impl Rings {
             }
         }
         let (word, prefix, prefix_len) = message.encode();
-        // SAFETY: the parts are registered memory that was just checked and belongs to the request,
-        // bytes of this function, or bytes owned by the request. The descriptors of all elements
-        // fit a slot.
-        unsafe {
-            sender.send_request(
-                word,
-                &prefix[..prefix_len],
-                parts[..count].iter().copied(),
-                flags,
-            );
+        let prefix = &prefix[..prefix_len];
+        if prefix_len + inline.len() > MAX_IN_RING {
+            sender.send_buffered_request(word, prefix, inline, flags);
+        } else {
+            // SAFETY: the parts are registered memory that was just checked and belongs to the request,
+            // bytes of this function, or bytes owned by the request. The descriptors of all elements
+            // fit a slot.
+            unsafe {
+                sender.send_request(word, prefix, parts[..count].iter().copied(), flags);
+            }
         }
         self.unannounced.add(match operation.opcode() {
             CompletionOpcode::Send => Unannounced::Messages,
@@ -208,7 +211,7 @@ impl Rings {
             let start = send.requested + requested.bytes;
             let piece = send.piece(start);
             let has_stage = self.staged - self.unstaged < STAGES;
-            if !sender.has_room() || (piece.is_staged && !has_stage) {
+            if !sender.has_room(0) || (piece.is_staged && !has_stage) {
                 break;
             }
             let message = RequestMessage {

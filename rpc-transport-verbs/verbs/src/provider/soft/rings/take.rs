@@ -14,7 +14,7 @@ use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::request_message::{
-    IN_SLOT, MAX_READ_IN_SLOT, ReadPiece, RequestMessage,
+    IN_SLOT, MAX_PREFIX, MAX_READ_IN_SLOT, ReadPiece, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{Incoming, MAX_IN_RING, STAGE_LEN};
 use crate::provider::work::Sge;
@@ -29,13 +29,16 @@ pub(crate) enum Located {
     Invalid,
 }
 
-/// A request, of which the slot was copied once, so that the checked bytes are the ones used.
+/// A request, of which the slot was copied once, so that the checked bytes are the ones used. A payload in
+/// the buffer stays there: nothing of it is checked.
 pub(crate) struct Taken {
     pub(crate) message: RequestMessage,
     slot: [u8; MAX_IN_RING],
     /// Where the payload, or its descriptors, are in the slot.
     start: usize,
     end: usize,
+    /// The payload, if it is in the ring's buffer.
+    buffered: Option<(NonNull<u8>, usize)>,
 }
 
 /// The bytes of a request: in its slot, or in the sender's arenas. The mappings are kept alive
@@ -62,24 +65,35 @@ impl Rings {
     /// it.
     pub(crate) fn take_request(&self, incoming: &Incoming) -> Option<Taken> {
         let mut slot = [0; MAX_IN_RING];
-        // SAFETY: the slot has `len` readable bytes, at most as many as `slot`: the receiver has checked
+        let is_buffered = incoming.flags.has(Flags::BUFFERED);
+        let len = if is_buffered {
+            MAX_PREFIX
+        } else {
+            incoming.len
+        };
+        // SAFETY: a slot has `len` readable bytes, at most as many as `slot`: the receiver has checked
         // that. The sender leaves them alone until the acknowledgement.
         unsafe {
             let to = NonNull::from(&mut slot).cast();
-            copy_shared(incoming.payload, to, incoming.len);
+            copy_shared(self.receiver.in_slot(incoming), to, len);
         }
         let (message, start) = if incoming.flags.has(Flags::REQUEST) {
             let word = self.receiver.request_word(incoming);
-            RequestMessage::parse(word, &slot[..incoming.len])?
+            RequestMessage::parse(word, &slot[..len])?
         } else {
             let is_descriptor = incoming.flags.has(Flags::DESCRIPTOR);
             (RequestMessage::plain(is_descriptor), 0)
         };
+        let takes_buffer = message.operation.has_payload() && message.descriptors == 0;
+        if is_buffered && !takes_buffer {
+            return None;
+        }
         Some(Taken {
             message,
             slot,
             start,
-            end: incoming.len,
+            end: if is_buffered { start } else { len },
+            buffered: is_buffered.then_some((incoming.payload, incoming.len)),
         })
     }
 
@@ -102,9 +116,23 @@ impl Rings {
 }
 
 impl Taken {
-    /// Returns the payload, or its descriptors.
-    pub(crate) fn rest(&self) -> &[u8] {
+    /// Returns the payload, or its descriptors, that is in the slot.
+    fn rest(&self) -> &[u8] {
         &self.slot[self.start..self.end]
+    }
+
+    /// Returns the length of the payload; `None` if no software device sends this.
+    pub(crate) fn payload_len(&self) -> Option<u64> {
+        let rest = self.rest();
+        match (self.message.descriptors, self.buffered) {
+            (0, Some((_, len))) => Some(len as u64),
+            (0, None) => Some(rest.len() as u64),
+            (count, _) if rest.len() != usize::from(count) * DESCRIPTOR_LEN => None,
+            _ => {
+                let mut descriptors = rest.chunks(DESCRIPTOR_LEN).map(Descriptor::parse);
+                descriptors.try_fold(0, |len, descriptor| Some(len + u64::from(descriptor?.len)))
+            }
+        }
     }
 }
 
@@ -160,36 +188,20 @@ pub(crate) fn locate(
     }
 }
 
-impl RequestMessage {
-    /// Returns the length of a request's payload, of which `rest` has the bytes or the descriptors;
-    /// `None` if no software device sends this.
-    pub(crate) fn payload_len(&self, rest: &[u8]) -> Option<u64> {
-        if self.descriptors == 0 {
-            return Some(rest.len() as u64);
-        }
-        if rest.len() != usize::from(self.descriptors) * DESCRIPTOR_LEN {
-            return None;
-        }
-        let mut descriptors = rest.chunks(DESCRIPTOR_LEN).map(Descriptor::parse);
-        descriptors.try_fold(0, |len, descriptor| Some(len + u64::from(descriptor?.len)))
-    }
-}
-
 impl<'a> Body<'a> {
     /// Locates the bytes of a request. All of it comes from a peer and is validated.
-    pub(crate) fn locate(
-        message: &RequestMessage,
-        rest: &'a [u8],
-        peer: &Peer,
-    ) -> Result<Self, NotLocated> {
+    pub(crate) fn locate(taken: &'a Taken, peer: &Peer) -> Result<Self, NotLocated> {
         let mut body = Self {
             parts: [(NonNull::dangling(), 0); MAX_SGE],
             count: 0,
             arenas: Default::default(),
             slot: PhantomData,
         };
-        if message.descriptors == 0 {
-            body.put(NonNull::from(rest).cast(), rest.len(), None)?;
+        let rest = taken.rest();
+        if taken.message.descriptors == 0 {
+            let in_slot = (NonNull::from(rest).cast(), rest.len());
+            let (from, len) = taken.buffered.unwrap_or(in_slot);
+            body.put(from, len, None)?;
             return Ok(body);
         }
         for bytes in rest.chunks(DESCRIPTOR_LEN) {
@@ -277,7 +289,46 @@ impl<'a> Body<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Gid;
+    use crate::provider::soft::shared::ring::pair;
+    use crate::types::{Gid, RemoteKey, RemoteMemory, RemoteOperation};
+
+    const REMOTE: RemoteMemory = RemoteMemory {
+        addr: 8,
+        key: RemoteKey(7),
+    };
+
+    /// Sends a request whose payload is in the ring's buffer, and returns the length of what is taken.
+    fn taken_from_buffer(operation: RemoteOperation, descriptors: u8) -> Option<u64> {
+        let (mut sender, mut receiver) = pair(0);
+        let message = RequestMessage {
+            operation,
+            descriptors,
+            ..RequestMessage::plain(false)
+        };
+        let (word, prefix, len) = message.encode();
+        sender.send_buffered_request(word, &prefix[..len], &[7; 300], 0);
+        let incoming = receiver.peek().unwrap().unwrap();
+        let rings = Rings::new(receiver, Arc::new(Peer::new(Gid([1; 16]))));
+        rings.take_request(&incoming)?.payload_len()
+    }
+
+    #[test]
+    fn only_a_payload_without_descriptors_is_taken_from_the_buffer() {
+        for operation in [
+            RemoteOperation::SendWithImm(3),
+            RemoteOperation::Write(REMOTE),
+        ] {
+            assert_eq!(taken_from_buffer(operation, 0), Some(300));
+            assert_eq!(taken_from_buffer(operation, 1), None);
+        }
+        let (remote, addend) = (REMOTE, 1);
+        for operation in [
+            RemoteOperation::Read(REMOTE),
+            RemoteOperation::FetchAndAdd { remote, addend },
+        ] {
+            assert_eq!(taken_from_buffer(operation, 0), None);
+        }
+    }
 
     /// What the peer has withdrawn no longer counts against its limits, so it must not stay mapped.
     #[test]

@@ -22,7 +22,7 @@ pub(crate) struct CommitWord(AtomicU64);
 /// The content of a commit word. It comes from a peer: neither `len` nor `flags` can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
-    /// Payload bytes in the slot.
+    /// Payload bytes in the slot, or in the ring's buffer.
     pub(crate) len: u16,
     pub(crate) flags: Flags,
 }
@@ -38,6 +38,8 @@ impl Flags {
     pub(crate) const SOLICITED: u16 = 2;
     /// A request other than a plain message: see `request_message`.
     pub(crate) const REQUEST: u16 = 4;
+    /// The payload is in the ring's buffer.
+    pub(crate) const BUFFERED: u16 = 8;
 
     pub(crate) fn has(self, flag: u16) -> bool {
         self.0 & flag != 0

@@ -28,7 +28,7 @@ pub(crate) const IN_SLOT: u32 = u32::MAX;
 /// Bytes in front of a WRITE's payload: remote address and key.
 pub(crate) const REMOTE_LEN: usize = 12;
 /// Length in bytes of the longest prefix, which is the prefix of an atomic.
-const MAX_PREFIX: usize = 28;
+pub(crate) const MAX_PREFIX: usize = 28;
 
 /// A request as it appears in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,7 +62,7 @@ fn pin(core: usize) {
 }
 
 fn send(sender: &mut RingSender, message: &mut [u8; 240], len: usize) {
-    while !sender.has_room() {}
+    while !sender.has_room(len) {}
     sender.send(NonNull::from(message).cast(), len, 0);
     assert!(sender.is_receiver_hot());
 }
@@ -85,7 +85,7 @@ fn receive(receiver: &mut RingReceiver, message: &mut [u8; 240], variant: Varian
             incoming.len,
         )
     };
-    receiver.advance_and_ack(&mut next);
+    receiver.advance_and_ack(incoming.commit(), &mut next);
 }
 
 /// Returns the median of a round's round trips, in nanoseconds.

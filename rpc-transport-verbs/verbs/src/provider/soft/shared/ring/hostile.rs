@@ -10,7 +10,7 @@ use super::super::published::ContextNotes;
 use super::super::wake::DomainReadyBits;
 use super::super::wake_socket::{EngineCaller, WakeSockets};
 use super::{
-    ContextNotifier, MAX_IN_RING, RING_LEN, RingNotifier, RingReceiver, RingSender, SLOT_COUNT,
+    ContextNotifier, MAX_BUFFERED, RING_LEN, RingNotifier, RingReceiver, RingSender, SLOT_COUNT,
 };
 use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory, SharedMemory};
@@ -106,13 +106,13 @@ pub fn soft_ring(bytes: &[u8]) {
     let context = Arc::new(context.expect("they are valid"));
     let notifier = RingNotifier::new(context, usize::from(script.short()) << 4);
     let mut sender = RingSender::new(mapping, notifier).expect("it is a ring");
-    let mut message = [0; MAX_IN_RING];
+    let mut message = [0; MAX_BUFFERED];
     while let Some(step) = script.step() {
         match step % 8 {
             0 | 1 => {
-                if sender.has_room() {
-                    let piece = script.piece();
-                    let len = piece.len().min(MAX_IN_RING);
+                let piece = script.piece();
+                let len = piece.len().min(MAX_BUFFERED);
+                if sender.has_room(len) {
                     sender.send(NonNull::from(piece).cast(), len, (step >> 3).into());
                     if !sender.is_receiver_hot() {
                         sender.notify_cold_receiver();
@@ -121,7 +121,7 @@ pub fn soft_ring(bytes: &[u8]) {
             }
             2 | 3 => {
                 if let Ok(Some(incoming)) = receiver.peek() {
-                    assert!(incoming.len <= MAX_IN_RING);
+                    assert!(incoming.len <= MAX_BUFFERED);
                     // SAFETY: `peek` returned a payload of this length, which is at most the
                     // array's.
                     unsafe {
@@ -131,7 +131,7 @@ pub fn soft_ring(bytes: &[u8]) {
                     if step & 8 != 0 {
                         receiver.is_closed_after_copy();
                     }
-                    receiver.advance();
+                    receiver.advance(incoming.commit());
                 }
             }
             4 => receiver.publish_ack(),

@@ -8,7 +8,8 @@
 //!                   after each batch of messages
 //!   192  Notices    written by the sender: retry, closed
 //!   256  slots      SLOT_COUNT × 256 bytes: commit word, request word, up to 240 bytes of payload
-//! 36864  staging    only where READs are permitted: STAGES × 64 KiB of the receiver's memory, for
+//! 33024  buffer     32 KiB: the bytes of inline messages that do not fit a slot
+//! 69632  staging    only where READs are permitted: STAGES × 64 KiB of the receiver's memory, for
 //!                   responses that do not fit a slot
 //! ```
 //!
@@ -17,6 +18,7 @@
 //! up to 48 bytes moves one cache line, and one of up to 112 bytes moves two. While both sides
 //! poll, only an occasional acknowledgement moves in addition.
 
+mod buffer;
 mod closed;
 mod receiver;
 mod sender;
@@ -27,7 +29,10 @@ use std::ptr::NonNull;
 
 pub(crate) use receiver::{Incoming, NextMessage, RingReceiver};
 pub(crate) use sender::{ContextNotifier, NotifierFiles, ReceiverState, RingNotifier, RingSender};
+#[cfg(test)]
+pub(crate) use tests::pair;
 
+use self::buffer::BUFFER_LEN;
 use self::closed::Closed;
 use super::commit::{AckWord, CommitWord};
 use super::memory::Mapping;
@@ -45,15 +50,18 @@ const SLOT_HEADER_LEN: usize = 16;
 /// Length in bytes of the longest message that is stored in the ring itself.
 pub(crate) const MAX_IN_RING: usize = SLOT_LEN - SLOT_HEADER_LEN;
 const SLOTS_OFFSET: usize = 256;
+/// Length in bytes of the longest message in the ring's buffer.
+pub(crate) const MAX_BUFFERED: usize = 1024;
+const BUFFER_OFFSET: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
 /// Bytes of a ring without its staging memory.
-pub(crate) const RING_LEN: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
+pub(crate) const RING_LEN: usize = BUFFER_OFFSET + BUFFER_LEN;
 
 /// Bytes of one piece of a READ, and of one stage. A piece is long enough that the round trip of
 /// its slot costs little compared with copying it.
 pub(crate) const STAGE_LEN: usize = 64 << 10;
 /// Maximum number of READ pieces in flight: while one is copied out, the next is copied in.
 pub(crate) const STAGES: u64 = 4;
-/// Offset of the staging memory: the first page boundary after the slots.
+/// Offset of the staging memory: the first page boundary after the buffer.
 const STAGING_OFFSET: usize = RING_LEN.next_multiple_of(4096);
 /// Bytes of a ring including its staging memory.
 const RING_AND_STAGING_LEN: usize = STAGING_OFFSET + STAGES as usize * STAGE_LEN;
@@ -61,7 +69,7 @@ const RING_AND_STAGING_LEN: usize = STAGING_OFFSET + STAGES as usize * STAGE_LEN
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
 /// Version of the shared-memory layout. Raise it with every change to the layout above, to the
 /// ready bits, to the notes of a context, or to the link messages.
-pub(crate) const LAYOUT_VERSION: u32 = 5;
+pub(crate) const LAYOUT_VERSION: u32 = 6;
 
 #[repr(C, align(64))]
 struct Preamble {
@@ -173,6 +181,13 @@ impl Ring {
         // SAFETY: the offset is used only after the check that the stage ends within the mapping.
         (offset + STAGE_LEN <= self.mapping.len())
             .then(|| unsafe { self.mapping.start().add(offset) })
+    }
+
+    /// Returns the bytes of the buffer from `offset` on, which is less than its length.
+    fn buffer(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < BUFFER_LEN);
+        // SAFETY: the buffer ends within RING_LEN, which `new` checked, and a piece of it begins within it.
+        unsafe { self.mapping.start().add(BUFFER_OFFSET + offset) }
     }
 
     /// Returns the `MAX_IN_RING` payload bytes of a slot. They belong to the sender until it

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::super::commit::{Commit, CommitWord, Flags};
 use super::super::sync::Ordering;
+use super::buffer::Taken;
 use super::{
-    CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, READY, RING_AND_STAGING_LEN, RING_LEN,
-    Ring, SLOT_COUNT,
+    CLOSED, LAYOUT_VERSION, MAGIC, MAX_BUFFERED, MAX_IN_RING, NOT_READY, READY,
+    RING_AND_STAGING_LEN, RING_LEN, Ring, SLOT_COUNT,
 };
 use crate::hooks::point;
 use crate::prefetch::{self, LINE_LEN};
@@ -29,6 +30,8 @@ pub(crate) struct RingReceiver {
     fd: OwnedFd,
     /// Sequence number of the next message.
     next: u64,
+    /// What the messages before it have taken of the buffer.
+    buffered: Taken,
     /// Sequence number of the last acknowledgement published to the sender.
     published: u64,
     /// RNR NAKs sent so far.
@@ -40,13 +43,24 @@ pub(crate) struct RingReceiver {
 /// The next message, still in its slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
-    /// `len` untrusted bytes from a peer. The sender leaves them alone until the message is
-    /// acknowledged.
+    /// `len` untrusted bytes from a peer, in the slot or in the buffer. The sender leaves them alone until
+    /// the message is acknowledged.
     pub(crate) payload: NonNull<u8>,
     pub(crate) len: usize,
     pub(crate) flags: Flags,
     /// The message's sequence number, which also locates its request word.
     pub(crate) sequence: u64,
+}
+
+impl Incoming {
+    /// Returns the commit that the message was checked with.
+    pub(crate) fn commit(&self) -> Commit {
+        Commit {
+            // The cast is lossless: the length came from a commit.
+            len: self.len as u16,
+            flags: self.flags,
+        }
+    }
 }
 
 /// Where the next message of a ring will appear: all that a look at an empty ring needs.
@@ -117,6 +131,7 @@ impl RingReceiver {
             ring,
             fd,
             next: psn + 1,
+            buffered: Taken::default(),
             published: psn,
             naks: 0,
             awaits_retry: false,
@@ -164,22 +179,27 @@ impl RingReceiver {
         next.sequence = self.next;
     }
 
-    /// Returns the payload of the next message if it is a plain message in its slot, of which
+    /// Returns the payload of the next message if it is a plain message in the ring, of which
     /// nothing but the bytes is special, and does not wait for a retry. `commit` is the message's
     /// commit, which is checked here.
     #[inline(always)]
     pub(crate) fn plain_payload(&self, commit: Commit) -> Option<(NonNull<u8>, usize)> {
         let len = usize::from(commit.len);
         let is_plain = commit.flags == Flags::default() && len <= MAX_IN_RING;
-        (is_plain && !self.awaits_retry).then(|| (self.ring.payload(self.next), len))
+        let is_buffered = commit.flags == Flags(Flags::BUFFERED) && len <= MAX_BUFFERED;
+        match self.awaits_retry {
+            false if is_plain => Some((self.ring.payload(self.next), len)),
+            false if is_buffered => Some((self.ring.buffer(self.buffered.next(len)), len)),
+            _ => None,
+        }
     }
 
     /// Moves on to the next message, after one was copied out of its slot, and acknowledges it
     /// unless more have arrived: the acknowledgement of those covers it. A sender waits for at most
     /// `ACK_INTERVAL` messages to be taken.
     #[inline(always)]
-    pub(crate) fn advance_and_ack(&mut self, next: &mut NextMessage) {
-        self.next += 1;
+    pub(crate) fn advance_and_ack(&mut self, commit: Commit, next: &mut NextMessage) {
+        self.advance(commit);
         self.update(next);
         if next.look().is_none() {
             self.publish_ack();
@@ -213,16 +233,27 @@ impl RingReceiver {
             return Ok(None);
         };
         let len = usize::from(commit.len);
-        if len > MAX_IN_RING {
+        let payload = if !commit.flags.has(Flags::BUFFERED) && len <= MAX_IN_RING {
+            self.ring.payload(self.next)
+        } else if commit.flags.has(Flags::BUFFERED)
+            && !commit.flags.has(Flags::DESCRIPTOR)
+            && len <= MAX_BUFFERED
+        {
+            self.ring.buffer(self.buffered.next(len))
+        } else {
             return Err(BadCommit);
-        }
-        let payload = self.ring.payload(self.next);
+        };
         Ok(Some(Incoming {
             payload,
             len,
             flags: commit.flags,
             sequence: self.next,
         }))
+    }
+
+    /// Returns what the slot of a request has besides the payload: `MAX_IN_RING` bytes.
+    pub(crate) fn in_slot(&self, incoming: &Incoming) -> NonNull<u8> {
+        self.ring.payload(incoming.sequence)
     }
 
     /// Returns the request word of the request that `peek` returned.
@@ -239,10 +270,13 @@ impl RingReceiver {
         self.ring.stage(number.into())
     }
 
-    /// Moves on to the next message, after the one that `peek` returned was copied out of its slot.
+    /// Moves on to the next message, after the one with this commit was copied out of the ring.
     #[inline]
-    pub(crate) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self, commit: Commit) {
         self.next += 1;
+        if commit.flags.has(Flags::BUFFERED) {
+            self.buffered.take(commit.len.into());
+        }
     }
 
     /// Acknowledges the messages received since the last call: once per batch.

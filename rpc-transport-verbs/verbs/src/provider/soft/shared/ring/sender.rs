@@ -11,7 +11,8 @@ use super::super::published::{ContextNotes, Published};
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::{DomainReadyBits, InSharedMemory, Mapped};
 use super::super::wake_socket::{EngineCaller, WakeSender};
-use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
+use super::buffer::Pieces;
+use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_BUFFERED, MAX_IN_RING, READY, Ring, SLOT_COUNT};
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::memory::{Mapping, PeerMemory};
@@ -27,6 +28,8 @@ pub(crate) struct RingSender {
     next: u64,
     /// The receiver's acknowledgement when it was last read; never beyond the last message sent.
     acked: u64,
+    /// The pieces of the buffer.
+    buffer: Pieces,
     /// Responses are pending in slots. A slot must not be rewritten before its response is read, so
     /// only the code that reads responses may collect acknowledgements.
     is_held: bool,
@@ -146,6 +149,7 @@ impl RingSender {
             first: psn + 1,
             next: psn + 1,
             acked: psn,
+            buffer: Pieces::default(),
             is_held: false,
             notifier,
         })
@@ -179,21 +183,23 @@ impl RingSender {
         self.next - 1 - self.acked
     }
 
-    /// Returns true if a message is known to fit, without reading the acknowledgement.
+    /// Returns true if a message of `len` bytes is known to fit into the ring, without reading the
+    /// acknowledgement. It has at most `MAX_BUFFERED`.
     #[inline]
-    pub(crate) fn is_known_to_have_room(&self) -> bool {
-        self.unacked() < SLOT_COUNT
+    pub(crate) fn is_known_to_have_room(&self, len: usize) -> bool {
+        self.unacked() < SLOT_COUNT && (len <= MAX_IN_RING || self.buffer.has_room(len))
     }
 
-    /// Returns true if a message fits. Reads the acknowledgement only if the ring seems full.
+    /// Returns true if a message of `len` bytes fits into the ring. Reads the acknowledgement only if the
+    /// ring seems full.
     #[inline]
-    pub(crate) fn has_room(&mut self) -> bool {
-        self.unacked() < SLOT_COUNT
+    pub(crate) fn has_room(&mut self, len: usize) -> bool {
+        self.is_known_to_have_room(len)
             || !self.is_held && {
                 // `collect_ack` runs again where completions are made, and an invalid
                 // acknowledgement is reported there.
                 let _ = self.collect_ack();
-                self.unacked() < SLOT_COUNT
+                self.is_known_to_have_room(len)
             }
     }
 
@@ -208,14 +214,18 @@ impl RingSender {
             return Err(BadAck);
         }
         self.acked = ack;
+        self.buffer.free(ack);
         Ok(newly)
     }
 
     /// Writes and commits a message. The caller has checked that there is room and that `len` is at
-    /// most `MAX_IN_RING`, and it owns the bytes at `from`.
+    /// most `MAX_BUFFERED`, and it owns the bytes at `from`.
     #[inline]
     pub(crate) fn send(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
-        debug_assert!(len <= MAX_IN_RING && self.unacked() < SLOT_COUNT);
+        debug_assert!(self.is_known_to_have_room(len));
+        if len > MAX_IN_RING {
+            return self.send_buffered(from, len, flags);
+        }
         point!(Payload);
         let payload = self.ring.payload(self.next);
         // SAFETY: the caller guarantees that `from` is readable for `len` bytes, which is at most a
@@ -223,6 +233,20 @@ impl RingSender {
         // reads it. A ring never overlaps registered memory.
         unsafe { copy_message(from, payload, len) };
         self.commit(len, flags);
+    }
+
+    /// Writes the bytes of a message, or of a request, into the buffer, and commits it. The caller has checked
+    /// that there is room and that `len` is at most `MAX_BUFFERED`, and it owns the bytes at `from`.
+    #[inline(never)]
+    fn send_buffered(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
+        debug_assert!(len <= MAX_BUFFERED);
+        point!(Payload);
+        let payload = self.ring.buffer(self.buffer.take(len, self.next));
+        // SAFETY: the caller guarantees that `from` is readable for `len` bytes, and `take` that they fit
+        // the buffer. The messages that had this piece before were acknowledged, so the receiver no longer
+        // reads them. A ring never overlaps registered memory.
+        unsafe { copy_message(from, payload, len) };
+        self.commit(len, flags | Flags::BUFFERED);
     }
 
     /// Writes and commits a descriptor in place of a long message.
@@ -267,6 +291,27 @@ impl RingSender {
             .request_word(self.next)
             .store(word, Ordering::Relaxed);
         self.commit(len, flags | Flags::REQUEST);
+    }
+
+    /// Writes and commits a request whose payload is longer than its slot has room for: its request word, its
+    /// prefix, and the payload into the buffer. The caller has checked that there is room.
+    pub(crate) fn send_buffered_request(
+        &mut self,
+        word: u64,
+        prefix: &[u8],
+        payload: &[u8],
+        flags: u16,
+    ) {
+        debug_assert!(prefix.len() <= MAX_IN_RING && self.is_known_to_have_room(payload.len()));
+        let slot = self.ring.payload(self.next);
+        // SAFETY: the prefix fits a slot, whose previous message was acknowledged and its response read.
+        unsafe { copy_shared(NonNull::from(prefix).cast(), slot, prefix.len()) };
+        // Relaxed: the commit word publishes this store.
+        self.ring
+            .request_word(self.next)
+            .store(word, Ordering::Relaxed);
+        let from = NonNull::from(payload).cast();
+        self.send_buffered(from, payload.len(), flags | Flags::REQUEST);
     }
 
     /// Returns what the receiver's context publishes, and the index of the receiver's queue pair in

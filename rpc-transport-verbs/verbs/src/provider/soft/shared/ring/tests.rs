@@ -16,8 +16,14 @@ use crate::provider::soft::shared::published::ContextNotes;
 use crate::provider::soft::shared::wake::DomainReadyBits;
 use crate::provider::soft::shared::wake_socket::{EngineCaller, WakeSockets};
 
+/// The commit of an empty message.
+const NOTHING: Commit = Commit {
+    len: 0,
+    flags: Flags(0),
+};
+
 /// Returns both halves of one ring, mapped twice, as in two processes.
-pub(super) fn pair(psn: u32) -> (RingSender, RingReceiver) {
+pub(crate) fn pair(psn: u32) -> (RingSender, RingReceiver) {
     let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
     let mapping = Mapping::from_peer(&fd, RING_LEN, PeerMemory::Ring).unwrap();
@@ -61,7 +67,7 @@ enum Step {
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => proptest::collection::vec(any::<u8>(), 0..=MAX_IN_RING).prop_map(Step::Send),
+        8 => proptest::collection::vec(any::<u8>(), 0..=MAX_BUFFERED).prop_map(Step::Send),
         6 => Just(Step::Receive),
         3 => Just(Step::Acknowledge),
         3 => Just(Step::CollectAck),
@@ -85,13 +91,16 @@ proptest! {
         for step in steps {
             match step {
                 Step::Send(message) => {
-                    if unacked_sender == SLOT_COUNT {
-                        // A full ring reads the acknowledgement by itself.
+                    let has_room = sender.has_room(message.len());
+                    if sender.unacked() < unacked_sender {
+                        // A full ring reads the acknowledgement by itself, and so does a full buffer.
                         unacked_sender -= acked;
                         acked = 0;
                     }
-                    prop_assert_eq!(sender.has_room(), unacked_sender < SLOT_COUNT);
-                    if unacked_sender < SLOT_COUNT {
+                    if message.len() <= MAX_IN_RING {
+                        prop_assert_eq!(has_room, unacked_sender < SLOT_COUNT);
+                    }
+                    if has_room {
                         send(&mut sender, &message);
                         prop_assert!(sender.is_receiver_hot());
                         in_flight.push_back(message);
@@ -101,8 +110,8 @@ proptest! {
                 Step::Receive => {
                     let incoming = receiver.peek().unwrap();
                     prop_assert_eq!(incoming.as_ref().map(copy), in_flight.front().cloned());
-                    if incoming.is_some() {
-                        receiver.advance();
+                    if let Some(incoming) = incoming {
+                        receiver.advance(incoming.commit());
                         in_flight.pop_front();
                         received += 1;
                     }
@@ -138,11 +147,15 @@ proptest! {
             // the receiver keeps alive.
             let commit: &AtomicU64 = unsafe { receiver_slot(&receiver, sequence).cast().as_ref() };
             commit.store(word, Ordering::Release);
-            if let Ok(Some(incoming)) = receiver.peek() {
-                prop_assert!(incoming.len <= MAX_IN_RING);
-                copy(&incoming);
-            }
-            receiver.advance();
+            let commit = match receiver.peek() {
+                Ok(Some(incoming)) => {
+                    prop_assert!(incoming.len <= MAX_BUFFERED);
+                    copy(&incoming);
+                    incoming.commit()
+                }
+                _ => NOTHING,
+            };
+            receiver.advance(commit);
         }
     }
 
@@ -254,7 +267,7 @@ fn a_refusal_for_good_names_the_oldest_message_and_nothing_else() {
     send(&mut sender, b"good");
     send(&mut sender, b"bad");
     receiver.peek().unwrap().unwrap();
-    receiver.advance();
+    receiver.advance(NOTHING);
     receiver.publish_ack();
     receiver.send_fatal_nak(9);
     assert_eq!(
@@ -278,7 +291,7 @@ fn a_ring_of_another_layout_is_refused_with_both_versions() {
     let error = RingSender::new(mapping, notifier(3)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a ring has shared-memory layout 6, this process has 5: run the same version of Verbline on both sides"
+        "a ring has shared-memory layout 7, this process has 6: run the same version of Verbline on both sides"
     );
 }
 
