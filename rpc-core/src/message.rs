@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub use self::extensions::Extensions;
 use crate::deadline;
 use crate::metadata::Metadata;
-use crate::peer::{Forwarded, Peer};
+use crate::peer::{Forwarded, LentPeer, Peer};
 
 /// A message to a server, with metadata and an optional deadline.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Request<T> {
     message: T,
     metadata: Metadata,
     extensions: Extensions,
-    peer: Option<Arc<Peer>>,
+    peer: LentPeer,
     time: TimeAllowed,
     waits_for_ready: Option<bool>,
 }
@@ -38,7 +38,7 @@ impl<T> Request<T> {
             message,
             metadata: Metadata::new(),
             extensions: Extensions::new(),
-            peer: None,
+            peer: LentPeer::NONE,
             time: TimeAllowed::Inherited,
             waits_for_ready: None,
         }
@@ -99,7 +99,7 @@ impl<T> Request<T> {
     /// and with transports that do not know it, `None`.
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
-        self.peer.as_deref()
+        self.peer.get()
     }
 
     /// Names, in a gateway or a proxy, the client that the call is made for. A server that trusts this
@@ -194,7 +194,7 @@ impl<T> Request<T> {
             message,
             metadata,
             extensions: Extensions::new(),
-            peer,
+            peer: LentPeer::new(peer),
             time,
             waits_for_ready: None,
         }

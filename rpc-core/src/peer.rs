@@ -1,6 +1,7 @@
 //! [`Peer`]: the process at the other end of a connection.
 
 mod forwarded;
+mod lending;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 pub use self::forwarded::Forwarded;
 pub(crate) use self::forwarded::{TrustForwarded, take_reserved};
+pub(crate) use self::lending::{LendablePeer, LentPeer};
 
 /// What a server knows of the process at the other end of a connection. A handler gets it from
 /// [`Request::peer`](crate::Request::peer).

@@ -103,7 +103,7 @@ impl<T: Transport> Driver<T> {
             Served::Encoded(len) => {
                 self.lent_task.set(Some((key, waker)));
                 let state = &mut *self.state.borrow_mut();
-                state.owe_credit(link);
+                state.take_back(link);
                 state.respond_inline(&call, len, frame.frame_mut(len.total()));
                 state.transport.release(buf);
                 self.counters.started(header.selector);
@@ -135,10 +135,10 @@ impl<T: Transport> Driver<T> {
         let may_start = !is_expired && self.tasks.borrow().has_capacity();
         let peer = self
             .state
-            .borrow()
+            .borrow_mut()
             .links
-            .get(link.index())
-            .and_then(|link| link.peer.clone());
+            .get_mut(link.index())
+            .and_then(|link| Some(link.peer.as_mut()?.lend()));
         RequestParts {
             deadline,
             is_expired,

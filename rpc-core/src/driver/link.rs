@@ -1,6 +1,5 @@
 //! [`Link`]: one connection of a poller, with its calls.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::call_table::CallTable;
@@ -9,7 +8,7 @@ use super::link_transfers::LinkTransfers;
 use super::request_queue::RequestQueue;
 use super::waiters::Waiters;
 use crate::limits::MessageLimit;
-use crate::peer::Peer;
+use crate::peer::LendablePeer;
 use crate::protocol::connection::Connection;
 #[cfg(feature = "test-util")]
 use crate::protocol::credit::UNCREDITED_RECEIVES;
@@ -69,10 +68,17 @@ pub(crate) struct Link<B> {
     /// When the client was accepted, on the server's side.
     pub(super) accepted_at: Option<Instant>,
     /// The client's process, on the server's side, if the transport knows it.
-    pub(super) peer: Option<Arc<Peer>>,
+    pub(super) peer: Option<LendablePeer>,
 }
 
 impl<B> Link<B> {
+    /// Records the credit of a frame as owed. Returns true if the peer uses all of its window.
+    #[inline]
+    pub(super) fn owe_credit(&mut self) -> bool {
+        self.connection.release_receive();
+        self.connection.has_used_all_credits()
+    }
+
     /// Returns true if no call may be started on this link any more.
     #[inline]
     pub(super) fn takes_no_calls(&self) -> bool {

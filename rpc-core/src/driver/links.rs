@@ -14,7 +14,7 @@ use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::MessageLimit;
-use crate::peer::Peer;
+use crate::peer::{LendablePeer, Peer};
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::credit::UNCREDITED_RECEIVES;
 use crate::protocol::frame::{CallId, EVICTED, Flags, FrameHeader, FrameKind, HEADER_LEN};
@@ -184,7 +184,7 @@ impl<T: Transport> State<T> {
             ack_is_due: false,
             accepted_at: quota.as_ref().map(|_| self.clock.now()),
             quota,
-            peer,
+            peer: peer.map(LendablePeer::new),
         }) as u32);
         let index = id.index as usize;
         if self.routes.len() <= index {

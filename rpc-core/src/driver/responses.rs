@@ -206,19 +206,32 @@ impl<T: Transport> Driver<T> {
     pub(super) fn release_request(&self, link: LinkKey, buf: T::RecvBuf) {
         let state = &mut *self.state.borrow_mut();
         state.transport.release(buf);
-        state.owe_credit(link);
+        state.take_back(link);
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Records the credit of a request as owed, and grows the window of a client that uses all of it.
+    /// Takes back what a request had until its handler's first poll has ended: its credit, which is recorded
+    /// as owed, and perhaps its reference to the peer.
     #[inline]
-    pub(super) fn owe_credit(&mut self, link: LinkKey) {
+    pub(super) fn take_back(&mut self, link: LinkKey) {
         if let Some(entry) = self.links.get_mut(link.index()) {
-            entry.connection.release_receive();
-            if entry.connection.has_used_all_credits() {
+            if let Some(peer) = &mut entry.peer {
+                peer.take_back();
+            }
+            if entry.owe_credit() {
                 self.grow_window(link);
             }
+        }
+    }
+
+    /// Records the credit of a frame as owed, and grows the window of a client that uses all of it.
+    #[inline]
+    pub(super) fn owe_credit(&mut self, link: LinkKey) {
+        if let Some(entry) = self.links.get_mut(link.index())
+            && entry.owe_credit()
+        {
+            self.grow_window(link);
         }
     }
 

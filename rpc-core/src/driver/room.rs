@@ -164,7 +164,10 @@ impl<T: Transport> State<T> {
             };
             link.note_use(now);
             link.unused_looks += u32::from(link.unused_since.is_some());
-            let host = link.peer.as_ref().map(|peer| Host::from(peer.address()));
+            let host = link
+                .peer
+                .as_ref()
+                .map(|peer| Host::from(peer.get().address()));
             let (kind, since, least_age) = if !link.connection.has_been_called() {
                 (Kind::NeverCalled, accepted_at, TIME_TO_CALL)
             } else if stalled.contains(&link.id) {
@@ -199,7 +202,7 @@ impl<T: Transport> State<T> {
         log_limited!(
             warn,
             connection = %link.id,
-            peer = link.peer.as_deref().map(tracing::field::display),
+            peer = link.peer.as_ref().map(|peer| tracing::field::display(peer.get())),
             why = candidate.kind.why(),
             "ended a connection for a new client: the server has as many as it takes. If both are your \
              clients, raise `connections` on the server"
