@@ -17,13 +17,21 @@ use crate::{Outcome, allocations, arguments, child, drop_time};
 
 /// Echoes requests and counts calls.
 #[derive(Debug, Default)]
-pub struct Echo {
-    calls: Cell<u64>,
+pub struct Echo;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Echo {
     fn count(&self) {
-        self.calls.set(self.calls.get() + 1);
+        CALLS.set(CALLS.get() + 1);
+    }
+
+    /// Returns the number of calls that services of this thread have answered.
+    #[must_use]
+    pub fn calls_of_this_thread() -> u64 {
+        CALLS.get()
     }
 }
 
@@ -47,7 +55,7 @@ impl LocalBench for Echo {
         let (counters, transfers) = (stats.transport, stats.transfers);
         Ok(Response::new(StatsReply {
             allocations: allocations::count(),
-            calls: self.calls.get(),
+            calls: Self::calls_of_this_thread(),
             sends: counters.sends,
             signaled: counters.signaled,
             doorbells: counters.doorbells,
@@ -139,7 +147,7 @@ impl ServerArgs {
             server.add_service(BenchServer::per_poller(move || service.clone()))
         } else {
             server
-                .add_service(BenchServer::per_poller(Echo::default))
+                .add_service(BenchServer::per_poller(|| Echo))
                 .add_service(BenchStreamsServer::per_poller(Streams::default))
                 .add_service(BulkServer::per_poller(Bulk::default))
         };

@@ -1,4 +1,4 @@
-//! Counts the instructions, code lines and simulated cache misses of a call, and compares them with
+//! Counts the instructions, locked instructions, code lines and simulated cache misses of a call, and compares them with
 //! the accepted figures. Each count is the difference of two runs under callgrind, so one-time work
 //! cancels out. The result is the same on every machine with the same toolchain.
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ use benches::Outcome;
 use benches::counts::accepted::Accepted;
 use benches::counts::callgrind::{self, Cost, LINE_LEN, Profile};
 use benches::counts::figure::{Figure, Runs, Unit};
+use benches::counts::locked::Locked;
 use clap::Parser;
 
 /// Counts instructions per call and compares them with the accepted figures
@@ -54,6 +55,11 @@ const MANY: u64 = 5500;
 /// is not counted, so runs differ by about 50 parts per million. Rarely, a run waits for that thread:
 /// use the lowest count.
 const REPETITIONS: usize = 3;
+
+/// Enters a biased lock while its favourite is another thread or none. Between two processes that valgrind
+/// slows down, the devices' own threads do part of the work, by the clock, and end favours; so its locked
+/// instructions are counted only where both sides are on one thread.
+const OTHER_ENTRY: &str = "BiasedLock<T>::enter_taking";
 
 /// What is counted in instructions: the layers of the program `instructions`, and the raw verbs.
 const LAYERS: [&str; 8] = [
@@ -134,6 +140,7 @@ impl Cli {
             figures.push(figure);
         };
         let call = runs(&self.programs, "call")?;
+        let ping_pong = runs(&self.programs, "ping-pong")?;
         for layer in LAYERS {
             let name = match layer.split_once('-') {
                 Some(("idle", side)) => format!("idle {side}"),
@@ -141,10 +148,23 @@ impl Cli {
             };
             let runs = match layer {
                 "call" => call.clone(),
+                "ping-pong" => ping_pong.clone(),
                 layer => runs(&self.programs, layer)?,
             };
             let figure = runs.figure(&name, Unit::Instructions, Cost::instructions);
             add(figure, what(layer));
+        }
+        let locked = Locked::of(&self.programs.join("instructions"))?;
+        let of_both = "of both sides, on one thread";
+        add(call.locked("locked in a call", &locked, None), of_both);
+        let name = "locked in a message there and back";
+        add(ping_pong.locked(name, &locked, None), of_both);
+        for (side, runs) in ["client", "server"].iter().zip(self.sides()?) {
+            let name = format!("locked in a call, {side}");
+            add(
+                runs.locked(&name, &locked, Some(OTHER_ENTRY)),
+                "in a process of its own",
+            );
         }
         let lines = call.hot_lines("hot code of a call");
         let kib = lines.value * LINE_LEN as f64 / 1024.0;
@@ -171,6 +191,20 @@ impl Cli {
             }
         }
         Ok(figures)
+    }
+
+    /// Counts the calls of one process to another, once: turns that find nothing have no locked instruction,
+    /// so it does not matter how many they are. Returns what the client and the server cost.
+    fn sides(&self) -> Outcome<[Runs; 2]> {
+        let [few, many] = [FEW, MANY].map(|calls| sides(&self.programs, calls));
+        let (few, many) = (few?.into_iter(), many?.into_iter());
+        let runs = few.zip(many).map(|(few, many)| Runs {
+            few,
+            many,
+            exchanges: MANY - FEW,
+        });
+        let sides: Vec<_> = runs.collect();
+        Ok(sides.try_into().expect("there are two sides"))
     }
 
     fn compare(&self, accepted: &[&Figure], counted: &[Figure]) -> ExitCode {
@@ -262,6 +296,16 @@ fn lowest_run(programs: &Path, layer: &str, exchanges: u64) -> Outcome<Profile> 
         .into_iter()
         .min_by_key(|profile| profile.total().instructions());
     Ok(lowest.ok_or("no run was made")?)
+}
+
+/// Makes calls from one process to another. Returns what the client and the server cost.
+fn sides(programs: &Path, calls: u64) -> Outcome<[Profile; 2]> {
+    let (program, calls) = (programs.join("instructions"), calls.to_string());
+    let mut server = callgrind::start(&program, &["--serve", "--calls", &calls])?;
+    let address = server.first_line()?;
+    let arguments = ["--server", &address, "--calls", &calls];
+    let (client, _) = callgrind::run(&program, &arguments)?;
+    Ok([client, server.finish()?.0])
 }
 
 /// Describes all that the figures depend on besides the source code.

@@ -13,6 +13,8 @@
 //!   `exchange_poller` are what the caller's thread and the poller's thread do.
 //! - `--over stream`: messages of 64 bytes of one server stream, which share frames. Covers both sides.
 //! - `--over ping-pong`: a message there and back on an open stream, like a call.
+//! - `--serve`, and `--server <address>` with the address that it prints: the calls of one process to
+//!   another, each with one side.
 //! - `--over idle-client`, `--over idle-server`: turns that find nothing, of a poller with one
 //!   connection.
 //!
@@ -59,6 +61,12 @@ struct Cli {
     /// Number of exchanges: one message in each direction, or one turn
     #[arg(long, default_value_t = 10_000)]
     calls: usize,
+    /// Serve the calls of another process, and print the address
+    #[arg(long, conflicts_with = "server")]
+    serve: bool,
+    /// The address of a process that serves the calls
+    #[arg(long, value_name = "ADDRESS")]
+    server: Option<String>,
     /// Length in bytes of the field of `--over bytes`
     #[arg(long, default_value_t = 1024)]
     size: usize,
@@ -113,11 +121,26 @@ impl Cli {
         let Load::Fixed(message) = Load::new(Shape::Fixed64, FIXED_SIZE)? else {
             return Err("the smallest call has a fixed message".into());
         };
+        if self.serve {
+            return self.serve(message);
+        }
+        if let Some(address) = &self.server {
+            return self.call(address, message);
+        }
         match self.over {
             ExchangeLayer::Call | ExchangeLayer::Tcp => {
                 let calls = Calls::open(self.device(), message, self.latency_sampling)?;
                 let server = calls.server.node.poller();
-                exchange_calls(&calls.client, &calls.stub, server, message, self.calls)
+                let between_turns = || {
+                    server.turn();
+                };
+                exchange_calls(
+                    &calls.client,
+                    &calls.stub,
+                    message,
+                    self.calls,
+                    between_turns,
+                )
             }
             ExchangeLayer::Bytes => {
                 let calls = Calls::open(self.device(), message, self.latency_sampling)?;
@@ -165,6 +188,40 @@ impl Cli {
     }
 }
 
+impl Cli {
+    /// Answers the calls of a process that was started with `--server`, and one more that prepares it.
+    fn serve(&self, message: Fixed) -> Outcome<()> {
+        let server = Server::open(self.device(), message, self.latency_sampling)?;
+        println!("{}", server.address());
+        let poller = server.node.poller();
+        let wait_for = |calls: usize| {
+            while Echo::calls_of_this_thread() < calls as u64 {
+                server.node.step();
+                thread::yield_now();
+            }
+        };
+        wait_for(1);
+        exchange_requests(poller, 1 + self.calls);
+        // The last response leaves, and the client has it before it closes the connection.
+        while poller.stats().total().connections.open() > 0 {
+            server.node.step();
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Makes calls to a process that was started with `--serve`.
+    fn call(&self, address: &str, message: Fixed) -> Outcome<()> {
+        let client = LocalPoller::builder(&Device::open(self.device())?)
+            .intents(intents_for(message.encoded_len()))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()?;
+        let stub = BenchClient::new(client.connect(address)?);
+        block_on_between_turns(&client, stub.echo_fixed(message), thread::yield_now)??;
+        exchange_calls(&client, &stub, message, self.calls, thread::yield_now)
+    }
+}
+
 // Callgrind selects these functions by name and counts only the thread that runs them. The device's
 // own threads work by the clock, so their share would differ from run to run.
 
@@ -172,9 +229,9 @@ impl Cli {
 fn exchange_calls(
     client: &LocalPoller,
     stub: &BenchClient<LocalChannel>,
-    server: &LocalPoller,
     mut message: Fixed,
     calls: usize,
+    between_turns: impl FnMut(),
 ) -> Outcome<()> {
     let exchanges = async {
         for _ in 0..calls {
@@ -185,9 +242,16 @@ fn exchange_calls(
         }
         Ok(())
     };
-    block_on_between_turns(client, exchanges, || {
+    block_on_between_turns(client, exchanges, between_turns)?
+}
+
+#[inline(never)]
+fn exchange_requests(server: &LocalPoller, calls: usize) {
+    while Echo::calls_of_this_thread() < calls as u64 {
         server.turn();
-    })?
+        // The client's process needs the core.
+        thread::yield_now();
+    }
 }
 
 #[inline(never)]
@@ -292,7 +356,7 @@ impl Server {
         let transport = device.open(&intents)?;
         let ports = vec![device.port(&transport)];
         let node = Node::over(transport, &Clock::system(), |methods| {
-            BenchServer::per_poller(Echo::default).register(methods);
+            BenchServer::per_poller(|| Echo).register(methods);
             BenchStreamsServer::per_poller(Streams::default).register(methods);
         });
         let listener = device.listen(

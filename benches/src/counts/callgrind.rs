@@ -1,8 +1,10 @@
 //! Runs a program under valgrind's callgrind, and reads its output file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
-use std::process::{self, Command};
+use std::error::Error;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, mem};
 
@@ -78,16 +80,33 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 pub struct Profile(HashMap<Place, Cost>);
 
-/// Runs `program`, and returns what callgrind counted.
+/// A program that runs under callgrind. Dropping this ends it.
+#[derive(Debug)]
+pub struct Run {
+    program: PathBuf,
+    child: Child,
+    output: PathBuf,
+}
+
+/// Runs `program`, and returns what callgrind counted and what the program printed.
 ///
 /// # Errors
 ///
 /// Fails if the program fails, if nothing was counted, or if the output file cannot be understood.
 pub fn run(program: &Path, arguments: &[&str]) -> Outcome<(Profile, String)> {
+    start(program, arguments)?.finish()
+}
+
+/// Starts `program`.
+///
+/// # Errors
+///
+/// Fails if valgrind cannot be started.
+pub fn start(program: &Path, arguments: &[&str]) -> Outcome<Run> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
     let output = env::temp_dir().join(format!("verbline-{}-{run}.callgrind", process::id()));
-    let ran = Command::new("valgrind")
+    let child = Command::new("valgrind")
         // The environment lies on the stack: without it, the stack's addresses are the same for
         // everyone.
         .env_clear()
@@ -100,23 +119,80 @@ pub fn run(program: &Path, arguments: &[&str]) -> Outcome<(Profile, String)> {
         .arg(format!("--callgrind-out-file={}", output.display()))
         .arg(program)
         .args(arguments)
-        .output()?;
-    if !ran.status.success() {
-        let stderr = String::from_utf8_lossy(&ran.stderr);
-        return Err(format!("{} failed under valgrind: {stderr}", program.display()).into());
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    Ok(Run {
+        program: program.to_owned(),
+        child,
+        output,
+    })
+}
+
+impl Run {
+    /// Returns the first line that the program prints.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it ends instead.
+    pub fn first_line(&mut self) -> Outcome<String> {
+        let mut line = Vec::new();
+        let stdout = self.child.stdout.as_mut().ok_or("it has no pipe")?;
+        let mut byte = [0];
+        // Byte by byte: `finish` reads the rest.
+        while stdout.read(&mut byte)? > 0 && byte != *b"\n" {
+            line.extend(byte);
+        }
+        match String::from_utf8(line)? {
+            line if line.is_empty() => Err(self.failure()),
+            line => Ok(line),
+        }
     }
-    let text = fs::read_to_string(&output)?;
-    fs::remove_file(&output)?;
-    let profile = Profile::parse(&text)
-        .map_err(|error| format!("cannot read callgrind's output file: {error}"))?;
-    if profile.total().instructions() == 0 {
-        return Err(format!(
-            "nothing was counted: no function of {} is named {COUNTED}",
-            program.display()
-        )
-        .into());
+
+    /// Waits for the program to end. Returns what callgrind counted and what the program printed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`].
+    pub fn finish(mut self) -> Outcome<(Profile, String)> {
+        let mut stdout = Vec::new();
+        if let Some(pipe) = &mut self.child.stdout {
+            pipe.read_to_end(&mut stdout)?;
+        }
+        if !self.child.wait()?.success() {
+            return Err(self.failure());
+        }
+        let text = fs::read_to_string(&self.output)?;
+        fs::remove_file(&self.output)?;
+        let profile = Profile::parse(&text)
+            .map_err(|error| format!("cannot read callgrind's output file: {error}"))?;
+        if profile.total().instructions() == 0 {
+            return Err(format!(
+                "nothing was counted: no function of {} is named {COUNTED}",
+                self.program.display()
+            )
+            .into());
+        }
+        Ok((profile, String::from_utf8_lossy(&stdout).into_owned()))
     }
-    Ok((profile, String::from_utf8_lossy(&ran.stdout).into_owned()))
+
+    fn failure(&mut self) -> Box<dyn Error> {
+        let mut stderr = Vec::new();
+        if let Some(pipe) = &mut self.child.stderr {
+            // What can be read says more than why the rest cannot.
+            let _ = pipe.read_to_end(&mut stderr);
+        }
+        let stderr = String::from_utf8_lossy(&stderr);
+        format!("{} failed under valgrind: {stderr}", self.program.display()).into()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // It has ended already, or nobody needs its outcome.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Profile {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::callgrind::{Cost, LINE_LEN, Place, Profile};
+use super::locked::Locked;
 
 /// Parts of each kind that the text about a growth names.
 const NAMED: usize = 12;
@@ -22,13 +23,16 @@ pub enum Unit {
     Lines,
     /// Simulated cache misses per exchange.
     Misses,
+    /// Locked instructions per exchange.
+    Locked,
 }
 
 impl Unit {
     /// By how much a value may exceed the accepted one. The linker places functions anew whenever
     /// any code changes, so that a function may straddle one line more: the same code has executed 318
     /// and 326 lines. Without LTO, any change may move a function to another codegen unit, where it
-    /// is inlined no more. Misses of data are as many as places in memory fall into one set of the cache.
+    /// is inlined no more. Misses of data are as many as places in memory fall into one set of the cache. The
+    /// device's thread enters now and then, which costs the poller a locked instruction.
     #[must_use]
     pub fn room(self, accepted: f64) -> f64 {
         match self {
@@ -36,6 +40,7 @@ impl Unit {
             Self::InstructionsNoLto => accepted * 0.02,
             Self::Lines => accepted * 0.05,
             Self::Misses => 50.0,
+            Self::Locked => 0.5,
         }
     }
 
@@ -47,13 +52,15 @@ impl Unit {
             Self::InstructionsNoLto => "instructions-no-lto",
             Self::Lines => "lines",
             Self::Misses => "misses",
+            Self::Locked => "locked instructions",
         }
     }
 
-    /// Rounds to what the file of accepted figures holds: misses to tenths, all else to whole numbers.
+    /// Rounds to what the file of accepted figures holds: misses and locked instructions to tenths, all
+    /// else to whole numbers.
     fn rounded(self, value: f64) -> f64 {
         match self {
-            Self::Misses => tenths(value),
+            Self::Misses | Self::Locked => tenths(value),
             _ => value.round(),
         }
     }
@@ -171,6 +178,22 @@ impl Runs {
         // A miss is seldom the fault of the file that the code was written in.
         sources.retain(|_, _| unit != Unit::Misses);
         Figure::new(name, unit, total, functions, sources)
+    }
+
+    /// Returns the number of locked instructions of an exchange, without those of the `excepted` function.
+    #[must_use]
+    pub fn locked(&self, name: &str, locked: &Locked, excepted: Option<&str>) -> Figure {
+        let is_excepted = |place: &Place| excepted.is_some_and(|it| place.function.ends_with(it));
+        let place = |place| {
+            let is_counted = locked.contains(place) && !is_excepted(place);
+            is_counted.then_some(place.function.as_str())
+        };
+        let functions = self.by(place, Cost::instructions).into_iter();
+        let functions: BTreeMap<_, _> = functions
+            .filter_map(|(function, count)| Some((function?, count)))
+            .collect();
+        let total = functions.values().sum();
+        Figure::new(name, Unit::Locked, total, functions, BTreeMap::new())
     }
 
     /// Returns the number of code lines of which an instruction is executed in at least every second
