@@ -10,7 +10,7 @@ use super::links::PeerFiles;
 /// Version of the layout of shared memory.
 pub(super) const LAYOUT_VERSION: u32 = 6;
 
-const SLOT_COUNT: u64 = 128;
+const SLOT_COUNT: u64 = 32;
 const SLOT_LEN: u64 = 256;
 const SLOTS_OFFSET: u64 = 256;
 /// Bytes of a slot before its payload.
