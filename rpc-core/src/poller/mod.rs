@@ -1,6 +1,6 @@
 //! [`LocalPoller`]: a poller that runs on the application's thread.
 
-mod block_on;
+pub(crate) mod block_on;
 mod builder;
 pub(crate) mod cores;
 pub(crate) mod idle;

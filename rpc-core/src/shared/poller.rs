@@ -121,6 +121,7 @@ impl<T: Transport> SharedPoller<T> {
                 self.connect_when_due();
             }
         }
+        self.wakers.wake();
         self.driver.close_all();
         let deadline = Instant::now() + CLOSE_TIME;
         while !self.driver.is_closed() && Instant::now() < deadline {
@@ -140,8 +141,9 @@ impl<T: Transport> SharedPoller<T> {
         if self.turns.is_multiple_of(TURNS_PER_CHECK) {
             self.check_times();
         }
-        self.wakers.wake();
-        any_settled || self.behind > 0
+        let found_any = any_settled || self.behind > 0;
+        self.wakers.end_turn(found_any);
+        found_any
     }
 
     /// Looks at the channels that have work from other threads. Returns true if any had calls.
